@@ -1,0 +1,7 @@
+"""`python -m appliance`."""
+
+import sys
+
+from appliance.cli.main import main
+
+sys.exit(main())

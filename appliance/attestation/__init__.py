@@ -1,0 +1,1 @@
+"""Evidence: what is bound into it, how it is collected, how it is verified."""

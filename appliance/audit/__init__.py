@@ -1,0 +1,1 @@
+"""The audit log: closed-schema JSON lines without content."""

@@ -1,0 +1,1 @@
+"""The boot sequence: policy, self-test, models, attestation, service."""

@@ -1,0 +1,1 @@
+"""Verification for clients. Never in the image."""

@@ -1,0 +1,109 @@
+"""Every error that a user of the appliance can meet.
+
+    ApplianceError
+    ├── PolicyError            the deployment policy cannot be used
+    ├── ModelError             a model file cannot be used
+    │   ├── FormatError        malformed bytes (GGUF, sealed)
+    │   ├── UnsupportedError   well formed, but a feature we do not run; the feature is named
+    │   └── PinError           the bytes are not the ones that the policy pins
+    ├── EngineError            inference cannot go on
+    │   ├── TokenizerError
+    │   ├── TemplateError
+    │   └── CapacityError      prompt or generation longer than the context or the policy allows
+    ├── AttestationError       evidence cannot be made or is not acceptable
+    ├── BootError              a boot step failed; names the step
+    └── ServiceError           a request cannot be served
+
+Each error carries a stable `code` (machine readable, kebab case), a terse `summary` (what was found, where,
+what was expected) and a `hint` (what to do about it). Secrets and request content never go into an error.
+"""
+
+from __future__ import annotations
+
+
+class ApplianceError(Exception):
+    """Base of all errors: `code`, `summary`, optional `hint`."""
+
+    code = "error"
+
+    def __init__(self, summary: str, *, hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return self.summary if self.hint is None else f"{self.summary}\n  hint: {self.hint}"
+
+
+class PolicyError(ApplianceError):
+    """The deployment policy cannot be used."""
+
+    code = "policy-invalid"
+
+
+class ModelError(ApplianceError):
+    """A model file cannot be used."""
+
+    code = "model-error"
+
+
+class FormatError(ModelError):
+    """Malformed bytes in a model file."""
+
+    code = "model-malformed"
+
+
+class UnsupportedError(ModelError):
+    """A well-formed model that asks for a feature which is not run here; the feature is named."""
+
+    code = "model-unsupported"
+
+
+class PinError(ModelError):
+    """The bytes read are not the ones that the policy pins."""
+
+    code = "model-pin-mismatch"
+
+
+class EngineError(ApplianceError):
+    """Inference cannot go on."""
+
+    code = "engine-error"
+
+
+class TokenizerError(EngineError):
+    """Text or vocabulary that the tokenizer cannot handle."""
+
+    code = "tokenizer-error"
+
+
+class TemplateError(EngineError):
+    """A chat template that is missing, malformed, or too costly to run."""
+
+    code = "template-error"
+
+
+class CapacityError(EngineError):
+    """Prompt or generation longer than the context or the policy allows."""
+
+    code = "capacity-exceeded"
+
+
+class AttestationError(ApplianceError):
+    """Evidence cannot be made or is not acceptable."""
+
+    code = "attestation-error"
+
+
+class BootError(ApplianceError):
+    """A boot step failed; the summary names the step, what was expected and what was found."""
+
+    code = "boot-failed"
+
+
+class ServiceError(ApplianceError):
+    """A request cannot be served."""
+
+    code = "service-error"

@@ -1,0 +1,1 @@
+"""Building and predicting the VM image. Never in the image."""

@@ -1,0 +1,1 @@
+"""Model files: formats, block layouts, pins, and the tile source that the engine reads."""

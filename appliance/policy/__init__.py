@@ -1,0 +1,1 @@
+"""The deployment policy: HCL source, schema, diagnostics and digest."""
