@@ -1,0 +1,71 @@
+# Two commands do all the set-up on a fresh machine: `make run` and `make test`.
+# Needs Python 3.11 or newer with venv, and `ld` (binutils) to build the kernels ahead of time.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PORT   ?= 8080
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint soak bench docs lock clean kernels demo vocabularies
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 2; }
+
+# The locked packages, then the project itself without touching the index again.
+$(VENV)/.server: requirements.lock pyproject.toml | $(VENV)/bin/python
+	@echo "installing the locked packages into $(VENV)"
+	@$(PIP) --progress-bar on -q -r requirements.lock
+	@$(PIP) -q --no-deps --no-build-isolation -e . 2>/dev/null || \
+	  $(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/.server
+	@echo "installing the locked development packages into $(VENV)"
+	@$(PIP) --progress-bar on -q -r requirements-dev.lock
+	@touch $@
+
+demo: | $(VENV)/bin/python
+	@$(BIN)/python examples/fetch_demo.py build/models
+
+kernels: $(VENV)/.server ## Build the kernels ahead of time for this CPU (again only when their sources changed)
+	@$(BIN)/appliance kernels build --if-stale
+
+run: $(VENV)/.server demo kernels ## Check the example policy, boot by it and serve the demo model on loopback
+	$(BIN)/appliance check examples/demo.hcl
+	$(BIN)/appliance serve examples/demo.hcl --models build/models
+
+vocabularies: | $(VENV)/bin/python
+	@$(BIN)/python tests/support/fetch_llama_vocab.py
+
+lint: $(VENV)/.dev ## Style, types and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(VENV)/.dev demo kernels vocabularies lint ## Everything that must pass before a change lands
+	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=85
+
+soak: $(VENV)/.dev demo kernels vocabularies ## Long fuzzing, load and mutation testing (about an hour)
+	$(BIN)/python -m tests.soak
+
+bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in one run
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev ## Write the generated reference pages again
+	$(BIN)/appliance schema --format markdown > docs/reference/policy.md
+
+lock: ## Resolve the lock files again (needs uv)
+	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra image pyproject.toml -o requirements-image.lock
+	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra server pyproject.toml -o requirements.lock
+	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
+
+clean: ## Remove what was built; the virtual environment stays
+	rm -rf build/kernels dist htmlcov .coverage
