@@ -23,8 +23,7 @@ $(VENV)/bin/python:
 $(VENV)/.server: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing the locked packages into $(VENV)"
 	@$(PIP) --progress-bar on -q -r requirements.lock
-	@$(PIP) -q --no-deps --no-build-isolation -e . 2>/dev/null || \
-	  $(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/.server
