@@ -1,0 +1,82 @@
+"""A bounds-checked cursor over bytes that nobody has vouched for.
+
+Every length is checked against the bytes that remain before anything is sliced or allocated, so the cost of a
+lie about a length is one error. Offsets in errors are absolute: byte 0 is the first byte of the buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from appliance.errors import FormatError
+
+Buffer = bytes | bytearray | memoryview
+
+
+def malformed(offset: int, what: str, found: object, allowed: object) -> FormatError:
+    """The error for bytes at `offset`: `what` they should be, what was found, what is allowed."""
+    return FormatError(
+        f"byte {offset}: {what} is {found}; allowed: {allowed}",
+        hint="the file is damaged or was not written by a GGUF tool; fetch it again and check its SHA-256",
+    )
+
+
+class Cursor:
+    """Reads little-endian values from `buffer`, front to back."""
+
+    __slots__ = ("_view", "offset", "size")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._view = memoryview(buffer).cast("B")
+        self.size = len(self._view)  # bytes
+        self.offset = 0  # bytes read so far
+
+    @property
+    def remaining(self) -> int:
+        """Bytes not read yet."""
+        return self.size - self.offset
+
+    def demand(self, nbytes: int, what: str) -> None:
+        """Refuse with FormatError unless `nbytes` more bytes exist."""
+        if not 0 <= nbytes <= self.remaining:
+            raise malformed(self.offset, f"the size of {what}", f"{nbytes} bytes",
+                            f"at most the {self.remaining} bytes that remain")
+
+    def take(self, nbytes: int, what: str) -> memoryview:
+        """The next `nbytes` bytes, not copied."""
+        self.demand(nbytes, what)
+        start = self.offset
+        self.offset = start + nbytes
+        return self._view[start:self.offset]
+
+    def scalar(self, layout: struct.Struct, what: str) -> int | float:
+        """The next value of a one-value little-endian `layout`."""
+        start = self.offset
+        self.demand(layout.size, what)
+        self.offset = start + layout.size
+        value: int | float = layout.unpack_from(self._view, start)[0]
+        return value
+
+    def u32(self, what: str) -> int:
+        """The next unsigned 32-bit integer."""
+        return int(self.scalar(_U32, what))
+
+    def u64(self, what: str) -> int:
+        """The next unsigned 64-bit integer."""
+        return int(self.scalar(_U64, what))
+
+    def text(self, what: str, limit: int) -> str:
+        """The next string: a 64-bit length, then that many bytes of UTF-8, at most `limit`."""
+        start = self.offset
+        length = self.u64(f"the length of {what}")
+        if length > limit:
+            raise malformed(start, f"the length of {what}", f"{length} bytes", f"at most {limit}")
+        data = self.take(length, what)
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise malformed(start + 8 + error.start, what, f"not UTF-8 ({error.reason})", "valid UTF-8") from None
+
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
