@@ -11,6 +11,10 @@
     │   ├── TemplateError
     │   └── CapacityError      prompt or generation longer than the context or the policy allows
     ├── AttestationError       evidence cannot be made or is not acceptable
+    │   ├── MalformedEvidenceError   bytes that are not what the format says
+    │   ├── ForgedEvidenceError      a signature, digest or proof does not hold
+    │   └── RejectedEvidenceError    authentic, but not what was asked for; names each failed rule
+    ├── AuditError             the audit log cannot be written
     ├── BootError              a boot step failed; names the step
     └── ServiceError           a request cannot be served
 
@@ -95,6 +99,30 @@ class AttestationError(ApplianceError):
     """Evidence cannot be made or is not acceptable."""
 
     code = "attestation-error"
+
+
+class MalformedEvidenceError(AttestationError):
+    """Evidence, or a nonce, whose bytes are not what the format says."""
+
+    code = "evidence-malformed"
+
+
+class ForgedEvidenceError(AttestationError):
+    """Evidence in which a signature, a digest or a proof does not hold."""
+
+    code = "evidence-forged"
+
+
+class RejectedEvidenceError(AttestationError):
+    """Authentic evidence that is not what was asked for; the summary names each failed rule."""
+
+    code = "evidence-rejected"
+
+
+class AuditError(ApplianceError):
+    """The audit log cannot be written; the appliance does not go on without it."""
+
+    code = "audit-error"
 
 
 class BootError(ApplianceError):

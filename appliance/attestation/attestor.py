@@ -1,0 +1,96 @@
+"""The attestor: holds what the running appliance is, answers nonces with evidence.
+
+It lives as long as the service. Loading or swapping a model starts a new generation, and so does a new TLS key;
+evidence made before either then shows an older generation and cannot be mistaken for the present state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from appliance.attestation import evidence, merkle
+from appliance.attestation.binding import (
+    Build,
+    LoadedModel,
+    Nonces,
+    ServeStatement,
+    check_nonce,
+    parse_nonce,
+    report_data,
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """The bound facts of one generation; digests are raw bytes."""
+
+    policy_sha384: bytes
+    self_test_sha384: bytes
+    build: Build
+    generation: int = 0
+    models: tuple[LoadedModel, ...] = ()
+    tls_spki_sha256: bytes | None = None
+    audit_key_ed25519: bytes | None = None
+
+
+class Attestor:
+    """Makes evidence about `state` through a provider; safe to call from several threads."""
+
+    def __init__(self, provider: evidence.Provider, state: State) -> None:
+        self._provider = provider
+        self._state = state
+        self._lock = threading.Lock()
+
+    @property
+    def platform(self) -> str:
+        """The provider's platform."""
+        return self._provider.platform
+
+    @property
+    def state(self) -> State:
+        """The present generation."""
+        return self._state
+
+    def new_generation(self, models: Iterable[LoadedModel]) -> int:
+        """Replace the set of loaded models and return the new generation's number."""
+        ordered = tuple(sorted(models, key=lambda model: model.name))
+        with self._lock:
+            self._state = replace(self._state, models=ordered, generation=self._state.generation + 1)
+            return self._state.generation
+
+    def bind_tls_key(self, spki_sha256: bytes | None) -> int:
+        """Bind the SHA-256 of the TLS key's SubjectPublicKeyInfo; returns the new generation's number."""
+        with self._lock:
+            self._state = replace(
+                self._state, tls_spki_sha256=spki_sha256, generation=self._state.generation + 1)
+            return self._state.generation
+
+    def statement(self, nonces: Nonces) -> ServeStatement:
+        """The `serve/v1` statement about the present generation for this tree of nonces."""
+        state = self._state
+
+        def hexed(value: bytes | None) -> str | None:
+            return None if value is None else value.hex()
+
+        return ServeStatement(
+            nonces=nonces, policy_sha384=state.policy_sha384.hex(),
+            self_test_sha384=state.self_test_sha384.hex(), tls_spki_sha256=hexed(state.tls_spki_sha256),
+            generation=state.generation, models=state.models,
+            audit_key_ed25519=hexed(state.audit_key_ed25519), build=state.build)
+
+    def attest(self, nonce: bytes | str) -> evidence.Evidence:
+        """Evidence for one nonce, raw or as text. Raises MalformedEvidenceError on a bad nonce."""
+        raw = parse_nonce(nonce) if isinstance(nonce, str) else check_nonce(nonce)
+        return self.attest_all([raw])[0]
+
+    def attest_all(self, nonces: Sequence[bytes]) -> list[evidence.Evidence]:
+        """One report for 1 to 65,536 nonces; each client's evidence carries the proof of its own."""
+        tree = merkle.Tree([check_nonce(nonce) for nonce in nonces])
+        statement = self.statement(Nonces.of(tree))
+        report = self._provider.report(report_data(statement))
+        return [
+            evidence.make(self._provider, report, statement, evidence.NonceProof(
+                nonce=nonce.hex(), index=index, path=tuple(step.hex() for step in tree.proof(index))))
+            for index, nonce in enumerate(nonces)]

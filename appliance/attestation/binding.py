@@ -1,0 +1,183 @@
+"""What evidence binds: two statements, their canonical bytes, and the 64 bytes of report data over them.
+
+The specification, with a worked example and vectors, is docs/formats/report-data.md. Every party computes report
+data by `report_data` and nothing else. A field that does not apply is null under its own key, never left out, so
+that no two different statements have the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from appliance.attestation import merkle
+from appliance.errors import MalformedEvidenceError
+from appliance.policy.canonical import canonical_bytes
+
+SERVE = "appliance/serve/v1"
+KEY_RELEASE = "appliance/key-release/v1"
+REPORT_DATA_BYTES = 64
+HOST_DATA_BYTES = 32
+MIN_NONCE_BYTES, MAX_NONCE_BYTES = 16, 64
+_HOST_DATA_DOMAIN = b"appliance/host-data/v1\n"
+_HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
+
+Hex32 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{64}$")]
+Hex48 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{96}$")]
+Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
+
+
+class Frozen(BaseModel):
+    """Base of everything that is bound: immutable, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Nonces(Frozen):
+    """The Merkle tree over the nonces that this statement answers; one nonce is a tree of one."""
+
+    size: Annotated[int, Field(strict=True, ge=1, le=merkle.MAX_LEAVES)]
+    root: Hex32
+
+    @classmethod
+    def over(cls, nonces: Sequence[bytes]) -> Nonces:
+        """The tree over raw nonces, in this order."""
+        return cls.of(merkle.Tree([check_nonce(nonce) for nonce in nonces]))
+
+    @classmethod
+    def of(cls, tree: merkle.Tree) -> Nonces:
+        """The size and root of a tree over nonces."""
+        return cls(size=tree.size, root=tree.root.hex())
+
+
+class LoadedModel(Frozen):
+    """One model as loaded: its policy name, the plaintext file's digest, the sealed header's digest if sealed."""
+
+    name: Name
+    sha256: Hex32
+    sealed_header_sha256: Hex32 | None = None
+
+
+class Build(Frozen):
+    """What runs, as it says itself: version, digest of the package's files, digest of the kernel library."""
+
+    version: Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9A-Za-z.+-]{1,64}$")]
+    code_sha384: Hex48 | None = None
+    kernels_sha384: Hex48 | None = None
+
+
+class ServeStatement(Frozen):
+    """`appliance/serve/v1`: who answers requests, under which policy, with which models."""
+
+    type: Literal["appliance/serve/v1"] = "appliance/serve/v1"
+    nonces: Nonces
+    policy_sha384: Hex48
+    self_test_sha384: Hex48
+    tls_spki_sha256: Hex32 | None = None
+    generation: Count
+    models: tuple[LoadedModel, ...] = Field(max_length=256)
+    audit_key_ed25519: Hex32 | None = None
+    build: Build
+
+    @model_validator(mode="after")
+    def _models_in_order(self) -> ServeStatement:
+        names = [model.name for model in self.models]
+        if names != sorted(set(names)):
+            raise ValueError("models are not in ascending order of name, each once")
+        return self
+
+
+class KeyReleaseStatement(Frozen):
+    """`appliance/key-release/v1`: asks a broker for model keys, encrypted to the release key."""
+
+    type: Literal["appliance/key-release/v1"] = "appliance/key-release/v1"
+    nonces: Nonces
+    policy_sha384: Hex48
+    self_test_sha384: Hex48
+    release_spki_sha256: Hex32
+    build: Build
+
+
+Statement = ServeStatement | KeyReleaseStatement
+_TYPES: dict[str, type[ServeStatement] | type[KeyReleaseStatement]] = {
+    SERVE: ServeStatement, KEY_RELEASE: KeyReleaseStatement}
+
+
+def statement_bytes(statement: Statement) -> bytes:
+    """The statement's one canonical form (RFC 8785)."""
+    return canonical_bytes(statement.model_dump(mode="json"))
+
+
+def report_data(statement: Statement) -> bytes:
+    """The 64 bytes that hardware signs: SHA-512(type || 0x0A || canonical statement)."""
+    domain = statement.type.encode("ascii") + b"\n"
+    return hashlib.sha512(domain + statement_bytes(statement)).digest()
+
+
+def host_data(policy_sha384: bytes) -> bytes:
+    """The 32 bytes for a launch field too short for the policy digest (HOST_DATA of SEV-SNP)."""
+    if len(policy_sha384) != hashlib.sha384().digest_size:
+        raise ValueError(f"a policy digest is 48 bytes, not {len(policy_sha384)}")
+    return hashlib.sha256(_HOST_DATA_DOMAIN + policy_sha384).digest()
+
+
+def parse_statement(value: Any) -> Statement:
+    """The statement in decoded JSON `value`. Raises MalformedEvidenceError, naming the field."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    model = _TYPES.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        raise MalformedEvidenceError("statement: type is missing or unknown", hint=f"known: {', '.join(_TYPES)}")
+    absent = sorted(set(model.model_fields) - set(value))
+    if absent:
+        raise MalformedEvidenceError(f"statement: {absent[0]} is absent", hint="what does not apply is null")
+    try:
+        statement = model.model_validate(value)
+    except ValidationError as error:
+        raise MalformedEvidenceError(f"statement: {describe(error)}") from None
+    if statement.model_dump(mode="json") != value:
+        raise MalformedEvidenceError("statement: a nested field is absent", hint="what does not apply is null")
+    return statement
+
+
+def describe(error: ValidationError) -> str:
+    """The first finding of a pydantic error without the offending value: `place: what is wrong`."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "value"
+    return f"{place}: {first['msg']}"
+
+
+def check_nonce(nonce: bytes) -> bytes:
+    """The nonce itself. Raises MalformedEvidenceError unless it is 16 to 64 bytes."""
+    if not MIN_NONCE_BYTES <= len(nonce) <= MAX_NONCE_BYTES:
+        raise MalformedEvidenceError(
+            f"nonce: {len(nonce)} bytes, expected {MIN_NONCE_BYTES} to {MAX_NONCE_BYTES}",
+            code="nonce-length", hint="send 32 random bytes as hex or base64url")
+    return nonce
+
+
+def parse_nonce(text: str) -> bytes:
+    """A nonce from its text: hex (one case throughout) where that reads, else base64url without padding.
+
+    Raises MalformedEvidenceError on other characters, non-zero unused bits, or a length outside 16 to 64 bytes.
+    """
+    if len(text) <= 2 * MAX_NONCE_BYTES:
+        if _HEX.fullmatch(text) and len(text) >= 2 * MIN_NONCE_BYTES:
+            return check_nonce(bytes.fromhex(text))
+        if _BASE64URL.fullmatch(text):
+            try:
+                nonce = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            except binascii.Error:
+                nonce = b""
+            if nonce and base64.urlsafe_b64encode(nonce).rstrip(b"=").decode() == text:
+                return check_nonce(nonce)
+    raise MalformedEvidenceError(
+        "nonce: neither hex nor base64url without padding", code="nonce-encoding",
+        hint="send 16 to 64 random bytes as hex or base64url")

@@ -1,0 +1,128 @@
+"""Evidence: a report, the statement it binds, and one client's proof that its nonce is in it.
+
+A `Provider` turns 64 bytes of report data into a signed report. The simulated one is all there is on a machine
+without a TEE; its evidence says so in every place where it can be seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any, Literal, Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import Field, StringConstraints, ValidationError
+
+from appliance.attestation import merkle, simulated_abi
+from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
+from appliance.errors import MalformedEvidenceError
+from appliance.policy.canonical import canonical_bytes
+
+FORMAT = "appliance/evidence/v1"
+SIMULATED = "simulated"
+SIMULATED_NOTICE = "SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it."
+MAX_EVIDENCE_BYTES = 1 << 20
+
+
+class Provider(Protocol):
+    """A source of signed reports: one per platform."""
+
+    @property
+    def platform(self) -> str:
+        """The platform's name as policies spell it."""
+        ...
+
+    def report(self, report_data: bytes) -> bytes:
+        """A report over 64 bytes. Raises AttestationError when the platform gives none."""
+        ...
+
+
+class SimulatedProvider:
+    """Signs with a throw-away Ed25519 key made at start. SIMULATED: PROVES NOTHING."""
+
+    platform = SIMULATED
+
+    def __init__(self, host_data: bytes) -> None:
+        """`host_data`: the 32 bytes that real hardware would have been given at launch."""
+        self._key = Ed25519PrivateKey.generate()
+        self._host_data = host_data
+
+    def report(self, report_data: bytes) -> bytes:
+        """A report of 228 bytes, as simulated_abi lays it out."""
+        head = simulated_abi.unsigned(report_data, self._host_data, self._key.public_key().public_bytes_raw())
+        return head + self._key.sign(head)
+
+
+class NonceProof(Frozen):
+    """One client's nonce (hex) and its path to the statement's `nonces.root`, lowest sibling first."""
+
+    nonce: Annotated[str, StringConstraints(strict=True, pattern=r"^([0-9a-f]{2}){16,64}$")]
+    index: Annotated[int, Field(strict=True, ge=0, lt=merkle.MAX_LEAVES)]
+    path: tuple[Hex32, ...] = Field(max_length=16)
+
+
+class Evidence(Frozen):
+    """What a client is given: everything that it needs to verify, and nothing it has to fetch."""
+
+    format: Literal["appliance/evidence/v1"] = "appliance/evidence/v1"
+    platform: Literal["simulated", "sev-snp", "tdx", "tpm"]
+    notice: str | None = Field(max_length=256)  # a warning for people; not trusted, not bound
+    report: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=1 << 17)]
+    statement: dict[str, Any]  # as JSON; `parsed_statement` is the checked form
+    proof: NonceProof
+
+    def report_bytes(self) -> bytes:
+        """The decoded report. Raises MalformedEvidenceError unless it is strict base64 (RFC 4648 section 4)."""
+        try:
+            decoded = base64.b64decode(self.report, validate=True)
+        except ValueError:
+            decoded = b""
+        if not decoded or base64.b64encode(decoded).decode() != self.report:
+            raise MalformedEvidenceError("evidence: report is not base64")
+        return decoded
+
+    def parsed_statement(self) -> Statement:
+        """The statement, checked field by field. Raises MalformedEvidenceError."""
+        return parse_statement(self.statement)
+
+    def to_json(self) -> bytes:
+        """Canonical JSON of the whole."""
+        return canonical_bytes(self.model_dump(mode="json"))
+
+
+def make(provider: Provider, report: bytes, statement: Statement, proof: NonceProof) -> Evidence:
+    """Evidence for one client out of a report, the statement that it signs, and the client's proof."""
+    return Evidence(
+        platform=provider.platform,  # type: ignore[arg-type]  # pydantic refuses a platform without a name here
+        notice=SIMULATED_NOTICE if provider.platform == SIMULATED else None,
+        report=base64.b64encode(report).decode("ascii"),
+        statement=statement.model_dump(mode="json"), proof=proof)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("a key appears twice")
+    return dict(pairs)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError("a number that is not an integer")
+
+
+def parse(data: bytes) -> Evidence:
+    """Evidence from its JSON. Raises MalformedEvidenceError on anything that is not exactly the format."""
+    if len(data) > MAX_EVIDENCE_BYTES:
+        raise MalformedEvidenceError(f"evidence: {len(data)} bytes, at most {MAX_EVIDENCE_BYTES}")
+    try:
+        value = json.loads(data, object_pairs_hook=_no_duplicates, parse_float=_no_number,
+                           parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise MalformedEvidenceError("evidence: not JSON, or a key twice, or a number that is no integer") from None
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise MalformedEvidenceError("evidence: format is missing or unknown", hint=f"known: {FORMAT}")
+    try:
+        evidence = Evidence.model_validate(value)
+    except ValidationError as error:
+        raise MalformedEvidenceError(f"evidence: {describe(error)}") from None
+    evidence.parsed_statement()
+    return evidence

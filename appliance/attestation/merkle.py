@@ -1,0 +1,78 @@
+"""Merkle trees over nonces, so that many clients share one hardware report.
+
+The hashing is RFC 6962's (section 2.1) with SHA-256: a leaf and a node are hashed under different first bytes, so
+no node can be passed off as a nonce. Proofs are checked by the algorithm of RFC 9162, section 2.1.3.2. The number
+of leaves goes into the statement beside the root: without it a proof could be read against another tree's shape.
+This module does not know what a nonce is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+HASH_BYTES = 32
+MAX_LEAVES = 1 << 16
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """Hash of one leaf: SHA-256(0x00 || data)."""
+    return hashlib.sha256(b"\x00" + data).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Hash of an inner node: SHA-256(0x01 || left || right)."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+class Tree:
+    """A tree over 1 to MAX_LEAVES leaves, hashed once. Raises ValueError for another number of them."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        if not 1 <= len(leaves) <= MAX_LEAVES:
+            raise ValueError(f"a tree has 1 to {MAX_LEAVES} leaves, not {len(leaves)}")
+        self._levels = [[leaf_hash(leaf) for leaf in leaves]]
+        while len(below := self._levels[-1]) > 1:
+            # A node without a right sibling moves up as it is: the same tree as RFC 6962's recursion.
+            pairs = [node_hash(below[i], below[i + 1]) for i in range(0, len(below) - 1, 2)]
+            self._levels.append(pairs + below[len(below) & ~1:])
+
+    @property
+    def size(self) -> int:
+        """Number of leaves."""
+        return len(self._levels[0])
+
+    @property
+    def root(self) -> bytes:
+        """The root hash (32 bytes)."""
+        return self._levels[-1][0]
+
+    def proof(self, index: int) -> tuple[bytes, ...]:
+        """Sibling hashes on the way from the leaf at `index` to the root, lowest first."""
+        if not 0 <= index < self.size:
+            raise ValueError(f"no leaf {index} in a tree of {self.size}")
+        path = []
+        for level in self._levels[:-1]:
+            if index ^ 1 < len(level):
+                path.append(level[index ^ 1])
+            index >>= 1
+        return tuple(path)
+
+
+def included(leaf: bytes, index: int, size: int, path: Sequence[bytes], expected_root: bytes) -> bool:
+    """Whether `leaf` is number `index` of a tree of `size` leaves with this root (RFC 9162, section 2.1.3.2)."""
+    if not (0 <= index < size <= MAX_LEAVES) or any(len(sibling) != HASH_BYTES for sibling in path):
+        return False
+    node, last, current = index, size - 1, leaf_hash(leaf)
+    for sibling in path:
+        if last == 0:
+            return False
+        if node & 1 or node == last:
+            current = node_hash(sibling, current)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            current = node_hash(current, sibling)
+        node, last = node >> 1, last >> 1
+    return last == 0 and hmac.compare_digest(current, expected_root)

@@ -1,0 +1,113 @@
+"""Policy on claims: whether authentic evidence is the evidence that was asked for.
+
+Every rule is judged and every failure told; a rule without an expectation is reported as not checked, so that
+what was proved and what was not can be read side by side.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.attestation.binding import ServeStatement, host_data
+from appliance.attestation.evidence import SIMULATED
+from appliance.attestation.verify import Claims
+from appliance.errors import RejectedEvidenceError
+
+Outcome = Literal["holds", "fails", "not checked"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the verifier wants to see. `platforms`, `nonce` and `policy_sha384` are always checked.
+
+    `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly; None is not
+    checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes); `self_test_sha384` 48 bytes.
+    """
+
+    platforms: frozenset[str]
+    nonce: bytes
+    policy_sha384: bytes
+    models: Mapping[str, bytes] | None = None
+    tls_spki_sha256: bytes | None = None
+    self_test_sha384: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule and its outcome; `detail` holds digests and names, which are public."""
+
+    rule: str
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All findings. `genuine` is false for a simulated report whatever it says."""
+
+    findings: tuple[Finding, ...]
+    platform: str
+
+    @property
+    def met(self) -> bool:
+        """Whether no rule failed."""
+        return all(finding.outcome != "fails" for finding in self.findings)
+
+    @property
+    def genuine(self) -> bool:
+        """Whether hardware stands behind it: never so for the simulated platform."""
+        return self.met and self.platform != SIMULATED
+
+    def require(self) -> None:
+        """Raise RejectedEvidenceError naming each failed rule."""
+        failed = [f"{finding.rule}: {finding.detail}" for finding in self.findings if finding.outcome == "fails"]
+        if failed:
+            raise RejectedEvidenceError("; ".join(failed), code=f"evidence-{self._first_failed()}")
+
+    def _first_failed(self) -> str:
+        return next(finding.rule for finding in self.findings if finding.outcome == "fails")
+
+
+def _same(rule: str, found: bytes | None, wanted: bytes | None) -> Finding:
+    """Compare bytes; nothing wanted is not checked, nothing found fails."""
+    if wanted is None:
+        return Finding(rule, "not checked")
+    if found is not None and hmac.compare_digest(found, wanted):
+        return Finding(rule, "holds")
+    shown = "nothing" if found is None else found.hex()
+    return Finding(rule, "fails", f"found {shown}, expected {wanted.hex()}")
+
+
+def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None) -> Finding:
+    if wanted is None:
+        return Finding("models", "not checked")
+    found = {model.name: model.sha256 for model in statement.models}
+    expected = {name: digest.hex() for name, digest in wanted.items()}
+    wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    if not wrong:
+        return Finding("models", "holds")
+    return Finding("models", "fails", "; ".join(
+        f"{name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}" for name in wrong))
+
+
+def validate(claims: Claims, expected: Expected) -> Verdict:
+    """Judge every rule on the claims of a `serve/v1` statement."""
+    statement = claims.statement
+    allowed = claims.platform in expected.platforms
+    findings = [
+        Finding("platform", "holds" if allowed else "fails",
+                f"{claims.platform}, allowed: {', '.join(sorted(expected.platforms)) or 'none'}"),
+        _same("nonce", claims.nonce, expected.nonce),
+        _same("policy", bytes.fromhex(statement.policy_sha384), expected.policy_sha384),
+        _same("launch-policy", claims.host_data, host_data(expected.policy_sha384)),
+        _same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
+    ]
+    if isinstance(statement, ServeStatement):
+        spki = None if statement.tls_spki_sha256 is None else bytes.fromhex(statement.tls_spki_sha256)
+        findings += [_same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models)]
+    else:
+        findings.append(Finding("statement", "fails", f"{statement.type} where a serve statement was expected"))
+    return Verdict(tuple(findings), claims.platform)
