@@ -1,0 +1,208 @@
+"""Choose the next token from a row of logits: the same choice for the same seed, position and logits, always.
+
+Order of the steps (that of llama.cpp, with OpenAI's definitions of its own parameters):
+
+ 1. `logit_bias` is added to the logits of the tokens named.
+ 2. `repeat_penalty` r, over the distinct tokens among the last `repeat_last_n` of prompt and answer: a positive
+    logit is divided by r, any other multiplied by r.
+ 3. `frequency_penalty` × (times generated so far) and `presence_penalty` (once, if ever generated) are subtracted;
+    tokens of the prompt do not count.
+ 4. Temperature 0: the highest logit wins, the lowest id among equals. Otherwise:
+ 5. `top_k` keeps the k highest; `top_p` the shortest run of the most probable whose mass reaches p; `min_p` those
+    with at least p times the probability of the best. Ties are kept by lowest id; one candidate always stays.
+ 6. Logits are divided by the temperature, and one candidate is drawn by inverting the cumulative distribution in
+    order of token id.
+
+The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on nothing else, so
+speculation and batching cannot change an answer, and an auditor can replay it. Log-probabilities are those of
+the model, from the logits before step 1. This module knows nothing of text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import EngineError
+
+Logits = NDArray[np.float32]
+
+_DOMAIN = b"appliance sampler draw v1\0"
+MAX_TOP_LOGPROBS = 20
+
+# field -> (lowest, highest) allowed value
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0), "top_k": (0, 1 << 20), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
+    "repeat_penalty": (0.01, 100.0), "repeat_last_n": (0, 1 << 20),
+    "frequency_penalty": (-100.0, 100.0), "presence_penalty": (-100.0, 100.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to choose tokens. The defaults sample from the model's own distribution."""
+
+    temperature: float = 1.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    min_p: float = 0.0  # 0: off
+    repeat_penalty: float = 1.0  # 1: off
+    repeat_last_n: int = 64
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    seed: int = 0  # 0 .. 2**64 - 1
+    top_logprobs: int | None = None  # None: no log-probabilities; 0: of the chosen token only
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # false for NaN too
+                raise EngineError(f"sampling.{name} is {value}; allowed: {low:g}..{high:g}")
+        if not 0 <= self.seed < 1 << 64:
+            raise EngineError("sampling.seed is out of range; allowed: 0..2^64-1")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise EngineError(f"sampling.top_logprobs is {self.top_logprobs}; allowed: 0..{MAX_TOP_LOGPROBS}")
+        if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
+            raise EngineError("sampling.logit_bias has a value that is not finite")
+
+
+SAMPLING_FIELDS = tuple(entry.name for entry in fields(Sampling))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen token, and log-probabilities where they were asked for."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), best first
+
+
+class Sampler:
+    """The state of one answer's sampling: what was generated so far."""
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int) -> None:
+        if any(not 0 <= token < vocabulary for token in sampling.logit_bias):
+            raise EngineError(f"sampling.logit_bias names a token outside 0..{vocabulary - 1}")
+        self.sampling = sampling
+        self._tail = list(prompt[-sampling.repeat_last_n:]) if sampling.repeat_last_n else []
+        self._counts: Counter[int] = Counter()
+        self._draws = 0
+        self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.int64)
+        self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
+
+    def choose(self, logits: Logits) -> Choice:
+        """The next token for `logits` (vocabulary,); does not change the state, so it can be repeated."""
+        if not np.isfinite(logits.max()):
+            raise EngineError("the model produced logits that are not numbers",
+                              hint="the model file is damaged, or its weights overflow in this format")
+        adjusted = self._adjusted(logits)
+        token = int(adjusted.argmax()) if self.sampling.temperature == 0 else self._draw(adjusted)
+        if self.sampling.top_logprobs is None:
+            return Choice(token)
+        return Choice(token, *log_probabilities(logits, token, self.sampling.top_logprobs))
+
+    def accept(self, token: int) -> None:
+        """Record that `token` became part of the answer."""
+        self._draws += 1
+        self._counts[token] += 1
+        self._tail.append(token)
+        if len(self._tail) > self.sampling.repeat_last_n:
+            del self._tail[: -self.sampling.repeat_last_n or None]
+
+    def _adjusted(self, logits: Logits) -> Logits:
+        """Steps 1 to 3; `logits` itself where they change nothing."""
+        s = self.sampling
+        repeats = s.repeat_penalty != 1.0 and bool(self._tail)
+        counts = (s.frequency_penalty != 0.0 or s.presence_penalty != 0.0) and bool(self._counts)
+        if not (repeats or counts or self._bias_ids.size):
+            return logits
+        out = logits.copy()
+        out[self._bias_ids] += self._bias
+        if repeats:
+            ids = np.unique(np.array(self._tail, np.int64))
+            penalty = np.float32(s.repeat_penalty)
+            out[ids] = np.where(out[ids] > 0, out[ids] / penalty, out[ids] * penalty)
+        if counts:
+            ids = np.fromiter(self._counts.keys(), np.int64)
+            times = np.fromiter(self._counts.values(), np.float64)
+            out[ids] -= (times * s.frequency_penalty + s.presence_penalty).astype(np.float32)
+        return out
+
+    def _draw(self, logits: Logits) -> int:
+        """Steps 5 and 6."""
+        ids = candidates(logits, self.sampling)
+        chosen = logits if ids is None else logits[ids]
+        scaled = (chosen.astype(np.float64) - float(chosen.max())) / self.sampling.temperature
+        cumulative = np.cumsum(np.exp(scaled))
+        at = int(np.searchsorted(cumulative, self._uniform() * cumulative[-1], side="right"))
+        at = min(at, len(chosen) - 1)
+        return at if ids is None else int(ids[at])
+
+    def _uniform(self) -> float:
+        block = self.sampling.seed.to_bytes(8, "little") + self._draws.to_bytes(8, "little")
+        digest = hashlib.sha256(_DOMAIN + block).digest()
+        return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
+
+
+def candidates(logits: Logits, sampling: Sampling) -> NDArray[np.int64] | None:
+    """Ids, ascending, that top-k, top-p and min-p leave; None when all of the vocabulary stays."""
+    size = logits.shape[0]
+    ids = None
+    if 0 < sampling.top_k < size:
+        ids = _highest(logits, sampling.top_k)
+    if sampling.top_p < 1.0:
+        ids = _nucleus(logits, ids, sampling.top_p)
+    if sampling.min_p > 0.0:
+        floor = np.float64(logits.max()) + math.log(sampling.min_p)
+        kept = logits if ids is None else logits[ids]
+        inside = np.flatnonzero(kept >= floor)
+        ids = inside if ids is None else ids[inside]
+    return ids
+
+
+def _highest(logits: Logits, count: int) -> NDArray[np.int64]:
+    """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids."""
+    size = logits.shape[0]
+    border = np.partition(logits, size - count)[size - count]
+    above = np.flatnonzero(logits > border)
+    equal = np.flatnonzero(logits == border)[: count - above.size]
+    return np.sort(np.concatenate([above, equal]))
+
+
+def _nucleus(logits: Logits, ids: NDArray[np.int64] | None, mass: float) -> NDArray[np.int64]:
+    """Ids, ascending, of the shortest run of the most probable whose share of the candidates' mass is `mass`."""
+    pool = logits if ids is None else logits[ids]
+    weights = np.exp(pool - pool.max()).astype(np.float64)
+    wanted = mass * weights.sum()
+    count = min(256, pool.size)
+    while True:
+        best = _highest(pool, count) if count < pool.size else np.arange(pool.size)
+        order = best[np.argsort(-pool[best], kind="stable")]
+        cumulative = np.cumsum(weights[order])
+        if cumulative[-1] >= wanted or count == pool.size:
+            break
+        count = min(count * 8, pool.size)
+    kept = np.sort(order[: int(np.searchsorted(cumulative, wanted, side="left")) + 1])
+    return kept if ids is None else ids[kept]
+
+
+def log_probabilities(logits: Logits, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Log-probability of `token`, and the `top` best (token, log-probability), by a float64 log-softmax."""
+    values = logits.astype(np.float64)
+    peak = values.max()
+    total = peak + math.log(float(np.exp(values - peak).sum()))
+    best: tuple[tuple[int, float], ...] = ()
+    if top:
+        ids = _highest(logits, min(top, logits.shape[0]))
+        ids = ids[np.argsort(-logits[ids], kind="stable")]
+        best = tuple((int(i), float(values[i] - total)) for i in ids)
+    return float(values[token] - total), best

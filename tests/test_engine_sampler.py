@@ -1,0 +1,158 @@
+"""The sampler against a plain-Python twin that follows the documented steps literally."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.engine.sampler import Sampler, Sampling, candidates, log_probabilities
+from appliance.errors import EngineError
+
+
+def plain_adjust(logits, sampling, prompt, generated):
+    """Steps 1 to 3 of the documented order, one token at a time, in float32."""
+    out = [np.float32(x) for x in logits]
+    for token, bias in sampling.logit_bias.items():
+        out[token] = np.float32(out[token] + np.float32(bias))
+    tail = (list(prompt) + generated)[-sampling.repeat_last_n:] if sampling.repeat_last_n else []
+    r = np.float32(sampling.repeat_penalty)
+    for token in set(tail):
+        out[token] = out[token] / r if out[token] > 0 else out[token] * r
+    for token, times in Counter(generated).items():
+        out[token] -= np.float32(times * sampling.frequency_penalty + sampling.presence_penalty)
+    return out
+
+
+def plain_candidates(logits, sampling):
+    """Step 5, with full sorts; ids ascending."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    if sampling.top_p < 1:
+        weights = [math.exp(float(logits[i] - logits[order[0]])) for i in order]
+        total, running, kept = sum(weights), 0.0, []
+        for i, weight in zip(order, weights, strict=True):
+            kept.append(i)
+            running += weight
+            if running >= sampling.top_p * total:
+                break
+        order = kept
+    if sampling.min_p > 0:
+        floor = float(max(logits)) + math.log(sampling.min_p)
+        order = [i for i in order if logits[i] >= floor]
+    return sorted(order)
+
+
+def plain_uniform(seed, draw):
+    """The documented uniform number."""
+    data = b"appliance sampler draw v1\0" + seed.to_bytes(8, "little") + draw.to_bytes(8, "little")
+    return (int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 11) / 2**53
+
+
+def plain_choice(logits, sampling, prompt, generated):
+    """All steps."""
+    adjusted = plain_adjust(logits, sampling, prompt, generated)
+    if sampling.temperature == 0:
+        return min(range(len(adjusted)), key=lambda i: (-adjusted[i], i))
+    ids = plain_candidates(adjusted, sampling)
+    best = max(adjusted[i] for i in ids)
+    weights = [math.exp((float(adjusted[i]) - float(best)) / sampling.temperature) for i in ids]
+    goal, running = plain_uniform(sampling.seed, len(generated)) * sum(weights), 0.0
+    for i, weight in zip(ids, weights, strict=True):
+        running += weight
+        if running > goal:
+            return i
+    return ids[-1]
+
+
+CASES = [
+    Sampling(temperature=0.0),
+    Sampling(seed=7),
+    Sampling(temperature=0.7, top_k=5, seed=1),
+    Sampling(temperature=1.3, top_p=0.8, seed=2),
+    Sampling(temperature=0.9, min_p=0.2, seed=3),
+    Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.05, seed=2**64 - 1),
+    Sampling(temperature=0.0, repeat_penalty=1.3, repeat_last_n=4),
+    Sampling(temperature=1.0, frequency_penalty=0.7, presence_penalty=0.4, seed=5),
+    Sampling(temperature=1.0, repeat_penalty=1.1, repeat_last_n=0, logit_bias={3: 5.0, 9: -100.0}, seed=6),
+]
+
+
+@pytest.mark.parametrize("sampling", CASES)
+def test_sequences_follow_the_documented_steps(sampling):
+    """Forty tokens in a row equal those of the plain twin, state and all."""
+    rng = np.random.default_rng(sampling.seed % 1000)
+    prompt, generated = [1, 2, 3, 3, 7], []
+    sampler = Sampler(sampling, prompt, 50)
+    for _ in range(40):
+        logits = rng.normal(0, 3, 50).astype(np.float32)
+        expected = plain_choice(logits, sampling, prompt, generated)
+        assert expected == sampler.choose(logits).token
+        generated.append(expected)
+        sampler.accept(expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-8, 8), min_size=1, max_size=600), st.integers(0, 40),
+       st.sampled_from([0.05, 0.5, 0.95, 1.0]), st.sampled_from([0.0, 0.1, 1.0]))
+def test_candidates_with_ties(values, top_k, top_p, min_p):
+    """Among many equal logits the kept ids are those of the plain twin, and never none."""
+    logits = np.array(values, np.float32)
+    sampling = Sampling(top_k=top_k, top_p=top_p, min_p=min_p)
+    found = candidates(logits, sampling)
+    found = list(range(len(values))) if found is None else found.tolist()
+    assert plain_candidates(list(logits), sampling) == found
+    assert found
+
+
+def test_frequencies_follow_the_distribution():
+    """Over many seeds each token is drawn about as often as its probability says."""
+    logits = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
+    counts = Counter(Sampler(Sampling(seed=s), [], 4).choose(logits).token for s in range(4000))
+    for token, share in enumerate([0.5, 0.25, 0.15, 0.1]):
+        assert share == pytest.approx(counts[token] / 4000, abs=0.03)
+
+
+def test_choice_does_not_change_the_state():
+    """Choosing twice at one position gives one answer; only accepting moves on."""
+    logits = np.zeros(1000, np.float32)
+    sampler = Sampler(Sampling(seed=3), [], 1000)
+    first = sampler.choose(logits).token
+    assert first == sampler.choose(logits).token
+    sampler.accept(first)
+    assert first != sampler.choose(logits).token
+
+
+def test_log_probabilities():
+    """Log-probabilities are those of a float64 softmax of the raw logits, best first, lowest id among equals."""
+    logits = np.log(np.array([0.1, 0.4, 0.4, 0.1], np.float32)) + np.float32(3)
+    chosen, best = log_probabilities(logits, 0, 3)
+    assert math.log(0.1) == pytest.approx(chosen, abs=1e-6)
+    assert [1, 2, 0] == [token for token, _ in best]
+    choice = Sampler(Sampling(temperature=0.0, top_logprobs=2, logit_bias={3: 9.0}), [], 4).choose(logits)
+    assert (3, 2) == (choice.token, len(choice.top))
+    assert math.log(0.1) == pytest.approx(choice.logprob, abs=1e-6)
+
+
+@pytest.mark.parametrize("values", [
+    {"temperature": -0.1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.1}, {"min_p": -1.0},
+    {"repeat_penalty": 0.0}, {"seed": -1}, {"seed": 2**64}, {"top_logprobs": 21}, {"logit_bias": {0: math.inf}},
+])
+def test_out_of_range_is_refused(values):
+    """A parameter out of its range is refused when the sampling is made."""
+    with pytest.raises(EngineError):
+        Sampling(**values)
+
+
+def test_bad_logits_and_bias_are_refused():
+    """Logits that are not numbers, and a bias on a token that does not exist, are errors, not answers."""
+    with pytest.raises(EngineError):
+        Sampler(Sampling(), [], 4).choose(np.array([0, np.nan, 1, 2], np.float32))
+    with pytest.raises(EngineError):
+        Sampler(Sampling(logit_bias={4: 1.0}), [], 4)
