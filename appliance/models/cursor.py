@@ -49,6 +49,10 @@ class Cursor:
         self.offset = start + nbytes
         return self._view[start:self.offset]
 
+    def peek(self) -> memoryview:
+        """All bytes not read yet, without reading them."""
+        return self._view[self.offset:]
+
     def scalar(self, layout: struct.Struct, what: str) -> int | float:
         """The next value of a one-value little-endian `layout`."""
         start = self.offset

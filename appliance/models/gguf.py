@@ -1,0 +1,300 @@
+"""GGUF: the container of metadata and tensors that llama.cpp's models come in. One pass, nothing trusted.
+
+    magic "GGUF" | version u32 | tensor count u64 | key count u64
+    per key:      name string | type u32 | value
+    per tensor:   name string | dimension count u32 | dimensions u64 each, fastest first | format u32 | offset u64
+    padding to the alignment | tensor data, each tensor at its offset from here
+
+All integers are little-endian; a string is a u64 length and that many bytes of UTF-8; an array is a type u32,
+a length u64 and its items. Source: `docs/gguf.md` of ggml, and `gguf.cpp` where that is silent. Versions 2 and 3
+are laid out alike (3 allowed big-endian files, refused here). Memory stays in proportion to the header: see
+`metadata` for how arrays are kept, and the limits below for what each entry may cost.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from appliance.errors import UnsupportedError
+from appliance.models import quants
+from appliance.models.cursor import Buffer, Cursor, malformed
+from appliance.models.metadata import Metadata, Numbers, Strings, Value
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32  # bytes
+MAX_ALIGNMENT = 65536  # bytes
+MAX_KEYS = 65536
+MAX_TENSORS = 65536
+MAX_KEY_NBYTES = 65535  # the format's own limit
+MAX_TENSOR_NAME_NBYTES = 63  # what ggml can hold
+MAX_TEXT_NBYTES = 16 << 20  # a chat template is a few KiB
+MAX_STRINGS = 1 << 22  # the largest vocabularies have under 2^19 tokens
+MAX_DIMENSIONS = 4
+
+_KEY_MIN_NBYTES = 8 + 1 + 4 + 1  # a name of one byte and a value of one
+_TENSOR_MIN_NBYTES = 8 + 1 + 4 + 8 + 4 + 8  # a name of one byte and one dimension
+_MAGICS_BEFORE = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # as they lie in the file
+
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+# type number -> (name, numpy type); the scalars and the arrays of them
+_NUMBERS: Mapping[int, tuple[str, np.dtype[np.generic]]] = MappingProxyType({
+    0: ("uint8", np.dtype("u1")), 1: ("int8", np.dtype("i1")), 2: ("uint16", np.dtype("<u2")),
+    3: ("int16", np.dtype("<i2")), 4: ("uint32", np.dtype("<u4")), 5: ("int32", np.dtype("<i4")),
+    6: ("float32", np.dtype("<f4")), _BOOL: ("bool", np.dtype("u1")), 10: ("uint64", np.dtype("<u8")),
+    11: ("int64", np.dtype("<i8")), 12: ("float64", np.dtype("<f8")),
+})
+_SCALARS = {number: struct.Struct("<" + dtype.char) for number, (_, dtype) in _NUMBERS.items()}
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor: `shape` with the slowest dimension first, so (rows, columns) for a matrix."""
+
+    name: str
+    format: quants.BlockFormat
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the file
+    nbytes: int
+
+    @property
+    def columns(self) -> int:
+        """Weights per row."""
+        return self.shape[-1]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows over all slower dimensions; 1 for a vector."""
+        return self.nbytes // self.format.row_nbytes(self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFFile:
+    """The header of a GGUF file; tensor data stays where it is."""
+
+    version: int
+    metadata: Metadata
+    tensors: Mapping[str, TensorInfo]  # in the order of the file's table
+    alignment: int  # bytes
+    data_offset: int  # bytes from the start of the file
+
+
+def parse(buffer: Buffer) -> GGUFFile:
+    """Read the header of the whole file in `buffer`. FormatError for malformed bytes, UnsupportedError for what
+    is well formed and does not run here; both name the offset, what was found and what is allowed."""
+    cursor = Cursor(buffer)
+    version = _version(cursor)
+    tensor_count = _count(cursor, "the number of tensors", MAX_TENSORS, _TENSOR_MIN_NBYTES)
+    key_count = _count(cursor, "the number of metadata keys", MAX_KEYS, _KEY_MIN_NBYTES)
+    values, alignment = _metadata(cursor, key_count)
+    entries = _entries(cursor, tensor_count, alignment)
+    data_offset = cursor.offset + -cursor.offset % alignment
+    tensors = _place(entries, data_offset, cursor.size)
+    return GGUFFile(version, Metadata(values), MappingProxyType(tensors), alignment, data_offset)
+
+
+def _version(cursor: Cursor) -> int:
+    """Check magic and version."""
+    magic = bytes(cursor.take(min(4, cursor.remaining), "the magic"))
+    if magic in _MAGICS_BEFORE:
+        raise UnsupportedError("byte 0: the file is in GGML's format from before GGUF; supported: GGUF 2 and 3",
+                               hint="convert it with llama.cpp's conversion scripts")
+    if magic != MAGIC:
+        raise malformed(0, "the magic", repr(magic), repr(MAGIC))
+    version = cursor.u32("the version")
+    if version and version & 0xFFFF == 0:
+        raise UnsupportedError("byte 4: the file is big-endian; supported: little-endian GGUF 2 and 3",
+                               hint="convert it with gguf-convert-endian")
+    if version == 1:
+        raise UnsupportedError("byte 4: the file is GGUF version 1; supported: 2 and 3",
+                               hint="convert the model again with a current llama.cpp")
+    if version not in VERSIONS:
+        raise malformed(4, "the version", version, "2 and 3")
+    return version
+
+
+def _count(cursor: Cursor, what: str, limit: int, each: int) -> int:
+    """A number of entries that take at least `each` bytes."""
+    start = cursor.offset
+    count = cursor.u64(what)
+    allowed = min(limit, cursor.remaining // each)
+    if count > allowed:
+        raise malformed(start, what, count, f"at most {allowed} ({cursor.remaining} bytes remain)")
+    return count
+
+
+def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, Value], int]:
+    """Read the key-value pairs; return them and the alignment, which one of them may set."""
+    values: dict[str, Value] = {}
+    alignment = DEFAULT_ALIGNMENT
+    for number in range(count):
+        start = cursor.offset
+        key = cursor.text(f"the name of key {number}", MAX_KEY_NBYTES)
+        if not key:
+            raise malformed(start, f"the name of key {number}", "empty", "a name")
+        if key in values:
+            raise malformed(start, f"the name of key {number}", f"{key[:80]!r} again", "each name once")
+        kind_offset = cursor.offset
+        kind = cursor.u32(f"the type of {key[:80]!r}")
+        values[key] = value = _value(cursor, kind, kind_offset, repr(key[:80]))
+        if key == "general.alignment":
+            alignment = _alignment(kind_offset, kind, value)
+    return values, alignment
+
+
+def _alignment(offset: int, kind: int, value: Value) -> int:
+    valid = kind == 4 and isinstance(value, int) and 8 <= value <= MAX_ALIGNMENT and value & (value - 1) == 0
+    if not valid:
+        raise malformed(offset, "'general.alignment'", value, f"a uint32 power of two from 8 to {MAX_ALIGNMENT}")
+    return int(value)  # type: ignore[arg-type]
+
+
+def _value(cursor: Cursor, kind: int, kind_offset: int, what: str) -> Value:
+    """One value of type `kind`."""
+    if kind == _STRING:
+        return cursor.text(what, MAX_TEXT_NBYTES)
+    if kind == _ARRAY:
+        return _array(cursor, what)
+    if kind not in _NUMBERS:
+        raise malformed(kind_offset, f"the type of {what}", kind, "0 to 12")
+    start = cursor.offset
+    value = cursor.scalar(_SCALARS[kind], what)
+    return value if kind != _BOOL else _boolean(start, what, int(value))
+
+
+def _boolean(offset: int, what: str, value: int) -> bool:
+    if value not in (0, 1):
+        raise malformed(offset, f"the boolean {what}", value, "0 and 1")
+    return bool(value)
+
+
+def _array(cursor: Cursor, what: str) -> Numbers | Strings:
+    """One array, its items compact: numpy for numbers, `Strings` for strings."""
+    start = cursor.offset
+    kind = cursor.u32(f"the item type of {what}")
+    count_offset = cursor.offset
+    count = cursor.u64(f"the length of {what}")
+    if kind == _STRING:
+        return _strings(cursor, count_offset, count, what)
+    if kind not in _NUMBERS:
+        found = "an array (nested)" if kind == _ARRAY else kind
+        raise malformed(start, f"the item type of {what}", found, "numbers, booleans and strings")
+    dtype = _NUMBERS[kind][1]
+    items_offset = cursor.offset
+    if count > cursor.remaining // dtype.itemsize:
+        raise malformed(count_offset, f"the length of {what}", f"{count} items of {dtype.itemsize} bytes",
+                        f"at most the {cursor.remaining} bytes that remain")
+    items = np.frombuffer(cursor.take(count * dtype.itemsize, what), dtype).copy()
+    if kind == _BOOL:
+        if count and int(items.max()) > 1:
+            bad = int(np.argmax(items > 1))
+            raise malformed(items_offset + bad, f"a boolean of {what}", int(items[bad]), "0 and 1")
+        items = items.view(np.bool_)
+    items.flags.writeable = False
+    return items
+
+
+def _strings(cursor: Cursor, count_offset: int, count: int, what: str) -> Strings:
+    """An array of strings: each is checked to be UTF-8, then they stay bytes with their starts and ends."""
+    allowed = min(MAX_STRINGS, cursor.remaining // _LENGTH.size)
+    if count > allowed:
+        raise malformed(count_offset, f"the length of {what}", count,
+                        f"at most {allowed} strings ({cursor.remaining} bytes remain)")
+    base = cursor.offset
+    rest = cursor.peek()
+    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    at, size, unpack = 0, len(rest), _LENGTH.unpack_from
+    for index in range(count):  # a loop over a whole vocabulary: no call per item beyond what is needed
+        begin = at + 8
+        end = begin + unpack(rest, at)[0] if begin <= size else size + 1
+        if end > size:
+            raise malformed(base + at, f"the size of string {index} of {what}", "past the end of the file",
+                            f"at most the {max(size - begin, 0)} bytes that remain")
+        try:
+            str(rest[begin:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise malformed(base + begin + error.start, f"string {index} of {what}", f"not UTF-8 ({error.reason})",
+                            "valid UTF-8") from None
+        starts[index], ends[index] = begin, end
+        at = end
+    return Strings(bytes(cursor.take(at, what)), starts, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor as the table has it."""
+
+    name: str
+    format: quants.BlockFormat
+    shape: tuple[int, ...]
+    nbytes: int
+    relative: int  # bytes from the start of the tensor data
+    offset_at: int  # where the table says so
+
+
+def _entries(cursor: Cursor, count: int, alignment: int) -> list[_Entry]:
+    """Read the tensor table."""
+    entries: list[_Entry] = []
+    names: set[str] = set()
+    for number in range(count):
+        start = cursor.offset
+        name = cursor.text(f"the name of tensor {number}", MAX_TENSOR_NAME_NBYTES)
+        if not name:
+            raise malformed(start, f"the name of tensor {number}", "empty", "a name")
+        if name in names:
+            raise malformed(start, f"the name of tensor {number}", f"{name!r} again", "each name once")
+        names.add(name)
+        entries.append(_entry(cursor, name, alignment))
+    return entries
+
+
+def _entry(cursor: Cursor, name: str, alignment: int) -> _Entry:
+    start = cursor.offset
+    what = f"tensor {name!r}"
+    dimensions = cursor.u32(f"the number of dimensions of {what}")
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise malformed(start, f"the number of dimensions of {what}", dimensions, f"1 to {MAX_DIMENSIONS}")
+    shape: list[int] = []
+    for _ in range(dimensions):
+        at = cursor.offset
+        shape.append(cursor.u64(f"a dimension of {what}"))
+        if shape[-1] == 0:
+            raise malformed(at, f"a dimension of {what}", 0, "1 and more")
+    block_format = quants.by_id(cursor.u32(f"the format of {what}"), f"byte {cursor.offset - 4}: {what}")
+    if shape[0] % block_format.elements:
+        raise malformed(start + 4, f"the row length of {what}", shape[0],
+                        f"a multiple of {block_format.elements} for {block_format.name}")
+    nbytes = block_format.row_nbytes(shape[0])
+    for rows in shape[1:]:
+        nbytes *= rows  # at most four factors of 64 bits: exact in Python
+    offset_at = cursor.offset
+    relative = cursor.u64(f"the offset of {what}")
+    if relative % alignment:
+        raise malformed(offset_at, f"the offset of {what}", relative, f"a multiple of {alignment}")
+    if nbytes > cursor.size:
+        raise malformed(start, f"the size of {what}", f"{nbytes} bytes", f"at most the file's {cursor.size} bytes")
+    return _Entry(name, block_format, tuple(reversed(shape)), nbytes, relative, offset_at)
+
+
+def _place(entries: list[_Entry], data_offset: int, size: int) -> dict[str, TensorInfo]:
+    """Check that tensors lie within the file and apart from each other; give them absolute offsets."""
+    end, before = data_offset, "the header"
+    for entry in sorted(entries, key=lambda entry: entry.relative):
+        offset = data_offset + entry.relative
+        if offset < end:
+            raise malformed(entry.offset_at, f"the offset of tensor {entry.name!r}", entry.relative,
+                            f"{end - data_offset} and more, where {before} ends: tensors may not overlap")
+        end, before = offset + entry.nbytes, f"tensor {entry.name!r}"
+        if end > size:
+            raise malformed(entry.offset_at, f"the end of tensor {entry.name!r}", f"byte {end}",
+                            f"at most {size}, the size of the file")
+    return {
+        entry.name: TensorInfo(entry.name, entry.format, entry.shape, data_offset + entry.relative, entry.nbytes)
+        for entry in entries
+    }
