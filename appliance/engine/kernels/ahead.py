@@ -1,0 +1,94 @@
+"""Kernel libraries built ahead: what a manifest says, and whether a library fits the sources at hand.
+
+A library `kernels-<target>.so` lies beside `kernels-<target>.json`. The manifest lists every source file of the kernel
+package that the build loaded with its SHA-256, so a file that cannot influence the kernels does not make them stale.
+Nothing here needs numba.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.engine.kernels.signature import Signature
+from appliance.engine.kernels.targets import Target
+from appliance.errors import EngineError
+
+PREFIX = "kernel_"
+SCHEMA = 1
+PACKAGE = Path(__file__).parent
+PREBUILT = PACKAGE / "prebuilt"
+COMPILERS = ("numba", "llvmlite")
+_HINT = "build them: appliance kernels build"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that fits: its file, and its kernels' signatures by name (sorted)."""
+
+    path: Path
+    signatures: dict[str, Signature]
+
+
+def default_path(target: Target, folder: Path = PREBUILT) -> Path:
+    """Where the library of a target lies in a folder (the package's own by default)."""
+    return folder / f"kernels-{target.name}.so"
+
+
+def source_digests(names: list[str]) -> dict[str, str]:
+    """SHA-256 of source files of this package, by file name; a file that does not exist has an empty digest."""
+    found = {}
+    for name in sorted(names):
+        path = PACKAGE / name
+        plain = path.parent == PACKAGE and path.suffix == ".py" and path.is_file()
+        found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if plain else ""
+    return found
+
+
+def compiler_versions() -> dict[str, str]:
+    """Versions of numba and llvmlite, as far as they are installed."""
+    found = {}
+    for name in COMPILERS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def open_library(path: Path, target: Target) -> Library:
+    """Check a library against its manifest and the sources at hand; EngineError says what does not fit."""
+    manifest = path.with_suffix(".json")
+    if not path.is_file() or not manifest.is_file():
+        raise EngineError(f"no prebuilt kernels at {path}", hint=_HINT, code="kernel-missing")
+    try:
+        document = json.loads(manifest.read_bytes())
+        wanted = {"schema": SCHEMA, "target": target.name, "machine": target.machine,
+                  "llvm_cpu": target.llvm_cpu, "llvm_features": target.llvm_features}
+        for key, value in wanted.items():
+            if document[key] != value:
+                raise EngineError(f"{manifest}: {key} is {document[key]!r}, wanted {value!r}", hint=_HINT,
+                                  code="kernel-stale")
+        _check_sources(manifest, document["sources"], document["compilers"])
+        if hashlib.sha256(path.read_bytes()).hexdigest() != document["sha256"]:
+            raise EngineError(f"{path} is not the library that {manifest.name} describes", hint=_HINT,
+                              code="kernel-stale")
+        signatures = {name: Signature.parse(text) for name, text in sorted(document["kernels"].items())}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EngineError(f"{manifest} is not a kernel manifest: {error!r}", hint=_HINT, code="kernel-stale") from error
+    return Library(path, signatures)
+
+
+def _check_sources(manifest: Path, recorded: dict[str, str], compilers: dict[str, str]) -> None:
+    current = source_digests(list(recorded))
+    changed = [name for name in recorded if recorded[name] != current[name]]
+    if changed or not recorded:
+        raise EngineError(f"{manifest}: built from other sources ({', '.join(changed) or 'none named'})", hint=_HINT,
+                          code="kernel-stale")
+    for name, version in compiler_versions().items():
+        if compilers[name] != version:
+            raise EngineError(f"{manifest}: built with {name} {compilers[name]}, installed is {version}", hint=_HINT,
+                              code="kernel-stale")

@@ -1,0 +1,127 @@
+"""From a registered kernel to the bytes of an object file; the JIT and the ahead-of-time build share them.
+
+numba compiles the kernel to an optimised LLVM module. Around its native entry (which returns a status and takes
+places for result and exception) goes a function with the plain C signature; everything but that function becomes
+internal, what nobody uses is dropped, and LLVM emits a position-independent object. A process that loads that
+object (`table`) and a library linked from it (`ahead`) run the same instructions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from appliance.engine.kernels import ahead, jit, targets
+from appliance.engine.kernels.registry import Kernel
+from appliance.errors import EngineError
+
+PREFIX = ahead.PREFIX
+"""Symbol of a kernel in objects and libraries: this, then its name."""
+
+# C functions whose result is defined to the last bit, so that any C library will do.
+ALLOWED_SYMBOLS = frozenset({
+    "memcpy", "memmove", "memset",
+    "ceil", "ceilf", "floor", "floorf", "fma", "fmaf", "nearbyint", "nearbyintf", "rint", "rintf",
+    "roundeven", "roundevenf", "sqrt", "sqrtf", "trunc", "truncf",
+})
+
+_EXCEPTION = ".const.picklebuf"  # numba's name for the constant that describes a raised exception
+
+
+def _entry(kernel: Kernel, native: str) -> str:
+    """LLVM text of the C function: calls numba's native entry, ignores the status (kernels do not raise)."""
+    kinds = kernel.signature.llvm_arguments
+    result = kernel.signature.llvm_result
+    place = "ptr" if result == "void" else result  # numba returns `None` through a pointer, too
+    formal = ", ".join(f"{kind} %a{i}" for i, kind in enumerate(kinds))
+    native_kinds = ", ".join(["ptr", "ptr", *kinds])
+    actual = ", ".join(["ptr %result", "ptr %raised", *(f"{kind} %a{i}" for i, kind in enumerate(kinds))])
+    finish = "ret void" if result == "void" else f"%value = load {result}, ptr %result\n  ret {result} %value"
+    return f"""
+declare i32 @{native}({native_kinds})
+define {result} @{PREFIX}{kernel.name}({formal}) {{
+  %result = alloca {place}
+  %raised = alloca ptr
+  %status = call i32 @{native}({actual})
+  {finish}
+}}
+"""
+
+
+def _module(kernel: Kernel) -> Any:
+    """The kernel's LLVM module, reduced to the C function and what it uses."""
+    text, native = jit.compile_native(kernel.function, str(kernel.signature))
+    module = llvm.parse_assembly(text)
+    entry = llvm.parse_assembly(_entry(kernel, f'"{native}"'))
+    entry.triple, entry.data_layout = module.triple, module.data_layout
+    module.link_in(entry)
+    for item in (*module.functions, *module.global_variables):
+        if not item.is_declaration and item.name != PREFIX + kernel.name:
+            item.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    with _machine() as machine:
+        passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2)))
+    module.verify()
+    return module
+
+
+def _machine() -> Any:
+    target = targets.compiling()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.llvm_cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel="default")
+
+
+def _check(kernel: Kernel, module: Any) -> None:
+    """Refuse a kernel that can raise or that calls what is not defined to the last bit."""
+    if any(item.name.startswith(_EXCEPTION) for item in module.global_variables):
+        raise EngineError(
+            f"kernel {kernel.name} can raise an exception, which nobody would see",
+            hint="no raise; range() with a constant step; see registry.py", code="kernel-raises")
+    outside = {item.name for item in module.functions if item.is_declaration}
+    outside = {name for name in outside if not name.startswith("llvm.")} - ALLOWED_SYMBOLS
+    outside |= {item.name for item in module.global_variables if item.is_declaration}
+    if outside:
+        raise EngineError(
+            f"kernel {kernel.name} needs {', '.join(sorted(outside))} from outside",
+            hint=f"allowed: {', '.join(sorted(ALLOWED_SYMBOLS))}", code="kernel-undefined-symbol")
+
+
+def lower(kernel: Kernel) -> bytes:
+    """Compile one kernel to an object file that defines `PREFIX + name`; EngineError says what is not allowed."""
+    module = _module(kernel)
+    _check(kernel, module)
+    with _machine() as machine:
+        return bytes(machine.emit_object(module))
+
+
+def llvm_text(kernel: Kernel) -> str:
+    """The kernel's reduced LLVM module as text, to look at."""
+    return str(_module(kernel))
+
+
+def assembly(kernel: Kernel) -> str:
+    """The kernel as assembly text, to look at."""
+    with _machine() as machine:
+        return str(machine.emit_assembly(_module(kernel)))
+
+
+class Loader:
+    """Loads objects into this process (needs writable, then executable memory: development only)."""
+
+    def __init__(self) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self._engines: list[Any] = []  # own the code
+
+    def load(self, kernel: Kernel) -> int:
+        """Compile and load one kernel; its address."""
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+        engine.add_object_file(llvm.ObjectFileRef.from_data(lower(kernel)))
+        engine.finalize_object()
+        self._engines.append(engine)
+        address = int(engine.get_function_address(PREFIX + kernel.name))
+        if not address:
+            raise EngineError(f"kernel {kernel.name} has no code after loading", code="kernel-load")
+        return address

@@ -1,0 +1,123 @@
+"""CPU targets of the compiled kernels, and which of them this CPU can run.
+
+A target is a fixed LLVM CPU and feature list, the same on every build machine, so that what is compiled never
+depends on the host that compiles it. A process compiles for one target only (numba's CPU settings are process-wide);
+any number of prebuilt libraries for targets that this CPU supports can be loaded beside each other.
+
+This module knows nothing of numba. CPU features come from /proc/cpuinfo, where the kernel lists what CPUID reports
+*and* what the operating system has enabled (an AVX-512 CPU whose state is not saved is not listed there).
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from appliance.errors import EngineError
+
+CPUINFO = Path("/proc/cpuinfo")
+
+# x86-64 psABI levels in the names of /proc/cpuinfo (`pni` is SSE3, `abm` includes LZCNT).
+_LEVEL_2 = frozenset({"cx16", "lahf_lm", "pni", "popcnt", "sse4_1", "sse4_2", "ssse3"})
+_LEVEL_3 = _LEVEL_2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
+_LEVEL_4 = _LEVEL_3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One instruction set to compile for: what LLVM is told, and what the CPU must have."""
+
+    name: str
+    machine: str  # platform.machine() of the CPUs that it is for
+    llvm_cpu: str
+    llvm_features: str
+    vector_bytes: int  # width of the integer-dot registers; 0: left to LLVM
+    required: frozenset[str] = field(default=frozenset(), repr=False)  # flags of /proc/cpuinfo
+
+
+# Best first. `portable` uses no target intrinsic: LLVM lowers generic vectors for the architecture's baseline.
+_X86 = (
+    Target("avx512vnni", "x86_64", "x86-64-v4", "+avx512vnni,-prefer-256-bit", 64, _LEVEL_4 | {"avx512_vnni"}),
+    Target("avx2", "x86_64", "x86-64-v3", "", 32, _LEVEL_3),
+    Target("portable", "x86_64", "x86-64", "", 0),
+)
+_ARM = (Target("portable", "aarch64", "generic", "+neon", 0),)
+
+_compiling: tuple[Target, bool] | None = None
+
+
+def known(machine: str | None = None) -> tuple[Target, ...]:
+    """Every target of an architecture (this machine's by default), best first."""
+    return {"x86_64": _X86, "aarch64": _ARM}.get(machine or platform.machine(), ())
+
+
+def cpu_flags(text: str | None = None) -> frozenset[str]:
+    """Features of the first CPU in the text of /proc/cpuinfo (read when not given)."""
+    lines = (CPUINFO.read_text() if text is None else text).splitlines()
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def supported(flags: frozenset[str] | None = None) -> tuple[Target, ...]:
+    """Targets that a CPU with these flags (this CPU by default) can run, best first."""
+    have = cpu_flags() if flags is None else flags
+    return tuple(target for target in known() if target.required <= have)
+
+
+def detect(flags: frozenset[str] | None = None) -> Target:
+    """The best target of this CPU; EngineError on an architecture without any."""
+    found = supported(flags)
+    if not found:
+        raise EngineError(f"no kernels for the architecture {platform.machine()}",
+                          hint="the engine runs on x86_64 and aarch64", code="target-unknown")
+    return found[0]
+
+
+def by_name(name: str) -> Target:
+    """The target of this architecture with this name."""
+    for target in known():
+        if target.name == name:
+            return target
+    names = ", ".join(target.name for target in known())
+    raise EngineError(f"unknown kernel target {name!r}", hint=f"one of: {names}", code="target-unknown")
+
+
+def runnable(name: str) -> Target:
+    """The named target, refused when this CPU lacks one of its features (LLVM code would end the process)."""
+    target = by_name(name)
+    missing = sorted(target.required - cpu_flags())
+    if missing:
+        raise EngineError(f"this CPU cannot run kernels for {name}: it lacks {', '.join(missing)}",
+                          hint=f"use {detect().name}", code="target-unsupported")
+    return target
+
+
+def compile_for(name: str, *, debug: bool = False) -> Target:
+    """Fix the target that this process compiles for; compiling for two targets in one process is refused."""
+    global _compiling
+    wanted = (by_name(name), debug)
+    if _compiling is not None and _compiling != wanted:
+        raise EngineError(
+            f"this process already compiles kernels for {_compiling[0].name}, not for {name}",
+            hint="compile for another target in a process of its own", code="target-fixed")
+    _compiling = wanted
+    return wanted[0]
+
+
+def compiling() -> Target:
+    """The target that this process compiles for: as fixed by `compile_for`, else the best of this CPU."""
+    if _compiling is None:
+        compile_for(detect().name)
+    if _compiling is None:  # pragma: no cover
+        raise EngineError("no target")
+    return _compiling[0]
+
+
+def debugging() -> bool:
+    """Whether kernels are compiled with checks inside (`compile_for(name, debug=True)`)."""
+    compiling()
+    return _compiling is not None and _compiling[1]
