@@ -1,0 +1,122 @@
+"""Everything that can go wrong with a request, in one table: code -> HTTP status, OpenAI error type, message.
+
+A message here is fixed text, or text of ours that names a parameter. Nothing of a request's content ever goes
+into an error, and no error text goes into a log: logs carry the code alone.
+
+Source of the shape: the OpenAI API reference, "Errors": `{"error": {"message", "type", "param", "code"}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from appliance.errors import (
+    AttestationError,
+    CapacityError,
+    EngineError,
+    ServiceError,
+    TemplateError,
+    TokenizerError,
+)
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+LIMIT = "rate_limit_error"
+AUTH = "authentication_error"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a caller sees for one code."""
+
+    status: int
+    type: str
+    message: str
+
+
+PROBLEMS: dict[str, Problem] = {
+    # 400: the request itself
+    "malformed_json": Problem(400, INVALID, "the body is not valid JSON"),
+    "malformed_request": Problem(400, INVALID, "the request is not valid HTTP"),
+    "invalid_value": Problem(400, INVALID, "a parameter has a value that is not allowed"),
+    "missing_required_parameter": Problem(400, INVALID, "a required parameter is missing"),
+    "unknown_parameter": Problem(400, INVALID, "this service does not know this parameter"),
+    "unsupported_parameter": Problem(400, INVALID, "this service does not support this parameter"),
+    "unsupported_text": Problem(400, INVALID, "the text cannot be encoded for this model"),
+    "template_refused": Problem(400, INVALID, "the model's chat template does not accept these messages"),
+    "context_length_exceeded": Problem(400, INVALID, "the prompt is longer than this service allows"),
+    "generation_length_exceeded": Problem(400, INVALID, "more tokens are asked for than this service allows"),
+    # 401 and 403: who asks
+    "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY'"),
+    "permission_denied": Problem(403, "permission_error", "this API key may not use this endpoint"),
+    # 404 to 431: what is asked
+    "model_not_found": Problem(404, INVALID, "the model does not exist or this API key may not use it"),
+    "not_found": Problem(404, INVALID, "there is no such endpoint"),
+    "method_not_allowed": Problem(405, INVALID, "this endpoint does not take this method"),
+    "request_timeout": Problem(408, INVALID, "the request did not arrive in time"),
+    "body_too_large": Problem(413, INVALID, "the body is larger than this service allows"),
+    "unsupported_media_type": Problem(415, INVALID, "the body must be application/json, not compressed"),
+    "headers_too_large": Problem(431, INVALID, "the request line and headers are larger than allowed"),
+    # 429: how much is asked
+    "rate_limit_exceeded": Problem(429, LIMIT, "too many requests or tokens: retry later"),
+    "insufficient_quota": Problem(429, LIMIT, "the quota of the day is used up"),
+    # 499: the caller left (never sent; recorded)
+    "client_closed_request": Problem(499, INVALID, "the client closed the connection"),
+    # 500: us
+    "internal_error": Problem(500, SERVER, "an internal error occurred"),
+    "engine_error": Problem(500, SERVER, "inference failed"),
+    "redaction_failed": Problem(500, SERVER, "the answer could not be redacted as the policy demands"),
+    "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment"),
+    "overloaded": Problem(503, SERVER, "all slots and the queue are full: retry later"),
+    "shutting_down": Problem(503, SERVER, "the service is shutting down"),
+    "first_token_timeout": Problem(503, SERVER, "no token could be produced in the time that the policy allows"),
+}
+
+# Errors of lower layers -> code; the most derived class that is listed wins.
+CODES: dict[type, str] = {
+    TokenizerError: "unsupported_text",
+    TemplateError: "template_refused",
+    CapacityError: "context_length_exceeded",
+    EngineError: "engine_error",
+    AttestationError: "attestation_failed",
+}
+
+
+class RequestError(ServiceError):
+    """A refusal that a caller sees: `code` (a key of PROBLEMS), own message, `param`, `retry_after` seconds."""
+
+    def __init__(self, code: str, message: str | None = None, *, param: str | None = None,
+                 retry_after: float | None = None) -> None:
+        problem = PROBLEMS[code]
+        super().__init__(message or problem.message, code=code)
+        self.status = problem.status
+        self.type = problem.type
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Response headers that this refusal brings."""
+        headers = {}
+        if self.retry_after is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        if self.status in {408, 413, 431}:
+            headers["connection"] = "close"  # the rest of the request is not read
+        return headers
+
+    def body(self) -> bytes:
+        """The refusal in OpenAI's shape."""
+        return json.dumps({"error": {"message": self.summary, "type": self.type, "param": self.param,
+                                     "code": self.code}}).encode()
+
+
+def refusal(error: BaseException) -> RequestError:
+    """Any exception as a refusal. An unforeseen one tells the caller nothing but that it happened."""
+    if isinstance(error, RequestError):
+        return error
+    code = next((CODES[cls] for cls in type(error).__mro__ if cls in CODES), "internal_error")
+    return RequestError(code)

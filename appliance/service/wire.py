@@ -1,0 +1,259 @@
+"""Requests as they arrive: JSON text in, one frozen request type out, or a refusal that names the parameter.
+
+This module knows the OpenAI wire format and nothing of tenants, engines or policies. Three tables decide what
+happens to a parameter that OpenAI defines and this service does not act on:
+
+* `NEUTRAL`: refused by name, unless it is null or says what would happen anyway (`n = 1`, `tools = []`);
+* `DROPPED`: accepted so that existing clients work, and discarded before anything reads it;
+* everything else that no request type declares is refused: a parameter is never silently without effect.
+
+Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions, with the
+names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from appliance.service.problems import RequestError
+
+MAX_STOPS = 16
+MAX_BIASED_TOKENS = 1024
+
+# parameter -> values (besides null) that change nothing
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "n": (1,),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+
+DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1 << 31)]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+
+class TextPart(_Wire):
+    """One part of a message's content; only text is served."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Wire):
+    """One turn of a conversation. `developer` is OpenAI's newer name of `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content with its parts joined."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class StreamOptions(_Wire):
+    """What a stream carries besides text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class SamplingRequest(_Wire):
+    """The parameters that chat and text completions share; None means that the policy's default applies."""
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASED_TOKENS)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    max_tokens: Count | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_by_token(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for token, bias in (value or {}).items():
+            if not (token.isascii() and token.isdigit() and len(token) < 10):
+                raise ValueError("keys are token ids")
+            if not -100 <= bias <= 100:
+                raise ValueError("values lie between -100 and 100")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if value is not None and (not value or "" in value) and value != []:
+            raise ValueError("a stop sequence is not empty")
+        return value
+
+    @model_validator(mode="after")
+    def _options_need_stream(self) -> SamplingRequest:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream = true")
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop sequences, none, one or many, as a tuple."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """The caller's bound on generated tokens."""
+        return self.max_tokens
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives per token the caller wants; None: no log probabilities at all."""
+        return None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage event."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class ChatRequest(SamplingRequest):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs = true")
+        if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
+            raise ValueError("max_tokens and max_completion_tokens differ")
+        return self
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """The caller's bound on generated tokens, by its new or its old name."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives per token; 0: the chosen token's own log probability only."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(SamplingRequest):
+    """`POST /v1/completions`. `prompt` is text, one text in a list, or token ids."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)] | Annotated[
+        list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives per token."""
+        return self.logprobs
+
+    @property
+    def text(self) -> str | None:
+        """The prompt as text, None when it came as token ids."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return self.prompt[0] if isinstance(self.prompt[0], str) else None
+
+
+R = TypeVar("R", bound=SamplingRequest)
+
+
+def parse(body: bytes, kind: type[R]) -> R:
+    """Read a request body strictly; raises RequestError with the path of the first parameter at fault.
+
+    Duplicate keys, NaN and infinities are refused: two readers of one body must not disagree about it.
+    """
+    document = _document(body)
+    for name in [name for name in document if name in NEUTRAL]:
+        value = document.pop(name)
+        neutral = value is None or any(type(value) is type(same) and value == same for same in NEUTRAL[name])
+        if not neutral:
+            raise RequestError("unsupported_parameter", f"this service does not support {name} = this value",
+                               param=name)
+    fields = {name: value for name, value in document.items() if name not in DROPPED and value is not None}
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RequestError:
+        raise
+    except (ValueError, RecursionError):  # includes UnicodeDecodeError and numbers with too many digits
+        raise RequestError("malformed_json", "the body is not valid JSON in UTF-8") from None
+    if not isinstance(document, dict):
+        raise RequestError("malformed_json", "the body is not a JSON object")
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise RequestError("malformed_json", "an object in the body has a key twice")
+    return result
+
+
+def _no_constant(_name: str) -> float:
+    raise RequestError("malformed_json", "NaN and infinities are not JSON")
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    """The first finding of pydantic as a refusal to the caller. Its text has paths and bounds, never values."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ".".join(str(step) for step in first["loc"] if not _is_branch(step))[:200] or None
+    code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}.get(
+        first["type"], "invalid_value")
+    message = first["msg"].removeprefix("Value error, ")
+    if code == "unknown_parameter":
+        message = "this service does not know this parameter"
+    return RequestError(code, message if path is None else f"{path}: {message}", param=path)
+
+
+def _is_branch(step: int | str) -> bool:
+    """Whether a step of pydantic's path names a branch of a union (`list[...]`, `str`) and not a parameter."""
+    return isinstance(step, str) and (step in {"str", "float"} or "[" in step or "(" in step)
