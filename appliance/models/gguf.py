@@ -42,14 +42,12 @@ _TENSOR_MIN_NBYTES = 8 + 1 + 4 + 8 + 4 + 8  # a name of one byte and one dimensi
 _MAGICS_BEFORE = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # as they lie in the file
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-# type number -> (name, numpy type); the scalars and the arrays of them
-_NUMBERS: Mapping[int, tuple[str, np.dtype[np.generic]]] = MappingProxyType({
-    0: ("uint8", np.dtype("u1")), 1: ("int8", np.dtype("i1")), 2: ("uint16", np.dtype("<u2")),
-    3: ("int16", np.dtype("<i2")), 4: ("uint32", np.dtype("<u4")), 5: ("int32", np.dtype("<i4")),
-    6: ("float32", np.dtype("<f4")), _BOOL: ("bool", np.dtype("u1")), 10: ("uint64", np.dtype("<u8")),
-    11: ("int64", np.dtype("<i8")), 12: ("float64", np.dtype("<f8")),
+# type number -> numpy type and `struct` code; the scalars, and the arrays of them
+_NUMBERS: Mapping[int, tuple[np.dtype[np.generic], struct.Struct]] = MappingProxyType({
+    number: (np.dtype(name), struct.Struct(code)) for number, name, code in (
+        (0, "u1", "<B"), (1, "i1", "<b"), (2, "<u2", "<H"), (3, "<i2", "<h"), (4, "<u4", "<I"), (5, "<i4", "<i"),
+        (6, "<f4", "<f"), (_BOOL, "u1", "<B"), (10, "<u8", "<Q"), (11, "<i8", "<q"), (12, "<f8", "<d"))
 })
-_SCALARS = {number: struct.Struct("<" + dtype.char) for number, (_, dtype) in _NUMBERS.items()}
 _LENGTH = struct.Struct("<Q")
 
 
@@ -164,7 +162,7 @@ def _value(cursor: Cursor, kind: int, kind_offset: int, what: str) -> Value:
     if kind not in _NUMBERS:
         raise malformed(kind_offset, f"the type of {what}", kind, "0 to 12")
     start = cursor.offset
-    value = cursor.scalar(_SCALARS[kind], what)
+    value = cursor.scalar(_NUMBERS[kind][1], what)
     return value if kind != _BOOL else _boolean(start, what, int(value))
 
 
@@ -185,7 +183,7 @@ def _array(cursor: Cursor, what: str) -> Numbers | Strings:
     if kind not in _NUMBERS:
         found = "an array (nested)" if kind == _ARRAY else kind
         raise malformed(start, f"the item type of {what}", found, "numbers, booleans and strings")
-    dtype = _NUMBERS[kind][1]
+    dtype = _NUMBERS[kind][0]
     items_offset = cursor.offset
     if count > cursor.remaining // dtype.itemsize:
         raise malformed(count_offset, f"the length of {what}", f"{count} items of {dtype.itemsize} bytes",
