@@ -93,7 +93,7 @@ class Evidence(Frozen):
 def make(provider: Provider, report: bytes, statement: Statement, proof: NonceProof) -> Evidence:
     """Evidence for one client out of a report, the statement that it signs, and the client's proof."""
     return Evidence(
-        platform=provider.platform,  # type: ignore[arg-type]  # pydantic refuses a platform without a name here
+        platform=provider.platform,  # pydantic refuses a platform without a name here
         notice=SIMULATED_NOTICE if provider.platform == SIMULATED else None,
         report=base64.b64encode(report).decode("ascii"),
         statement=statement.model_dump(mode="json"), proof=proof)

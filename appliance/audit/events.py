@@ -1,0 +1,74 @@
+"""The closed schema of the audit log: every event that can be written, and every field of each.
+
+This table is the allow-list. What is not in it cannot be written; docs/formats/audit-log.md shows the same table,
+and a test compares the two. A `?` after a field's name means that it may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from appliance.audit.fields import Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
+
+STEPS = ("policy", "hardening", "self-test", "key-release", "models", "attestation", "service")
+LEVELS = ("debug", "info", "warning", "error", "critical")
+LOGGERS = ("appliance", "asyncio", "concurrent", "httptools", "h11", "litestar", "numba", "py.warnings", "root",
+           "uvicorn", "other")
+ENDPOINTS = ("/health", "/metrics", "/v1/attestation", "/v1/chat/completions", "/v1/completions", "/v1/models",
+             "/v1/models/{model}", "other")
+
+PLATFORM = choice("simulated", "sev-snp", "tdx", "tpm")
+DIGEST32, DIGEST48 = hex_bytes(32), hex_bytes(48)
+REQUEST_ID = Pattern(r"req-[0-9a-f]{32}", 36, "request id made by the appliance")
+VERSION = Pattern(r"[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.]{0,16}", 32, "version")
+TYPE_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", 64, "name of an exception class")
+PLACE = Pattern(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*:[0-9]{1,6}", 128, "module and line of our code")
+MICROSECONDS = Integer()
+STATUS = Integer(999)
+
+
+class Vocabularies:
+    """The closed sets of one log, filled at boot: by the policy (models, tenants, listeners) or by our own code."""
+
+    def __init__(self) -> None:
+        self.models = Vocabulary("the policy's models")
+        self.tenants = Vocabulary("the policy's tenants")
+        self.listeners = Vocabulary("the policy's listeners")
+        self.codes = Vocabulary("the appliance's error codes")
+        self.endpoints = Vocabulary("the service's routes", set(ENDPOINTS))
+
+    def all(self) -> tuple[Vocabulary, ...]:
+        """Each vocabulary."""
+        return (self.models, self.tenants, self.listeners, self.codes, self.endpoints)
+
+
+def schema(words: Vocabularies) -> Mapping[str, Mapping[str, Field]]:
+    """Event name -> field name -> type, over the vocabularies of one log."""
+    return {
+        "boot.start": {"version": VERSION, "platform": PLATFORM, "policy_sha384": DIGEST48},
+        "boot.step": {
+            "step": choice(*STEPS), "verdict": choice("passed", "tolerated", "skipped", "failed"),
+            "duration_us": MICROSECONDS, "code?": words.codes},
+        "boot.model": {
+            "model": words.models, "sha256": DIGEST32, "resident_bytes?": Integer(), "duration_us?": MICROSECONDS},
+        "boot.ready": {
+            "duration_us": MICROSECONDS, "self_test_sha384": DIGEST48, "generation": Integer(), "models": Integer()},
+        "boot.failed": {"step": choice(*STEPS), "code": words.codes},
+        "generation.new": {"generation": Integer(), "models": Integer(), "tls_spki_sha256?": DIGEST32},
+        "service.listening": {"listener": words.listeners, "kind": choice("tcp", "tls", "ra-tls", "unix", "vsock")},
+        "service.draining": {"in_flight": Integer()},
+        "service.stopped": {"requests": Integer(), "refused": Integer()},
+        "request.done": {
+            "request": REQUEST_ID, "endpoint": words.endpoints, "status": STATUS, "tenant?": words.tenants,
+            "model?": words.models, "streamed?": Flag(), "prompt_tokens?": Integer(), "completion_tokens?": Integer(),
+            "finish?": choice("stop", "length", "cancelled", "timeout", "error", "tool_calls"),
+            "duration_us?": MICROSECONDS, "first_token_us?": MICROSECONDS},
+        "request.refused": {
+            "request": REQUEST_ID, "endpoint": words.endpoints, "status": STATUS, "code": words.codes,
+            "tenant?": words.tenants, "model?": words.models, "duration_us?": MICROSECONDS},
+        "attestation.made": {"request?": REQUEST_ID, "generation": Integer(), "nonces": Integer()},
+        "runtime.exception": {"type": TYPE_NAME, "place?": PLACE,
+                              "where": choice("main", "thread", "asyncio", "unraisable", "request")},
+        "runtime.log": {"logger": choice(*LOGGERS), "level": choice(*LEVELS)},
+        "audit.closed": {"records": Integer(), "dropped": Integer(), "silenced": Integer()},
+    }

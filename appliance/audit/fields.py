@@ -1,0 +1,123 @@
+"""The types of audit fields: each decides whether a value may be written.
+
+No type accepts free text. A string is a number of ours in hex, a word of a closed set, or a place in our own code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+Value = str | int | bool | None
+
+
+class Field(Protocol):
+    """Decides about one value; `describe` is the type's line in the documentation."""
+
+    def accepts(self, value: object) -> bool:
+        """Whether the value may be written."""
+        ...
+
+    def describe(self) -> str:
+        """The type in words."""
+        ...
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number from 0 to `most`."""
+
+    most: int = (1 << 53) - 1
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is an int (not a bool) in range."""
+        return type(value) is int and 0 <= value <= self.most
+
+    def describe(self) -> str:
+        """The type in words."""
+        return f"integer, 0 to {self.most}"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is a bool."""
+        return type(value) is bool
+
+    def describe(self) -> str:
+        """The type in words."""
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A string of ours in a shape that holds no text: digests, ids, versions, places in our code."""
+
+    regex: str
+    most: int
+    words: str
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is a short enough string in the shape."""
+        return type(value) is str and len(value) <= self.most and re.fullmatch(self.regex, value) is not None
+
+    def describe(self) -> str:
+        """The type in words."""
+        return self.words
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words that are fixed here."""
+
+    words: frozenset[str]
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is one of the words."""
+        return type(value) is str and value in self.words
+
+    def describe(self) -> str:
+        """The type in words."""
+        return "one of " + ", ".join(f"`{word}`" for word in sorted(self.words))
+
+
+@dataclass
+class Vocabulary:
+    """A closed set of words that is filled at boot from the policy or from tables in our code, then sealed."""
+
+    source: str
+    words: set[str] = field(default_factory=set)
+    sealed: bool = False
+
+    _WORD = re.compile(r"[A-Za-z0-9/][A-Za-z0-9 ._:/{}()-]{0,95}")
+
+    def admit(self, words: Iterable[str]) -> None:
+        """Add words. Raises ValueError once sealed, or on a word of odd shape."""
+        for word in words:
+            if self.sealed and word not in self.words:
+                raise ValueError(f"the audit vocabulary of {self.source} is sealed")
+            if not self._WORD.fullmatch(word):
+                raise ValueError(f"not a word for the audit vocabulary of {self.source}: {word[:40]!r}")
+            self.words.add(word)
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is a word of the set."""
+        return type(value) is str and value in self.words
+
+    def describe(self) -> str:
+        """The type in words."""
+        return f"a name from {self.source}"
+
+
+def hex_bytes(count: int) -> Pattern:
+    """`count` bytes in lower-case hex."""
+    return Pattern(f"[0-9a-f]{{{2 * count}}}", 2 * count, f"{count} bytes in hex")
+
+
+def choice(*words: str) -> Choice:
+    """A `Choice` of these words."""
+    return Choice(frozenset(words))
