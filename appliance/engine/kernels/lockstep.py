@@ -45,7 +45,7 @@ from appliance.engine.kernels.team import (
 
 
 @device
-def wait(team, event, seen):
+def wait(team: int, event: int, seen: int) -> int:
     """Wait until the generation of an event differs from `seen`; the new generation."""
     left = load(event + SPIN)
     now = load(event + GENERATION)
@@ -62,7 +62,7 @@ def wait(team, event, seen):
 
 
 @device
-def signal(team, event):
+def signal(team: int, event: int) -> None:
     """Change the generation of an event and wake who sleeps on it."""
     add(event + GENERATION, 1)
     if load(event + SLEEPERS) > 0:
@@ -70,7 +70,7 @@ def signal(team, event):
 
 
 @device
-def meet(team, event, threads):
+def meet(team: int, event: int, threads: int) -> None:
     """Wait at an event until all threads have come; what they wrote before is then visible to all."""
     if threads > 1:
         seen = load(event + GENERATION)
@@ -82,13 +82,13 @@ def meet(team, event, threads):
 
 
 @device
-def barrier(team, threads):
+def barrier(team: int, threads: int) -> None:
     """For kernels that a pool runs: wait for all threads. `team` is `Pool.team`, which goes into the arguments."""
     meet(team, team + BARRIER, threads)
 
 
 @kernel("lockstep_run", "void(i8,i8,i8)")
-def lockstep_run(team, function, arguments):
+def lockstep_run(team: int, function: int, arguments: int) -> None:
     """The calling thread's part as thread 0: start the job, do the first share, wait until all are done."""
     threads = load_address(team + THREADS)
     store_address(team + FUNCTION, function)
@@ -99,7 +99,7 @@ def lockstep_run(team, function, arguments):
 
 
 @kernel("lockstep_work", "void(i8,i8,i4)")
-def lockstep_work(team, thread, seen):
+def lockstep_work(team: int, thread: int, seen: int) -> None:
     """A worker's whole life: from the generation `seen` on, do each job's share, until the job is to stop."""
     while True:
         seen = wait(team, team + JOB, seen)
@@ -111,14 +111,14 @@ def lockstep_work(team, thread, seen):
 
 
 @kernel("lockstep_stop", "void(i8)")
-def lockstep_stop(team):
+def lockstep_stop(team: int) -> None:
     """Let every worker return."""
     store_address(team + STOP, 1)
     signal(team, team + JOB)
 
 
 @kernel("lockstep_spin", "void(i8,i4)")
-def lockstep_spin(event, count):
+def lockstep_spin(event: int, count: int) -> None:
     """Spin as `wait` does, `count` times, for calibration."""
     now = load(event + GENERATION)
     while now == load(event + GENERATION) and count > 0:

@@ -1,0 +1,98 @@
+"""Memory for kernels: aligned, zeroed, with an address that does not move.
+
+Kernels load whole vectors and may read (never write) up to `SLACK` bytes past the end of what they were given, so
+every block has that much behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from typing import Any
+
+import numpy as np
+
+from appliance.errors import EngineError
+
+ALIGNMENT = 64
+"""Bytes of a cache line and of the widest vector."""
+
+SLACK = 64
+"""Bytes behind every block that may be read."""
+
+_HUGE = 2 << 20  # a huge page; blocks of this size and more are aligned to it
+_MAPPED = 1 << 20  # from this size on a block is its own mapping and goes back to the system when it is freed
+
+
+class Memory:
+    """A zeroed block: `.address` (int), `.nbytes`, and views. It is freed when nothing refers to it or its views."""
+
+    def __init__(self, nbytes: int, *, alignment: int = ALIGNMENT, huge: bool = False) -> None:
+        """Allocate `nbytes` at a multiple of `alignment` (a power of two); `huge` asks for huge pages."""
+        if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"block of {nbytes} bytes at multiples of {alignment}")
+        if huge and nbytes >= _HUGE:
+            alignment = max(alignment, _HUGE)
+        total = nbytes + alignment + SLACK
+        try:
+            whole = self._mapped(total, huge) if total >= _MAPPED else np.zeros(total, np.uint8)
+        except (OSError, MemoryError) as error:
+            raise EngineError(f"no memory for a block of {nbytes} bytes: {error}",
+                              hint="use a smaller context, fewer slots, or a smaller model", code="memory") from error
+        start = -whole.ctypes.data % alignment
+        self._bytes = whole[start:start + nbytes]
+        self.nbytes = nbytes
+        self.address = int(whole.ctypes.data) + start
+
+    @staticmethod
+    def _mapped(total: int, huge: bool) -> Any:
+        area = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if huge:
+            with contextlib.suppress(OSError):  # advice only: a kernel without huge pages refuses it
+                area.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(area, np.uint8)
+
+    def view(self, dtype: Any, *, offset: int = 0, count: int | None = None) -> np.ndarray:
+        """`count` elements (all by default) from the byte `offset` on, as a writable array that shares the block."""
+        size = np.dtype(dtype).itemsize
+        count = (self.nbytes - offset) // size if count is None else count
+        if offset < 0 or count < 0 or offset + count * size > self.nbytes:
+            raise ValueError(f"view of {count} x {size} bytes at {offset} in a block of {self.nbytes}")
+        return self._bytes[offset:offset + count * size].view(dtype)
+
+    def wipe(self) -> None:
+        """Overwrite the block with zeros."""
+        self._bytes[:] = 0
+
+
+class Arena:
+    """One block, given out from the start to the end in aligned pieces."""
+
+    def __init__(self, nbytes: int, *, huge: bool = True) -> None:
+        """Allocate the whole block; `needed` says how much that is for given pieces."""
+        self.memory = Memory(nbytes, huge=huge)
+        self.used = 0
+
+    @staticmethod
+    def needed(*pieces: int) -> int:
+        """Bytes of an arena that holds pieces of these sizes."""
+        return sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in pieces)
+
+    def take(self, nbytes: int) -> int:
+        """The address of the next `nbytes`, at a multiple of 64; EngineError when the arena is full."""
+        start = self.used
+        if nbytes < 0 or start + nbytes > self.memory.nbytes:
+            raise EngineError(f"arena of {self.memory.nbytes} bytes has no {nbytes} left", code="memory")
+        self.used = min(start + self.needed(nbytes), self.memory.nbytes)
+        return self.memory.address + start
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """The next piece as a zeroed array of this shape; its address is `array.ctypes.data` (cache it)."""
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        offset = self.take(nbytes) - self.memory.address
+        return self.memory.view(dtype, offset=offset, count=int(np.prod(shape))).reshape(shape)
+
+
+def aligned(nbytes: int, *, alignment: int = ALIGNMENT, huge: bool = False) -> Memory:
+    """A zeroed block of `nbytes` at a multiple of `alignment`."""
+    return Memory(nbytes, alignment=alignment, huge=huge)

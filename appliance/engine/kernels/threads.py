@@ -1,0 +1,112 @@
+"""A pool of threads that run one kernel after another in lock-step.
+
+Workers are Python threads that live inside the compiled loop `lockstep_work`, without the interpreter lock. Between
+jobs they spin for some tens of microseconds and then sleep; an idle pool uses no CPU time. What they share is laid out
+in `team.py`, and how they wait is in `lockstep.py`.
+
+A pool does not survive fork(): the child has no workers. `run` there is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+import time
+import weakref
+from types import TracebackType
+from typing import Any
+
+from appliance.engine.kernels import quota, team
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.table import KernelTable
+from appliance.errors import EngineError
+
+SPIN_BETWEEN_JOBS = 200e-6
+"""Seconds that workers spin after a job: about the gap between two tokens of a small model."""
+
+SPIN_WITHIN_JOB = 50e-6
+"""Seconds that a thread spins in a barrier: about the price of going to sleep and being woken."""
+
+_CALIBRATION = 2000
+
+
+class Pool:
+    """`threads` threads (the caller's included; by default what CPU affinity and quota allow) and their kernels."""
+
+    def __init__(self, table: KernelTable, threads: int | None = None) -> None:
+        """Start the workers. `threads` 1 means none: `run` calls the kernel in the calling thread."""
+        self.threads = quota.cpus() if threads is None else threads
+        if not 1 <= self.threads <= 1024:
+            raise EngineError(f"a pool of {self.threads} threads", hint="between 1 and 1024", code="threads")
+        self._table = table
+        self._memory = Memory(team.NBYTES)
+        self.team = self._memory.address
+        """Address of the shared block; a kernel that calls `lockstep.barrier` finds it in its arguments."""
+        self._run = table.function("lockstep_run")
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._fill()
+        self._workers = self._start()
+        self._finish = weakref.finalize(self, _stop, table, self._memory, self._workers)
+
+    def _fill(self) -> None:
+        libc = ctypes.CDLL(None)
+        words = self._memory.view("i8")
+        words[team.SYSCALL // 8] = ctypes.cast(libc.syscall, ctypes.c_void_p).value or 0
+        words[team.FUTEX // 8] = team.FUTEX_NUMBER[platform.machine()]
+        words[team.THREADS // 8] = self.threads
+        each = self._seconds_per_spin()
+        spins = self._memory.view("i4")
+        spins[(team.JOB + team.SPIN) // 4] = round(SPIN_BETWEEN_JOBS / each)
+        spins[(team.DONE + team.SPIN) // 4] = round(SPIN_WITHIN_JOB / each)
+        spins[(team.BARRIER + team.SPIN) // 4] = round(SPIN_WITHIN_JOB / each)
+
+    def _seconds_per_spin(self) -> float:
+        """The length of one spin differs ten-fold between CPU models: measure it (best of three, ~0.1 ms each)."""
+        spin, best = self._table.function("lockstep_spin"), 1.0
+        for _ in range(3):
+            start = time.perf_counter()
+            spin(self.team + team.BARRIER, _CALIBRATION)
+            best = min(best, time.perf_counter() - start)
+        return max(best, 1e-6) / _CALIBRATION
+
+    def _start(self) -> list[threading.Thread]:
+        work = self._table.function("lockstep_work")
+        workers = [threading.Thread(target=work, args=(self.team, index, 0), name=f"kernel-{index}", daemon=True)
+                   for index in range(1, self.threads)]
+        for worker in workers:
+            worker.start()
+        return workers
+
+    def run(self, kernel: int, arguments: int) -> None:
+        """Run `void kernel(i64 thread, i64 threads, i64 arguments)` (an address) on all threads; wait for all."""
+        if os.getpid() != self._process:
+            raise EngineError("a kernel pool was used in a forked child", hint="make the pool after the fork",
+                              code="threads")
+        with self._lock:
+            if not self._finish.alive:
+                raise EngineError("the kernel pool is closed", code="threads")
+            self._run(self.team, kernel, arguments)
+
+    def close(self) -> None:
+        """Let the workers end and wait for them. Closing twice does nothing."""
+        with self._lock:
+            self._finish()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _stop(table: KernelTable, memory: Memory, workers: list[Any]) -> None:
+    """End the workers; they hold no reference to the pool, so this also runs when the pool is garbage."""
+    if not workers or not any(worker.is_alive() for worker in workers):
+        return
+    table.function("lockstep_stop")(memory.address)
+    for worker in workers:
+        worker.join()
