@@ -1,0 +1,375 @@
+"""Vector types for numba and the operations on them: 16 lanes of int32 or float32, whatever the CPU has.
+
+Compiled code receives memory as 64-bit addresses in bytes; nothing here checks them (`boundary.py` does, before a
+kernel is called). `i32x16` and `f32x16` are values: they live in registers, can be passed to and returned from
+device functions, and have the operators `+ - * /` (float) and `+ - * & | ^` (int). Each operation gives the same
+bits on every target (see `emit.py`); horizontal operations combine the upper half of the lanes with the lower half
+until one is left. Atomics are in `atomic.py`.
+
+Names: `load_*`/`store_*` move 16 lanes, `get_*`/`set_*` one scalar, `broadcast_*` one scalar into 16 lanes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.sigutils import normalize_signature
+from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+from appliance.engine.kernels.emit import F32, I8, I16, I32, I64, Code, Val, vector
+
+LANES = 16
+
+
+class VectorType(types.Type):
+    """A numba type that is one LLVM vector."""
+
+    def __init__(self, name: str, ir_type: Any) -> None:
+        self.ir_type = ir_type
+        super().__init__(name=name)
+
+
+@register_model(VectorType)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: VectorType) -> None:
+        super().__init__(manager, kind, kind.ir_type)
+
+
+i32x16 = VectorType("i32x16", vector(I32, LANES))
+f32x16 = VectorType("f32x16", vector(F32, LANES))
+i32, i64, f32 = types.int32, types.int64, types.float32
+
+
+def operation(result: Any, *args: Any) -> Callable[[Callable[..., Val | None]], Any]:
+    """Make a numba function of fixed signature from `emit(code, *values) -> value` (None for a void result)."""
+
+    def decorate(emit: Callable[..., Val | None]) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            code = Code(builder)
+            value = emit(code, *(Val(code, item) for item in values))
+            return context.get_dummy_value() if value is None else value.ir
+
+        def define(typing_context: Any, *given: Any) -> Any:
+            fits = all(a is b or not (isinstance(a, VectorType) or isinstance(b, VectorType))
+                       for a, b in zip(args, given, strict=True))
+            return (result(*args), generate) if fits else None
+
+        names = ["typing_context", *(f"a{index}" for index in range(len(args)))]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        define.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])  # type: ignore[attr-defined]
+        define.__name__ = define.__qualname__ = emit.__name__
+        define.__module__, define.__doc__ = emit.__module__, emit.__doc__
+        return intrinsic(define)
+
+    return decorate
+
+
+def pointer_call(signature: str) -> Any:
+    """A function `(address, *args)` that calls the C function at `address`, e.g. `pointer_call("void(i8,i4)")`."""
+    args, result = normalize_signature(signature)
+
+    def call_address(code: Code, address: Val, *values: Val) -> Val | None:
+        returns = ir.VoidType() if result == types.void else _IR[result]
+        kind = ir.FunctionType(returns, [value.type for value in values])
+        function = code.b.inttoptr(address.ir, ir.PointerType(kind))
+        value = code.b.call(function, [item.ir for item in values])
+        return None if result == types.void else Val(code, value)
+
+    return operation(result, i64, *args)(call_address)
+
+
+_IR = {i32: I32, i64: I64, f32: F32}
+
+
+# --- 16 lanes from and to memory ----------------------------------------------------------------------------
+@operation(i32x16, i64)
+def load_i32(code: Code, address: Val) -> Val:
+    """16 int32."""
+    return code.load(address, I32, LANES)
+
+
+@operation(f32x16, i64)
+def load_f32(code: Code, address: Val) -> Val:
+    """16 float32."""
+    return code.load(address, F32, LANES)
+
+
+@operation(f32x16, i64)
+def load_f16(code: Code, address: Val) -> Val:
+    """16 binary16, widened."""
+    return code.half_to_float(code.load(address, I16, LANES))
+
+
+@operation(f32x16, i64)
+def load_bf16(code: Code, address: Val) -> Val:
+    """16 bfloat16, widened."""
+    return (code.load(address, I16, LANES).convert("zext", I32) << 16).bits(F32)
+
+
+@operation(i32x16, i64)
+def load_i8(code: Code, address: Val) -> Val:
+    """16 int8, sign extended."""
+    return code.load(address, I8, LANES).convert("sext", I32)
+
+
+@operation(i32x16, i64)
+def load_u8(code: Code, address: Val) -> Val:
+    """16 uint8, zero extended."""
+    return code.load(address, I8, LANES).convert("zext", I32)
+
+
+@operation(types.void, i64, i32x16)
+def store_i32(code: Code, address: Val, value: Val) -> None:
+    """16 int32."""
+    code.store(address, value)
+
+
+@operation(types.void, i64, f32x16)
+def store_f32(code: Code, address: Val, value: Val) -> None:
+    """16 float32."""
+    code.store(address, value)
+
+
+@operation(types.void, i64, f32x16)
+def store_f16(code: Code, address: Val, value: Val) -> None:
+    """16 float32 rounded to binary16, ties to even."""
+    code.store(address, code.float_to_half(value))
+
+
+@operation(types.void, i64, i32x16)
+def store_i8(code: Code, address: Val, value: Val) -> None:
+    """The low bytes of 16 int32."""
+    code.store(address, value.convert("trunc", I8))
+
+
+@operation(i32x16, i64)
+def broadcast_i32(code: Code, address: Val) -> Val:
+    """One int32 from memory in every lane."""
+    return code.broadcast(address, I32, LANES)
+
+
+@operation(f32x16, i64)
+def broadcast_f32(code: Code, address: Val) -> Val:
+    """One float32 from memory in every lane."""
+    return code.broadcast(address, F32, LANES)
+
+
+@operation(i32x16, i32)
+def splat_i32(code: Code, value: Val) -> Val:
+    """A scalar in every lane."""
+    return code.splat(value, LANES)
+
+
+@operation(f32x16, f32)
+def splat_f32(code: Code, value: Val) -> Val:
+    """A scalar in every lane."""
+    return code.splat(value, LANES)
+
+
+# --- scalars from and to memory -----------------------------------------------------------------------------
+def _getter(result: Any, element: Any, name: str, widen: Callable[[Code, Val], Val] | None = None) -> Any:
+    def get(code: Code, address: Val) -> Val:
+        value = code.load(address, element)
+        return value if widen is None else widen(code, value)
+    get.__name__, get.__doc__ = name, f"The scalar at an address, as {result}."
+    return operation(result, i64)(get)
+
+
+def _setter(argument: Any, name: str, narrow: Callable[[Code, Val], Val] | None = None) -> Any:
+    def put(code: Code, address: Val, value: Val) -> None:
+        code.store(address, value if narrow is None else narrow(code, value))
+    put.__name__, put.__doc__ = name, "Store a scalar at an address."
+    return operation(types.void, i64, argument)(put)
+
+
+get_i64 = _getter(i64, I64, "get_i64")
+get_i32 = _getter(i32, I32, "get_i32")
+get_f32 = _getter(f32, F32, "get_f32")
+get_i8 = _getter(i32, I8, "get_i8", lambda code, x: x.convert("sext", I32))
+get_u8 = _getter(i32, I8, "get_u8", lambda code, x: x.convert("zext", I32))
+get_u16 = _getter(i32, I16, "get_u16", lambda code, x: x.convert("zext", I32))
+get_f16 = _getter(f32, I16, "get_f16", lambda code, x: code.half_to_float(x))
+get_bf16 = _getter(f32, I16, "get_bf16", lambda code, x: (x.convert("zext", I32) << 16).bits(F32))
+set_i64 = _setter(i64, "set_i64")
+set_i32 = _setter(i32, "set_i32")
+set_f32 = _setter(f32, "set_f32")
+set_i8 = _setter(i32, "set_i8", lambda code, x: x.convert("trunc", I8))
+set_f16 = _setter(f32, "set_f16", lambda code, x: code.float_to_half(x))
+
+
+@operation(f32, f32)
+def round_f16(code: Code, value: Val) -> Val:
+    """float32 rounded to binary16 and back."""
+    return code.half_to_float(code.float_to_half(value))
+
+
+# --- arithmetic ---------------------------------------------------------------------------------------------
+def _binary(kind: Any, name: str, method: Callable[[Val, Val], Val]) -> Any:
+    def both(code: Code, left: Val, right: Val) -> Val:
+        return method(left, right)
+    both.__name__, both.__doc__ = name, f"{name} of {kind.name} lanes."
+    return operation(kind, kind, kind)(both)
+
+
+def _operator(kind: Any, symbol: Any, name: str) -> Any:
+    """The named function, and `symbol` between two values of `kind` in numba code."""
+    class Template(ConcreteTemplate):
+        cases = [signature(kind, kind, kind)]  # noqa: RUF012 (numba reads a class attribute)
+    infer_global(symbol)(Template)
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        left, right = (Val(Code(builder), item) for item in values)
+        return symbol(left, right).ir
+    lower_builtin(symbol, kind, kind)(generate)
+    return _binary(kind, name, symbol)
+
+
+add_f32, sub_f32 = _operator(f32x16, operator.add, "add_f32"), _operator(f32x16, operator.sub, "sub_f32")
+mul_f32, div_f32 = _operator(f32x16, operator.mul, "mul_f32"), _operator(f32x16, operator.truediv, "div_f32")
+add_i32, sub_i32 = _operator(i32x16, operator.add, "add_i32"), _operator(i32x16, operator.sub, "sub_i32")
+mul_i32, and_i32 = _operator(i32x16, operator.mul, "mul_i32"), _operator(i32x16, operator.and_, "and_i32")
+or_i32, xor_i32 = _operator(i32x16, operator.or_, "or_i32"), _operator(i32x16, operator.xor, "xor_i32")
+max_f32 = _binary(f32x16, "max_f32", lambda x, y: x.code.larger(x, y))
+min_f32 = _binary(f32x16, "min_f32", lambda x, y: x.code.smaller(x, y))
+max_i32 = _binary(i32x16, "max_i32", lambda x, y: x.code.larger(x, y))
+min_i32 = _binary(i32x16, "min_i32", lambda x, y: x.code.smaller(x, y))
+
+
+@operation(f32x16, f32x16, f32x16, f32x16)
+def fma_f32(code: Code, x: Val, y: Val, z: Val) -> Val:
+    """x * y + z, rounded once."""
+    return code.fma(x, y, z)
+
+
+@operation(f32, f32, f32, f32)
+def fma_scalar(code: Code, x: Val, y: Val, z: Val) -> Val:
+    """x * y + z of scalars, rounded once."""
+    return code.fma(x, y, z)
+
+
+@operation(f32x16, f32x16)
+def abs_f32(code: Code, value: Val) -> Val:
+    """Absolute value."""
+    return (value.bits(I32) & 0x7FFFFFFF).bits(F32)
+
+
+@operation(f32x16, f32x16)
+def sqrt_f32(code: Code, value: Val) -> Val:
+    """Square root, correctly rounded."""
+    return code.call("llvm.sqrt.v16f32", value.type, value)
+
+
+@operation(i32x16, i32x16, i32)
+def shift_left(code: Code, value: Val, count: Val) -> Val:
+    """Shift by 0..31 bits."""
+    return value << code.splat(count, LANES)
+
+
+@operation(i32x16, i32x16, i32)
+def shift_right(code: Code, value: Val, count: Val) -> Val:
+    """Shift by 0..31 bits, zeros come in."""
+    return value >> code.splat(count, LANES)
+
+
+@operation(i32x16, i32x16, i32)
+def shift_right_signed(code: Code, value: Val, count: Val) -> Val:
+    """Shift by 0..31 bits, the sign comes in."""
+    return value.sar(code.splat(count, LANES))
+
+
+@operation(f32x16, i32x16)
+def to_f32(code: Code, value: Val) -> Val:
+    """int32 to float32, ties to even."""
+    return value.convert("sitofp", F32)
+
+
+@operation(i32x16, f32x16)
+def nearest_i32(code: Code, value: Val) -> Val:
+    """float32 to int32, ties to even; exact for |x| <= 2**22, else some integer."""
+    return code.nearest(value)
+
+
+@operation(f32x16, i32x16)
+def as_f32(code: Code, value: Val) -> Val:
+    """The same bits as float32."""
+    return value.bits(F32)
+
+
+@operation(i32x16, f32x16)
+def as_i32(code: Code, value: Val) -> Val:
+    """The same bits as int32."""
+    return value.bits(I32)
+
+
+@operation(f32x16, i64, f32x16, f32x16)
+def first_lanes(code: Code, count: Val, inside: Val, outside: Val) -> Val:
+    """Lanes below `count` from `inside`, the others from `outside`."""
+    lanes = Val(code, ir.Constant(ir.VectorType(I64, LANES), list(range(LANES))))
+    return lanes.compare("<", code.splat(count, LANES)).select(inside, outside)
+
+
+@operation(f32x16, f32x16, f32x16, f32x16, f32x16)
+def select_less(code: Code, left: Val, right: Val, yes: Val, no: Val) -> Val:
+    """`yes` in lanes where left < right."""
+    return left.compare("<", right).select(yes, no)
+
+
+@operation(f32x16, f32x16, f32x16, f32x16, f32x16)
+def select_equal(code: Code, left: Val, right: Val, yes: Val, no: Val) -> Val:
+    """`yes` in lanes where left == right."""
+    return left.compare("==", right).select(yes, no)
+
+
+@operation(f32, f32x16)
+def sum_f32(code: Code, value: Val) -> Val:
+    """Sum of the lanes in the fixed order."""
+    return code.fold(value, lambda low, high: low + high)
+
+
+@operation(f32, f32x16)
+def largest_f32(code: Code, value: Val) -> Val:
+    """Largest lane."""
+    return code.fold(value, code.larger)
+
+
+@operation(f32, f32x16)
+def smallest_f32(code: Code, value: Val) -> Val:
+    """Smallest lane."""
+    return code.fold(value, code.smaller)
+
+
+@operation(i32, i32x16)
+def sum_i32(code: Code, value: Val) -> Val:
+    """Sum of the lanes."""
+    return code.fold(value, lambda low, high: low + high)
+
+
+@operation(i32x16, i32x16, i32x16, i32x16)
+def dot7(code: Code, total: Val, unsigned: Val, signed: Val) -> Val:
+    """Per lane: total + 4 products of bytes 0..127 with bytes -127..127."""
+    return code.dot7(total, unsigned, signed)
+
+
+# --- the machine --------------------------------------------------------------------------------------------
+@operation(types.void, i64)
+def prefetch(code: Code, address: Val) -> None:
+    """Ask for a cache line, to read."""
+    code.prefetch(address)
+
+
+@operation(types.void, i64)
+def prefetch_write(code: Code, address: Val) -> None:
+    """Ask for a cache line, to write."""
+    code.prefetch(address, write=True)
+
+
+@operation(types.void)
+def align_frame(code: Code) -> None:
+    """Give this function a 64-byte aligned stack frame (worth it where vectors spill)."""
+    code.align_frame()
