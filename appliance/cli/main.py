@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "model": "inspect a model file, or print the pins for a policy",
     "tokenize": "turn text into token ids with a model's tokenizer",
     "infer": "run one prompt through a model that a policy names",
+    "kernels": "compile the kernels ahead of time, or list them",
     "serve": "boot by a policy and serve the API",
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,15 @@ from appliance.engine.kernels.targets import Target
 from appliance.errors import EngineError
 
 PREFIX = "kernel_"
+"""Symbol of a kernel in objects and libraries: this, then its name."""
+
+# C functions whose result is defined to the last bit, so that any C library will do.
+ALLOWED_SYMBOLS = frozenset({
+    "memcpy", "memmove", "memset",
+    "ceil", "ceilf", "floor", "floorf", "fma", "fmaf", "nearbyint", "nearbyintf", "rint", "rintf",
+    "roundeven", "roundevenf", "sqrt", "sqrtf", "trunc", "truncf",
+})
+
 SCHEMA = 1
 PACKAGE = Path(__file__).parent
 PREBUILT = PACKAGE / "prebuilt"
@@ -36,6 +46,13 @@ class Library:
 def default_path(target: Target, folder: Path = PREBUILT) -> Path:
     """Where the library of a target lies in a folder (the package's own by default)."""
     return folder / f"kernels-{target.name}.so"
+
+
+def loaded_sources() -> list[str]:
+    """File names of the modules of this package that this process has loaded."""
+    prefix = f"{__package__}."
+    return sorted(f"{name.removeprefix(prefix)}.py" for name in list(sys.modules)
+                  if name.startswith(prefix) and "." not in name.removeprefix(prefix))
 
 
 def source_digests(names: list[str]) -> dict[str, str]:

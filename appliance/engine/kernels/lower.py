@@ -12,19 +12,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from appliance.engine.kernels import ahead, jit, targets
+from appliance.engine.kernels import jit, targets
+from appliance.engine.kernels.ahead import ALLOWED_SYMBOLS, PREFIX
 from appliance.engine.kernels.registry import Kernel
 from appliance.errors import EngineError
-
-PREFIX = ahead.PREFIX
-"""Symbol of a kernel in objects and libraries: this, then its name."""
-
-# C functions whose result is defined to the last bit, so that any C library will do.
-ALLOWED_SYMBOLS = frozenset({
-    "memcpy", "memmove", "memset",
-    "ceil", "ceilf", "floor", "floorf", "fma", "fmaf", "nearbyint", "nearbyintf", "rint", "rintf",
-    "roundeven", "roundevenf", "sqrt", "sqrtf", "trunc", "truncf",
-})
 
 _EXCEPTION = ".const.picklebuf"  # numba's name for the constant that describes a raised exception
 

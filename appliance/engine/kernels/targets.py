@@ -23,6 +23,11 @@ _LEVEL_2 = frozenset({"cx16", "lahf_lm", "pni", "popcnt", "sse4_1", "sse4_2", "s
 _LEVEL_3 = _LEVEL_2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
 _LEVEL_4 = _LEVEL_3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 
+# The same levels in LLVM's names; spelled out although the CPU names imply them, for whoever looks at features only.
+_LLVM_3 = ("+avx,+avx2,+bmi,+bmi2,+cx16,+f16c,+fma,+lzcnt,+movbe,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3,"
+           "+xsave")
+_LLVM_4 = _LLVM_3 + ",+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
+
 
 @dataclass(frozen=True)
 class Target:
@@ -38,8 +43,9 @@ class Target:
 
 # Best first. `portable` uses no target intrinsic: LLVM lowers generic vectors for the architecture's baseline.
 _X86 = (
-    Target("avx512vnni", "x86_64", "x86-64-v4", "+avx512vnni,-prefer-256-bit", 64, _LEVEL_4 | {"avx512_vnni"}),
-    Target("avx2", "x86_64", "x86-64-v3", "", 32, _LEVEL_3),
+    Target("avx512vnni", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit", 64,
+           _LEVEL_4 | {"avx512_vnni"}),
+    Target("avx2", "x86_64", "x86-64-v3", _LLVM_3, 32, _LEVEL_3),
     Target("portable", "x86_64", "x86-64", "", 0),
 )
 _ARM = (Target("portable", "aarch64", "generic", "+neon", 0),)

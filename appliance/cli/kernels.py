@@ -1,0 +1,69 @@
+"""`appliance kernels`: build the compiled kernels ahead of time, or list them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from appliance.engine.kernels import ahead, table, targets
+from appliance.imaging import kernels as build
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare `build` and `list`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    make = actions.add_parser("build", help="compile the kernels into a library that needs no compiler to run")
+    make.add_argument("--target", default="native",
+                      help="a target of this architecture, `native` (best of this CPU) or `all` (default: native)")
+    make.add_argument("-o", "--output", type=Path, default=ahead.PREBUILT, metavar="DIR",
+                      help="folder for library and manifest (default: where the engine looks)")
+    make.add_argument("--jobs", type=int, metavar="N", help="compiling processes (default: one for each CPU)")
+    make.add_argument("--json", action="store_true", help="print what was built as JSON")
+    show = actions.add_parser("list", help="list the kernels, and where this process would take them from")
+    show.add_argument("--json", action="store_true", help="print the list as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build or list; 0, or an error that names kernel, symbol or tool."""
+    return _build(args) if args.action == "build" else _list(args)
+
+
+def _chosen(name: str) -> tuple[targets.Target, ...]:
+    if name == "all":
+        return targets.known()
+    return (targets.detect() if name == "native" else targets.by_name(name),)
+
+
+def _build(args: argparse.Namespace) -> int:
+    for target in _chosen(args.target):
+        start = time.monotonic()
+        with tqdm(desc=f"kernels for {target.name}", unit="kernel", disable=None) as bar:
+            def progress(done: int, total: int, name: str, bar: tqdm[None] = bar) -> None:
+                bar.total = total
+                bar.set_postfix_str(name, refresh=False)
+                bar.update(done - bar.n)
+
+            built = build.build(target, args.output, jobs=args.jobs, progress=progress)
+        seconds = round(time.monotonic() - start, 1)
+        if args.json:
+            print(json.dumps({"target": built.target, "library": str(built.library), "kernels": built.kernels,
+                              "bytes": built.nbytes, "seconds": seconds}))
+        else:
+            print(f"{built.library}: {built.kernels} kernels, {built.nbytes / 1e6:.2f} MB, {seconds} s")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = table.load()
+    kernels = {name: str(found.signature(name)) for name in found.names}
+    if args.json:
+        print(json.dumps({"target": found.target.name, "origin": found.origin, "kernels": kernels}))
+        return 0
+    print(f"target {found.target.name}, origin {found.origin}")
+    for name, signature in kernels.items():
+        print(f"{name:40s} {signature}")
+    return 0

@@ -1,0 +1,217 @@
+"""Build the kernel library of a target: compile in worker processes, link, check, write library and manifest.
+
+Each worker is this module run as a program (`python -m appliance.imaging.kernels TARGET FOLDER`): it reads kernel
+names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A process compiles for one target, so
+other targets than this CPU's are no special case.
+
+The bytes of a library depend on the sources, numba, llvmlite and the linker alone: not on the folder, the CPU, the
+number of workers, or the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from appliance.engine.kernels import ahead, targets
+from appliance.errors import EngineError
+from appliance.imaging import sharedobject
+
+Progress = Callable[[int, int, str], None]
+"""Called with kernels done, kernels in all, and the name of the last one."""
+
+_ROOT = Path(__file__).parents[2]
+_LIST = "?"  # asks a worker for all names and signatures
+_LINK = ("-shared", "-z", "relro", "-z", "now", "-z", "noexecstack", "-z", "separate-code", "--hash-style=gnu",
+         "--build-id=none", "--strip-all")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build made."""
+
+    target: str
+    library: Path
+    manifest: Path
+    kernels: int
+    nbytes: int
+
+
+class _Worker:
+    """One compiling process."""
+
+    def __init__(self, target: str, folder: Path, *, debug: bool) -> None:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("NUMBA_", "PYTHON"))}
+        environment |= {"PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0"}
+        command = [sys.executable, "-P", "-m", "appliance.imaging.kernels", target, str(folder), str(int(debug))]
+        self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self._target = target
+
+    def ask(self, name: str) -> Any:
+        """Compile one kernel (or list all); EngineError with the worker's reason."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise EngineError("a compiling process has no pipes")
+        try:
+            self._process.stdin.write(name + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise EngineError(f"compiling {name} for {self._target} ended the process", code="kernel-build",
+                              hint="its messages are above; LLVM ends a process that misses a feature or a symbol")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise EngineError(f"{name} for {self._target}: {answer['error']}", code="kernel-build")
+        return answer
+
+    def close(self) -> None:
+        """Let the process end."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process.wait()
+
+
+def build(target: targets.Target, folder: Path, *, jobs: int | None = None, debug: bool = False,
+          progress: Progress = lambda done, total, name: None) -> Built:
+    """Compile every kernel for a target and write `kernels-<target>.so` and `.json` into a folder.
+
+    `jobs` processes compile (one for each CPU by default). EngineError names the kernel, symbol or tool at fault.
+    """
+    linker = shutil.which("ld")
+    if linker is None:
+        raise EngineError("the linker `ld` is not installed", hint="install binutils", code="linker-missing")
+    folder.mkdir(parents=True, exist_ok=True)
+    before = ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")])
+    with tempfile.TemporaryDirectory(prefix="kernels-") as scratch:
+        objects = Path(scratch)
+        signatures, sources = _compile(target, objects, jobs or len(os.sched_getaffinity(0)), debug, progress)
+        data = _link(linker, target, objects, sorted(signatures))
+    _check(data, set(signatures))
+    digests = ahead.source_digests(sorted(sources))
+    changed = [name for name, digest in digests.items() if before.get(name) != digest]
+    if changed:
+        raise EngineError(f"{', '.join(changed)} changed while kernels were compiled", hint="build again",
+                          code="kernel-stale")
+    library = ahead.default_path(target, folder)
+    document = {
+        "schema": ahead.SCHEMA, "target": target.name, "machine": target.machine, "llvm_cpu": target.llvm_cpu,
+        "llvm_features": target.llvm_features, "debug": debug, "sha256": hashlib.sha256(data).hexdigest(),
+        "compilers": ahead.compiler_versions(), "sources": digests,
+        "kernels": dict(sorted(signatures.items())),
+    }
+    manifest = library.with_suffix(".json")
+    _replace(library, data)
+    _replace(manifest, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+    return Built(target.name, library, manifest, len(signatures), len(data))
+
+
+def _compile(target: targets.Target, objects: Path, jobs: int, debug: bool,
+             progress: Progress) -> tuple[dict[str, str], set[str]]:
+    """Compile all kernels in `jobs` processes; their signatures, and the source files that were loaded."""
+    workers = [_Worker(target.name, objects, debug=debug) for _ in range(max(1, jobs))]
+    sources: set[str] = set()
+    errors: list[EngineError] = []
+    try:
+        signatures: dict[str, str] = workers[0].ask(_LIST)["kernels"]
+        names: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for name in signatures:
+            names.put(name)
+        done = iter(range(1, len(signatures) + 1))
+
+        def serve(worker: _Worker) -> None:
+            while not errors:
+                try:
+                    name = names.get_nowait()
+                    sources.update(worker.ask(name)["sources"])
+                except queue.Empty:
+                    return
+                except EngineError as error:
+                    errors.append(error)
+                    return
+                progress(next(done), len(signatures), name)
+
+        threads = [threading.Thread(target=serve, args=(worker,)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        for worker in workers:
+            worker.close()
+    if errors:
+        raise errors[0]
+    return signatures, sources
+
+
+def _link(linker: str, target: targets.Target, objects: Path, names: list[str]) -> bytes:
+    library = ahead.default_path(target, Path()).name
+    (objects / "list").write_text("".join(f"{name}.o\n" for name in names))
+    done = subprocess.run(  # noqa: S603
+        [linker, *_LINK, "-soname", library, "-o", library, "@list"], cwd=objects, capture_output=True, text=True,
+        check=False, env={"LC_ALL": "C"})
+    if done.returncode != 0:
+        raise EngineError(f"linking kernels failed: {done.stderr.strip()[:2000]}", code="kernel-link")
+    return (objects / library).read_bytes()
+
+
+def _check(data: bytes, names: set[str]) -> None:
+    """Refuse a library that offers, needs or asks for anything but what was meant."""
+    found = sharedobject.parse(data)
+    wanted = {ahead.PREFIX + name for name in names}
+    outside = found.undefined - ahead.ALLOWED_SYMBOLS
+    faults = [f"offers {sorted(found.defined ^ wanted)}"] if found.defined != wanted else []
+    faults += [f"needs {', '.join(sorted(outside))}"] if outside else []
+    faults += ["has writable code"] if found.writable_code else []
+    faults += ["runs code at load"] if found.runs_at_load or found.needs_libraries else []
+    faults += ["does not bind at load"] if not found.binds_now else []
+    if faults:
+        raise EngineError(f"the linked kernel library {'; '.join(faults)}", code="kernel-link")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that a process that has the old one mapped keeps it."""
+    fresh = path.with_suffix(path.suffix + ".new")
+    fresh.write_bytes(data)
+    fresh.replace(path)
+
+
+def work(target: str, folder: Path, *, debug: bool) -> None:
+    """A worker's life: names on standard input, one line of JSON each on standard output."""
+    targets.compile_for(target, debug=debug)
+    from appliance.engine.kernels import lower, registry
+
+    kernels = registry.definitions()
+    for line in sys.stdin:
+        name = line.strip()
+        answer: dict[str, Any]
+        try:
+            if name == _LIST:
+                answer = {"kernels": {key: str(kernel.signature) for key, kernel in kernels.items()}}
+            else:
+                (folder / f"{name}.o").write_bytes(lower.lower(kernels[name]))
+                answer = {"sources": ahead.loaded_sources()}
+        except EngineError as error:
+            answer = {"error": str(error)}
+        except Exception as error:  # noqa: BLE001  numba's own errors are many; the text is what helps
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], Path(sys.argv[2]), debug=sys.argv[3] == "1")
