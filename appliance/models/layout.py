@@ -1,0 +1,208 @@
+"""The kernel order of weights: 16 rows interleaved, byte for byte the size of the GGUF rows.
+
+A matrix of `rows` x `columns` weights is cut into groups of 16 rows; the last group is filled up with rows of zero
+bytes. A group is a run of records, one for each block position along the columns, and a record holds that block of
+all 16 rows: 16 times the bytes of a GGUF block, rearranged so that one 64-byte load gives a kernel 4 bytes of each of
+the 16 rows (lane r = row r). Every CPU uses this one order (AVX2 reads a 64-byte piece as two halves of 8 rows).
+
+`LAYOUTS` gives the order of a record, read top to bottom: each `Run` takes `count` units of `unit` bytes from the
+GGUF block, starting at `offset`; each unit becomes 16 x `unit` consecutive bytes of the record, row 0 to row 15.
+Two formats also change bits, in the run that is named there, before rows are interleaved:
+
+- "flip": each byte is xor 0x80. The signed weights of Q8_0 and Q8_1 become unsigned ones, offset by 128.
+- "planes": the 32 fifth bits of a Q5_0 or Q5_1 block; bit 4 c + x of the little-endian word (element 4 c + x)
+  moves to bit 8 x + c, so that shifting by c brings element 4 c + x into a fixed bit of byte x.
+
+Everything else keeps the bytes of GGUF (see `quants.py`): Q4_K's scale words stay packed, nibbles stay in pairs.
+`deinterleave(interleave(x)) == x` for every input. Interleaving knows nothing of values: NaN scales pass through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import FormatError
+from appliance.models.quants import BlockFormat
+
+GROUP_ROWS = 16
+"""Rows that are interleaved."""
+
+_SLAB = 1 << 20  # bytes worked on at a time, so that the runs of a slab find it in the cache
+_UNITS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` units of `unit` bytes of a block, from byte `offset` on; `step` is the distance between the bytes of
+    a unit (1: they are neighbours), `change` one of "", "flip", "planes"."""
+
+    offset: int
+    unit: int
+    count: int
+    step: int = 1
+    change: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a GGUF block that this run moves."""
+        return self.unit * self.count
+
+
+def _q6_k() -> tuple[Run, ...]:
+    """Q6_K by quarters of 64 weights (half n, sub-block parity h): a word of 4 scales, 4 words of high bits,
+    4 words of low nibbles for weights 0..63 of the half, 4 for 64..127 (they are the low nibbles of +0 and +32, and
+    the high nibbles of +64 and +96)."""
+    runs = [Run(208, 2, 1)]
+    for n in (0, 1):
+        for h in (0, 1):
+            runs += [Run(192 + 8 * n + h, 4, 1, step=2), Run(128 + 32 * n + 16 * h, 4, 4),
+                     Run(64 * n + 16 * h, 4, 4), Run(64 * n + 32 + 16 * h, 4, 4)]
+    return tuple(runs)
+
+
+LAYOUTS: Mapping[str, tuple[Run, ...]] = MappingProxyType({
+    # one record per column
+    "F32": (Run(0, 4, 1),),
+    "F16": (Run(0, 2, 1),),
+    "BF16": (Run(0, 2, 1),),
+    # one record per 32 columns: scale, (minimum or sum,) (fifth bits,) quants
+    "Q4_0": (Run(0, 2, 1), Run(2, 4, 4)),
+    "Q4_1": (Run(0, 2, 2), Run(4, 4, 4)),
+    "Q5_0": (Run(0, 2, 1), Run(2, 4, 1, change="planes"), Run(6, 4, 4)),
+    "Q5_1": (Run(0, 2, 2), Run(4, 4, 1, change="planes"), Run(8, 4, 4)),
+    "Q8_0": (Run(0, 2, 1), Run(2, 4, 8, change="flip")),
+    "Q8_1": (Run(0, 2, 2), Run(4, 4, 8, change="flip")),
+    # one record per 256 columns: scale (and scale of minima), sub-block scales, (high bits,) low bits
+    "Q2_K": (Run(80, 2, 2), Run(0, 4, 4), Run(16, 4, 16)),
+    "Q3_K": (Run(108, 2, 1), Run(96, 4, 3), Run(0, 4, 8), Run(32, 4, 16)),
+    "Q4_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 32)),
+    "Q5_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 8), Run(48, 4, 32)),
+    "Q6_K": _q6_k(),
+})
+
+
+def groups(rows: int) -> int:
+    """Groups of 16 rows, the last one padded."""
+    return -(-rows // GROUP_ROWS)
+
+
+def group_nbytes(block_format: BlockFormat, columns: int) -> int:
+    """Bytes of one group of 16 rows. FormatError when `columns` is not whole blocks."""
+    return GROUP_ROWS * block_format.row_nbytes(columns)
+
+
+def interleaved_nbytes(block_format: BlockFormat, rows: int, columns: int) -> int:
+    """Bytes of a whole matrix in kernel order, padding included."""
+    return groups(rows) * group_nbytes(block_format, columns)
+
+
+def _swap_planes(words: NDArray[np.uint32], inverse: bool) -> NDArray[np.uint32]:
+    """Move bit 4 c + x to bit 8 x + c (or back) in each word."""
+    bits = np.unpackbits(np.ascontiguousarray(words)[..., None].view(np.uint8), axis=-1, bitorder="little")
+    shape = (4, 8) if inverse else (8, 4)
+    turned = bits.reshape(*words.shape, *shape).swapaxes(-1, -2).reshape(*words.shape, 32)
+    return np.packbits(turned, axis=-1, bitorder="little").view("<u4")[..., 0]
+
+
+def _changed(units: NDArray[Any], change: str, inverse: bool) -> NDArray[Any]:
+    if change == "flip":
+        return units ^ np.uint32(0x80808080)
+    return _swap_planes(units, inverse) if change == "planes" else units
+
+
+def _block_units(rows: Bytes, run: Run) -> list[NDArray[Any]]:
+    """A run in GGUF order, (groups, 16, blocks, block bytes), as units (groups, blocks, count, 16); one array, or
+    one for each byte of the unit where its bytes are apart."""
+    if run.step == 1:
+        units = rows[..., run.offset:run.offset + run.nbytes].view(_UNITS[run.unit])
+        return [units.transpose(0, 2, 3, 1)]
+    last = run.offset + run.step * run.nbytes
+    return [rows[..., first:last:run.step * run.unit].transpose(0, 2, 3, 1)
+            for first in range(run.offset, run.offset + run.step * run.unit, run.step)]
+
+
+def _record_units(records: Bytes, run: Run, start: int) -> list[NDArray[Any]]:
+    """The same run in a record, (groups, blocks, record bytes), from its byte `start` on."""
+    piece = records[..., start:start + GROUP_ROWS * run.nbytes]
+    shape = (*records.shape[:2], run.count, GROUP_ROWS)
+    if run.step == 1:
+        return [piece.view(_UNITS[run.unit]).reshape(shape)]
+    return [piece.reshape(*shape, run.unit)[..., byte] for byte in range(run.unit)]
+
+
+def _move(block_format: BlockFormat, rows: Bytes, records: Bytes, inverse: bool) -> None:
+    """Copy whole groups: `rows` (groups, 16, blocks, block bytes) to `records` (groups, blocks, record bytes)."""
+    start = 0
+    for run in LAYOUTS[block_format.name]:
+        for block, record in zip(_block_units(rows, run), _record_units(records, run, start), strict=True):
+            if inverse:
+                block[...] = _changed(record, run.change, inverse)
+            else:
+                record[...] = _changed(block, run.change, inverse)
+        start += GROUP_ROWS * run.nbytes
+
+
+def _convert(block_format: BlockFormat, rows: Bytes, records: Bytes, columns: int, inverse: bool) -> None:
+    """`_move` over all groups, slab by slab; a last group of fewer rows goes through a padded copy."""
+    blocks, size = columns // block_format.elements, block_format.nbytes
+    count, whole = groups(len(rows)), len(rows) // GROUP_ROWS
+    records = records.reshape(count, blocks, GROUP_ROWS * size)
+    full = rows[:whole * GROUP_ROWS].reshape(whole, GROUP_ROWS, blocks, size)
+    step = max(1, _SLAB // (GROUP_ROWS * blocks * size))
+    for first in range(0, whole, step):
+        last = min(first + step, whole)
+        _move(block_format, full[first:last], records[first:last], inverse)
+    if whole < count:
+        rest = rows[whole * GROUP_ROWS:]
+        padded = np.zeros((GROUP_ROWS, rows.shape[1]), np.uint8)
+        if not inverse:
+            padded[:len(rest)] = rest
+        _move(block_format, padded.reshape(1, GROUP_ROWS, blocks, size), records[whole:], inverse)
+        if inverse:
+            rest[...] = padded[:len(rest)]
+
+
+def _checked(data: Any, nbytes: int, what: str) -> Bytes:
+    view = np.frombuffer(data, np.uint8)
+    if view.size != nbytes:
+        raise FormatError(f"{what}: {view.size} bytes; needed: {nbytes}")
+    return view
+
+
+def interleave_into(block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
+    """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of `interleaved_nbytes`) in kernel order.
+    FormatError when a size does not match."""
+    size = block_format.row_nbytes(columns)
+    source = _checked(data, rows * size, f"{rows} x {columns} {block_format.name} weights")
+    target = _checked(out, interleaved_nbytes(block_format, rows, columns), "kernel-order buffer")
+    _convert(block_format, source.reshape(rows, size), target, columns, inverse=False)
+
+
+def deinterleave_into(block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
+    """The inverse of `interleave_into`: `data` in kernel order to GGUF rows in `out`, padding dropped."""
+    size = block_format.row_nbytes(columns)
+    source = _checked(data, interleaved_nbytes(block_format, rows, columns), "kernel-order weights")
+    target = _checked(out, rows * size, f"buffer for {rows} x {columns} {block_format.name} weights")
+    _convert(block_format, target.reshape(rows, size), source, columns, inverse=True)
+
+
+def interleave(block_format: BlockFormat, data: Any, rows: int, columns: int) -> bytes:
+    """`interleave_into` new memory."""
+    out = np.empty(interleaved_nbytes(block_format, rows, columns), np.uint8)
+    interleave_into(block_format, data, rows, columns, out)
+    return out.tobytes()
+
+
+def deinterleave(block_format: BlockFormat, data: Any, rows: int, columns: int) -> bytes:
+    """`deinterleave_into` new memory."""
+    out = np.empty(rows * block_format.row_nbytes(columns), np.uint8)
+    deinterleave_into(block_format, data, rows, columns, out)
+    return out.tobytes()
