@@ -1,0 +1,285 @@
+"""What a value in a policy may be: one small class per kind, used as pydantic metadata.
+
+A kind knows three things: how to turn a literal into the value that the program uses (`parse`), what it allows in
+words (`allowed`, shown in diagnostics and in the reference), and its JSON Schema. Parsing is strict: a number in
+quotes is not a number, `1` is not `true`. A refusal never repeats a value that could be a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+MAX_INTEGER = 2**53 - 1  # the largest integer that RFC 8785 and every JSON reader carry exactly
+
+_UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Refused(ValueError):  # noqa: N818 - a refusal is a finding, not a failure of the program
+    """A value that its kind does not allow: what was found, what to write instead."""
+
+    def __init__(self, found: str, fix: str | None = None, *, secret: bool = False) -> None:
+        super().__init__(found)
+        self.found = found
+        self.fix = fix
+        self.secret = secret  # the source line must not be shown
+
+
+def shown(value: object) -> str:
+    """Return a value as it would stand in a policy, shortened: for messages."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        text = value if len(value) <= 60 else value[:57] + "..."
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + '"'
+    if isinstance(value, list | tuple):
+        return "a list"
+    return "an object" if isinstance(value, dict) else str(value)
+
+
+def type_name(value: object) -> str:
+    """Return the policy language's word for the type of a value."""
+    if isinstance(value, bool):
+        return "a boolean"
+    names: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", list: "a list",
+                              tuple: "a list", dict: "an object"}
+    return names.get(type(value), "a value")
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word most like `word`, or None when none is near."""
+    matches = difflib.get_close_matches(word[:80].lower(), list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Base of all kinds."""
+
+    def parse(self, value: Any) -> Any:
+        """Return the program's value for a literal; raise `Refused`."""
+        raise NotImplementedError
+
+    def allowed(self) -> str:
+        """Say in words what is allowed, to follow "allowed:"."""
+        raise NotImplementedError
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the literal."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return self.json_schema()
+
+
+def _expect(value: Any, kind: type, example: str) -> None:
+    """Refuse a literal of the wrong type, with what to write for the right one."""
+    if type(value) is kind:
+        return
+    fix = f"write {example}"
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        fix = f'put it in quotes, with a unit where it has one, such as {example}'
+    if kind in (int, bool) and isinstance(value, str):
+        bare = value.strip()
+        if (kind is int and re.fullmatch(r"[0-9]{1,15}", bare)) or (kind is bool and bare in ("true", "false")):
+            fix = f"write {bare} without quotes"
+    raise Refused(f"is {type_name(value)}, not {type_name(kind())}", fix)
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """`true` or `false`."""
+
+    def parse(self, value: Any) -> bool:
+        """Return the boolean."""
+        _expect(value, bool, "true or false")
+        return bool(value)
+
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return "true or false"
+
+    def json_schema(self) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    """A whole number from `low` to `high`, both allowed."""
+
+    low: int
+    high: int = MAX_INTEGER
+
+    def parse(self, value: Any) -> int:
+        """Return the integer."""
+        _expect(value, int, str(max(self.low, 1)))
+        if not self.low <= value <= self.high:
+            nearest = self.low if value < self.low else self.high
+            raise Refused(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
+        return int(value)
+
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f"a whole number from {self.low} to {self.high}"
+
+    def json_schema(self) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A number from `low` to `high`, both allowed; kept as a float."""
+
+    low: float
+    high: float
+
+    def parse(self, value: Any) -> float:
+        """Return the float; an integer literal is taken as one."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Refused(f"is {type_name(value)}, not a number", f"write {self.low}")
+        if not math.isfinite(value) or not self.low <= value <= self.high:
+            nearest = self.low if value < self.low else self.high
+            raise Refused(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
+        return float(value) + 0.0  # no negative zero: it has no text of its own in canonical JSON
+
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f"a number from {self.low:g} to {self.high:g}"
+
+    def json_schema(self) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class _Measured(Kind):
+    """A string of digits and a unit; subclasses name the units."""
+
+    low: str
+    high: str
+
+    units = {"B": 1}
+    noun = "size"
+    example = "512MiB"
+
+    def _amount(self, text: str) -> int:
+        match = re.fullmatch(r"([0-9]{1,15}) ?([A-Za-z]{1,5})", text)
+        units = ", ".join(self.units)
+        if match is None:
+            raise Refused(f"is {shown(text)}, not a {self.noun}",
+                          f'write digits and a unit ({units}), such as "{self.example}"')
+        unit = self.units.get(match[2])
+        if unit is None:
+            guess = closest(match[2], self.units) or next((u for u in self.units if u[0] == match[2][0].upper()), None)
+            hint = f'did you mean "{match[1]}{guess}"? ' if guess else ""
+            raise Refused(f'has the unknown unit "{match[2]}"', f"{hint}units are {units}")
+        return int(match[1]) * unit
+
+    def parse(self, value: Any) -> int:
+        """Return the amount in the smallest unit."""
+        _expect(value, str, f'"{self.example}"')
+        amount = self._amount(value)
+        if not self._amount(self.low) <= amount <= self._amount(self.high):
+            nearest = self.low if amount < self._amount(self.low) else self.high
+            raise Refused(f"is {shown(value)}, outside of what is allowed", f'the nearest allowed is "{nearest}"')
+        return amount
+
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f'a {self.noun} from "{self.low}" to "{self.high}"'
+
+    def json_schema(self) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"type": "string", "pattern": f"^[0-9]{{1,15}} ?({'|'.join(self.units)})$"}
+
+
+@dataclass(frozen=True)
+class Size(_Measured):
+    """A number of bytes with a binary unit, such as "512MiB"; parsed to bytes."""
+
+    units = _UNITS_BYTES
+
+
+@dataclass(frozen=True)
+class Duration(_Measured):
+    """A length of time with a unit, such as "250ms"; parsed to milliseconds."""
+
+    units = _UNITS_MS
+    noun = "duration"
+    example = "250ms"
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of a closed set of literals (strings, or booleans beside strings)."""
+
+    options: tuple[str | bool | int, ...]
+
+    def parse(self, value: Any) -> str | bool | int:
+        """Return the option itself."""
+        for option in self.options:
+            if type(option) is type(value) and option == value:
+                return option
+        words = [option for option in self.options if isinstance(option, str)]
+        fix = None
+        if isinstance(value, str):
+            guess = closest(value, words) or next((w for w in words if w == value.strip().lower()), None)
+            fix = f'did you mean "{guess}"?' if guess else None
+            if value in ("true", "false") and (value == "true") in self.options:
+                fix = f"write {value} without quotes"
+        raise Refused(f"is {shown(value)}, which is not one of the choices",
+                      fix or f"write {' or '.join(shown(option) for option in self.options)}")
+
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return ", ".join(shown(option) for option in self.options)
+
+    def json_schema(self) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"enum": list(self.options)}
+
+
+@dataclass(frozen=True)
+class SetOf(Kind):
+    """A list whose order means nothing and in which nothing stands twice; parsed to a sorted tuple."""
+
+    item: Kind
+    low: int = 0
+    high: int = 256
+
+    def parse(self, value: Any) -> tuple[Any, ...]:
+        """Return the parsed items, sorted."""
+        _expect(list(value) if isinstance(value, tuple) else value, list, "a list, such as [...]")
+        return self.finish([self.item.parse(item) for item in value])
+
+    def finish(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Return already parsed items as a sorted tuple; refuse duplicates and a wrong count."""
+        if not self.low <= len(items) <= self.high:
+            raise Refused(f"has {len(items)} items", "add what is missing" if len(items) < self.low else "remove some")
+        unique = tuple(sorted(set(items)))
+        if len(unique) != len(items):
+            twice = next(item for index, item in enumerate(items) if item in items[:index])
+            raise Refused(f"has {shown(twice)} twice", "leave one of them out")
+        return unique
+
+    def allowed(self) -> str:
+        """See `Kind`."""
+        return f"a list of {self.low} to {self.high} items, each {self.item.allowed()}"
+
+    def json_schema(self) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"type": "array", "items": self.item.json_schema(), "uniqueItems": True,
+                "minItems": self.low, "maxItems": self.high}

@@ -1,0 +1,55 @@
+"""The policy language, version 1: one class per block."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from appliance.policy.schema.base import Block, FieldShape, fields
+from appliance.policy.schema.keys import OPERATOR_PROVIDERS, Broker, Key, Vault
+from appliance.policy.schema.model import Model, Publisher, Sampling
+from appliance.policy.schema.platform import Appliance, Approvals, Approver, Evidence, State, Tee
+from appliance.policy.schema.privacy import (
+    Audit,
+    Limits,
+    Pattern,
+    Privacy,
+    Redaction,
+    Retention,
+    TimingPadding,
+    TimestampAuthority,
+    Witness,
+)
+from appliance.policy.schema.service import Listener, Service, Tenant, Tenants
+
+
+class Policy(Block):
+    """A deployment policy: everything that decides how the appliance behaves. Its digest is in the hardware evidence,
+    so that a client can check what the operator promised."""
+
+    appliance: Appliance = Field(description="The deployment's name and the version of the language.")
+    tee: Tee = Field(description="Platforms, memory, and what evidence must show.")
+    state: State | None = Field(default=None, description="The writable disk; absent: nothing is ever written.")
+    approvals: Approvals | None = Field(default=None, description="Who must have signed; absent: nobody.")
+    models: tuple[Model, ...] = Field(alias="model", default=(), description="The models; at least one.")
+    privacy: Privacy = Field(default_factory=Privacy, description="What answers may give away.")
+    limits: Limits = Field(default_factory=Limits, description="How much may be asked.")
+    tenants: Tenants = Field(description="Who may ask.")
+    service: Service = Field(description="Where the service listens.")
+    audit: Audit = Field(default_factory=Audit, description="The audit log.")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether this policy is for the simulated platform, which protects nothing."""
+        return self.tee.platforms == ("simulated",)
+
+    def model_named(self, name: str) -> Model | None:
+        """Return the model of that name, or None."""
+        return next((model for model in self.models if model.name == name), None)
+
+
+__all__ = [
+    "OPERATOR_PROVIDERS", "Appliance", "Approvals", "Approver", "Audit", "Block", "Broker", "Evidence", "FieldShape",
+    "Key", "Limits", "Listener", "Model", "Pattern", "Policy", "Privacy", "Publisher", "Redaction", "Retention",
+    "Sampling", "Service", "State", "Tee", "Tenant", "Tenants", "TimestampAuthority", "TimingPadding", "Vault",
+    "Witness", "fields",
+]

@@ -1,0 +1,74 @@
+"""What every block of the policy schema shares.
+
+A block of the language is a frozen pydantic model. The docstring of the class and the descriptions of its fields are
+the reference manual (`appliance schema` prints them). Conventions that the rest of the package reads:
+
+- the HCL name of a field is its alias where it has one (`schema_version` is written `schema`), else its name;
+- sizes end in `_bytes` and durations in `_ms` in Python, never in HCL;
+- a field whose type is a block, or a tuple of blocks, is a nested block in HCL; a tuple means labelled blocks, which
+  are kept sorted by label, so that their order in the file means nothing;
+- a list is a set: sorted, nothing twice.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+
+from appliance.policy.kinds import Kind
+
+
+class Block(BaseModel):
+    """Base of all blocks: frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    LABEL: ClassVar[str | None] = None  # the field that the block's label fills, where it has a label
+
+
+@dataclass(frozen=True)
+class FieldShape:
+    """How one field is written in HCL."""
+
+    attribute: str  # the name in Python
+    name: str  # the name in HCL
+    kind: Kind | None  # for a plain value
+    block: type[Block] | None  # for a nested block
+    labelled: bool  # blocks with labels, any number of them
+    required: bool
+    optional: bool  # may be absent, and is None then
+    info: FieldInfo
+
+
+def _block_of(annotation: Any) -> tuple[type[Block] | None, bool]:
+    """Return the block class in an annotation, and whether it stands in a tuple."""
+    if isinstance(annotation, type) and issubclass(annotation, Block):
+        return annotation, False
+    origin = typing.get_origin(annotation)
+    arguments = [a for a in typing.get_args(annotation) if a not in (type(None), ...)]
+    if origin in (types.UnionType, typing.Union) and len(arguments) == 1:
+        return _block_of(arguments[0])
+    if origin is tuple and arguments:
+        block, _ = _block_of(arguments[0])
+        return block, block is not None
+    return None, False
+
+
+def fields(cls: type[Block]) -> Iterator[FieldShape]:
+    """Yield the fields of a block class in their order, without the one that the label fills."""
+    for attribute, info in cls.model_fields.items():
+        if attribute == cls.LABEL:
+            continue
+        block, labelled = _block_of(info.annotation)
+        kind = next((entry for entry in info.metadata if isinstance(entry, Kind)), None)
+        if (kind is None) == (block is None):
+            raise TypeError(f"{cls.__name__}.{attribute} must have either a kind or a block type")
+        optional = type(None) in typing.get_args(info.annotation)
+        yield FieldShape(attribute, info.alias or attribute, kind, block, labelled, info.is_required(), optional,
+                         info)

@@ -1,0 +1,57 @@
+"""Key providers: where the key of a sealed model or of the state disk comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from appliance.policy.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
+from appliance.policy.kinds import Choice, SetOf, Whole
+from appliance.policy.schema.base import Block
+
+Provider = Literal["broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral"]
+OPERATOR_PROVIDERS = ("file", "environment", "systemd-credential")  # the operator could read these keys
+
+
+class Broker(Block):
+    """A key broker that releases a key after attestation (RCAR handshake, as Confidential Containers' KBS)."""
+
+    url: Annotated[str, HttpsUrl()] = Field(description="Where the broker listens.")
+    root_sha256: Annotated[str, Hash(256)] = Field(
+        description="SHA-256 of the DER bytes of the one certificate that the broker's chain must end in. The "
+        "machine's own trust store is never asked.")
+    resource: Annotated[str, RESOURCE] = Field(description="The broker's name for the key.")
+
+
+class Vault(Block):
+    """A Vault transit engine that unwraps the key."""
+
+    url: Annotated[str, HttpsUrl()] = Field(description="Where Vault listens.")
+    root_sha256: Annotated[str, Hash(256)] = Field(
+        description="SHA-256 of the DER bytes of the one certificate that Vault's chain must end in.")
+    mount: Annotated[str, NAME] = Field(default="transit", description="The mount point of the transit engine.")
+    key_name: Annotated[str, NAME] = Field(description="The transit key that wraps ours.")
+
+
+class Key(Block):
+    """Where a key comes from. Providers by file, environment and systemd credential hand the key to the operator, so
+    they need `platforms = ["simulated"]`."""
+
+    provider: Annotated[Provider, Choice(
+        ("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral"))] = Field(
+        description="`broker` and `vault`: released over the network after attestation. `tpm`: sealed to PCRs. "
+        "`ephemeral`: made at boot and lost at shutdown (state only). `file`, `environment`, `systemd-credential`: "
+        "from the operator, for development.")
+    version: Annotated[int | None, Whole(1, 2**31)] = Field(
+        default=None, description="The one version of the key that is accepted; absent: the provider's newest.")
+    path: Annotated[str | None, Path(absolute=True)] = Field(
+        default=None, description="The key file; with `file` only.")
+    variable: Annotated[str | None, VARIABLE] = Field(
+        default=None, description="The environment variable; with `environment` only.")
+    credential: Annotated[str | None, NAME] = Field(
+        default=None, description="The credential's name; with `systemd-credential` only.")
+    pcrs: Annotated[tuple[int, ...] | None, SetOf(Whole(0, 23), 1, 24)] = Field(
+        default=None, description="The PCRs that the key is sealed to; with `tpm` only.")
+    broker: Broker | None = Field(default=None, description="With `broker` only.")
+    vault: Vault | None = Field(default=None, description="With `vault` only.")

@@ -1,0 +1,141 @@
+"""The blocks on the appliance itself: `appliance`, `tee`, `state`, `approvals`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from appliance.policy.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, Hash, Tagged
+from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Whole
+from appliance.policy.schema.base import Block
+from appliance.policy.schema.keys import Key
+
+PlatformName = Literal["sev-snp", "tdx", "tpm", "simulated"]
+
+
+class Appliance(Block):
+    """What this deployment is called, and which version of the policy language it is written in."""
+
+    name: Annotated[str, NAME] = Field(description="The deployment's name: in evidence, logs and reports.")
+    schema_version: Annotated[int, Choice((1,))] = Field(
+        alias="schema", description="The version of the policy language. It fixes the fields and their defaults, so "
+        "that a newer appliance computes the same digest for an old file.")
+
+
+class MinTcb(Block):
+    """The lowest security version of each SEV-SNP component that evidence may show."""
+
+    bootloader: Annotated[int, Whole(0, 255)] = Field(default=0, description="Security version of the boot loader.")
+    tee: Annotated[int, Whole(0, 255)] = Field(default=0, description="Security version of the PSP's system.")
+    snp: Annotated[int, Whole(0, 255)] = Field(default=0, description="Security version of the SNP firmware.")
+    microcode: Annotated[int, Whole(0, 255)] = Field(default=0, description="Patch level of the CPU's microcode.")
+    fmc: Annotated[int, Whole(0, 255)] = Field(
+        default=0, description="Security version of the FMC (Turin and later; 0 elsewhere).")
+
+
+class SevSnp(Block):
+    """What an AMD SEV-SNP report must show beyond the common requirements."""
+
+    products: Annotated[tuple[str, ...], SetOf(Choice(("milan", "genoa", "turin")), 1)] = Field(
+        default=("genoa", "milan", "turin"), description="The CPU generations that are accepted.")
+    signing_keys: Annotated[tuple[str, ...], SetOf(Choice(("vcek", "vlek")), 1)] = Field(
+        default=("vcek", "vlek"), description="`vcek` is the chip's own key, `vlek` one that AMD gives a cloud.")
+    min_tcb: MinTcb = Field(default_factory=MinTcb, description="The lowest security versions.")
+    min_api: Annotated[str | None, API_VERSION] = Field(
+        default=None, description="The lowest version of the SNP firmware's interface.")
+    min_guest_svn: Annotated[int, Whole(0, 2**32 - 1)] = Field(
+        default=0, description="The lowest security version of the guest, from its ID block.")
+    single_socket: Annotated[bool, Flag()] = Field(
+        default=False, description="Require that the guest may run on one socket only.")
+    ciphertext_hiding: Annotated[bool, Flag()] = Field(
+        default=False, description="Require that the host cannot read the guest's ciphertext from DRAM.")
+    rapl_disabled: Annotated[bool, Flag()] = Field(
+        default=False, description="Require that the power meter is off (it leaks what is computed).")
+    aes256_xts: Annotated[bool, Flag()] = Field(
+        default=False, description="Require 256-bit memory encryption.")
+    cxl: Annotated[bool, Flag()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
+    id_key_sha384: Annotated[str | None, Hash(384)] = Field(
+        default=None, description="Digest of the key that signed the guest's ID block.")
+    author_key_sha384: Annotated[str | None, Hash(384)] = Field(
+        default=None, description="Digest of the key that signed the ID key.")
+
+
+class Tdx(Block):
+    """What an Intel TDX quote must show beyond the common requirements."""
+
+    tcb_status: Annotated[tuple[str, ...], SetOf(Choice((
+        "UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded", "OutOfDate",
+        "OutOfDateConfigurationNeeded")), 1)] = Field(
+        default=("UpToDate",), description="The verdicts on the platform's TCB that are accepted. `Revoked` never is.")
+    accepted_advisories: Annotated[tuple[str, ...], SetOf(ADVISORY)] = Field(
+        default=(), description="Advisories that are known to leave the platform as it is, and are accepted.")
+    min_evaluation_number: Annotated[int, Whole(0, 2**31)] = Field(
+        default=0, description="The lowest TCB evaluation data number: an older judgement is refused.")
+
+
+class Tpm(Block):
+    """What a TPM quote must show. A vTPM that the host runs belongs to the operator: such evidence never gives the
+    verdict "verified", unless its key is bound in an SEV-SNP or TDX report."""
+
+    pcrs: Annotated[tuple[int, ...], SetOf(Whole(0, 23), 1, 24)] = Field(
+        default=(0, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13), description="The PCRs that a quote must cover.")
+
+
+class Evidence(Block):
+    """What hardware evidence must show before a key is released and before a client trusts the answer."""
+
+    debug: Annotated[bool, Flag()] = Field(
+        default=False, description="Accept a guest that the host may debug, that is, read. Never in production.")
+    migration: Annotated[bool, Flag()] = Field(
+        default=False, description="Accept a guest that a migration agent may move.")
+    smt: Annotated[bool, Flag()] = Field(
+        default=False, description="Accept hyper-threading on the host: a neighbour on the same core shares caches.")
+    vmpl: Annotated[int, Whole(0, 3)] = Field(
+        default=0, description="The highest VM privilege level number (least privilege) that may ask for a report.")
+    max_collateral_age_ms: Annotated[int, Duration("1h", "365d")] = Field(
+        alias="max_collateral_age", default=30 * 86_400_000,
+        description="How old revocation lists and TCB information may be.")
+    sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
+    tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")
+    tpm: Tpm = Field(default_factory=Tpm, description="Requirements on TPM quotes.")
+
+
+class Tee(Block):
+    """Where the appliance may run, how much memory it may use, and what evidence must show."""
+
+    platforms: Annotated[tuple[PlatformName, ...], SetOf(Choice(("sev-snp", "tdx", "tpm", "simulated")), 1)] = Field(
+        description="The platforms that are accepted. `simulated` protects nothing, is for development, and cannot "
+        "stand beside another.")
+    memory_budget_bytes: Annotated[int | None, Size("64MiB", "64TiB")] = Field(
+        alias="memory_budget", default=None,
+        description="The memory that the whole process may use; absent: what the machine or its cgroup has.")
+    plaintext_budget_bytes: Annotated[int, Size("1MiB", "64TiB")] = Field(
+        alias="plaintext_budget", default=8 * 2**20,
+        description="With `streaming_decrypt = true`, the most plaintext weights that exist at any moment.")
+    evidence: Evidence = Field(default_factory=Evidence, description="What evidence must show.")
+
+
+class State(Block):
+    """The writable disk, sealed by the appliance: audit log, quota counters, session caches. Without this block
+    nothing is written anywhere."""
+
+    device: Annotated[str, DEVICE] = Field(description="The block device of the state disk.")
+    key: Key = Field(description="Where the disk's key comes from.")
+
+
+class Approver(Block):
+    """A person whose detached signature over the policy digest counts as an approval."""
+
+    LABEL: ClassVar[str | None] = "name"
+
+    name: Annotated[str, NAME] = Field(description="Who approves.")
+    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(description="The approver's Ed25519 public key.")
+
+
+class Approvals(Block):
+    """How many of the named approvers must have signed the policy digest before the appliance boots."""
+
+    required: Annotated[int, Whole(1, 64)] = Field(description="How many distinct approvers must have signed.")
+    approvers: tuple[Approver, ...] = Field(
+        alias="approver", default=(), description="Those who may approve; at least as many as are required.")

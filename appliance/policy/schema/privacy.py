@@ -1,0 +1,133 @@
+"""The blocks on what leaves the appliance and how much may be asked of it: `privacy`, `limits`, `audit`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from appliance.policy.identifiers import FIELD, NAME, Hash, HttpsUrl, Tagged, Text
+from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Whole
+from appliance.policy.patterns import Regex
+from appliance.policy.schema.base import Block
+
+
+class TimingPadding(Block):
+    """Answer times on a grid, so that the operator of the network learns little from them. A time is rounded up to
+    the next multiple, then a random delay of at most `jitter` is added."""
+
+    first_token_ms: Annotated[int, Duration("0ms", "60s")] = Field(
+        alias="first_token", default=0, description="The grid of the time to the first token; 0ms: none.")
+    total_ms: Annotated[int, Duration("0ms", "600s")] = Field(
+        alias="total", default=0, description="The grid of the whole answer's time; 0ms: none.")
+    jitter_ms: Annotated[int, Duration("0ms", "60s")] = Field(
+        alias="jitter", default=0, description="The longest random delay on top, from a secure source.")
+    cadence_ms: Annotated[int, Duration("0ms", "60s")] = Field(
+        alias="cadence", default=0, description="Run passes at this fixed interval whether or not there is work, so "
+        "that their number does not tell the number of tokens; 0ms: as fast as it goes.")
+
+
+class Pattern(Block):
+    """A text pattern that is replaced. Patterns are applied in the order of their labels."""
+
+    LABEL: ClassVar[str | None] = "name"
+
+    name: Annotated[str, NAME] = Field(description="The pattern's name, for counters; also its place in the order.")
+    regex: Annotated[str, Regex()] = Field(
+        description="A regular expression of the bounded subset: no `*`, `+` or open-ended "
+        "`{n,}`, no look-around, no back-reference, so that no input makes it slow.")
+    replacement: Annotated[str, Text(0, 256)] = Field(
+        default="[redacted]", description="What stands instead, literally.")
+
+
+class Redaction(Block):
+    """What is removed from a request before the model sees it, and from an answer before it leaves."""
+
+    fields: Annotated[tuple[str, ...], SetOf(FIELD)] = Field(
+        default=(), description="Fields of the request body that are dropped on arrival, such as `user`.")
+    patterns: tuple[Pattern, ...] = Field(alias="pattern", default=(), description="Text patterns to replace.")
+    detectors: Annotated[tuple[str, ...], SetOf(Choice((
+        "credit-card", "email", "iban", "ip-address", "phone", "secret")))] = Field(
+        default=(), description="Built-in detectors, with checksums where the kind has them.")
+    apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Choice(("prompt", "answer")), 1)] = Field(
+        default=("answer", "prompt"), description="Where patterns and detectors apply.")
+
+
+class Retention(Block):
+    """How long what the appliance writes on the state disk is kept. Prompts and answers are never kept."""
+
+    audit_ms: Annotated[int | None, Duration("1h", "3660d")] = Field(
+        alias="audit", default=None, description="Age at which audit records are deleted; absent: never.")
+    sessions_ms: Annotated[int | None, Duration("1m", "365d")] = Field(
+        alias="sessions", default=None, description="Age at which persisted sessions are deleted; absent: at once.")
+
+
+class Privacy(Block):
+    """What an observer of the network and the operator of the machine may learn from answers."""
+
+    timing_padding: TimingPadding | None = Field(default=None, description="Answer times on a grid; absent: none.")
+    size_padding_bytes: Annotated[int | None, Size("16B", "1MiB")] = Field(
+        alias="size_padding", default=None,
+        description="Answers and stream events are padded to multiples of this size; absent: not at all.")
+    token_count_rounding: Annotated[int, Whole(1, 4096)] = Field(
+        default=1, description="Token counts in `usage`, metrics and the audit log are rounded up to multiples of "
+        "this; 1: exact.")
+    redaction: Redaction = Field(default_factory=Redaction, description="What is removed from requests and answers.")
+    retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
+    auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
+        default=None, description="X25519 public key to which audit detail is encrypted, so that the auditor alone "
+        "reads it.")
+
+
+class Limits(Block):
+    """How much one request, one API key and all together may ask for. What exceeds a limit is refused."""
+
+    prompt_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
+        default=2048, description="The longest prompt, in tokens, after the chat template.")
+    generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
+        default=512, description="The longest answer, in tokens; also the default where a request says nothing.")
+    concurrent_requests: Annotated[int, Whole(1, 4096)] = Field(
+        default=32, description="Requests in progress or waiting, over all tenants; the next one is refused with 429.")
+    first_token_timeout_ms: Annotated[int, Duration("100ms", "1h")] = Field(
+        alias="first_token_timeout", default=30_000,
+        description="A request that has no token by then is ended with an error.")
+    request_size_bytes: Annotated[int, Size("1KiB", "64MiB")] = Field(
+        alias="request_size", default=2**20, description="The longest request body.")
+    requests_per_minute: Annotated[int | None, Whole(1, 1_000_000)] = Field(
+        default=None, description="Requests of one API key in any 60 seconds; absent: no limit.")
+    tokens_per_minute: Annotated[int | None, Whole(1, 2**40)] = Field(
+        default=None, description="Tokens, prompt and answer, of one API key in any 60 seconds; absent: no limit.")
+    tokens_per_day: Annotated[int | None, Whole(1, 2**50)] = Field(
+        default=None, description="Tokens, prompt and answer, of one API key in any 24 hours; absent: no limit.")
+
+
+class TimestampAuthority(Block):
+    """An RFC 3161 authority that dates the audit log's checkpoints: the host owns the clock."""
+
+    url: Annotated[str, HttpsUrl()] = Field(description="Where the authority listens.")
+    root_sha256: Annotated[str, Hash(256)] = Field(
+        description="SHA-256 of the DER bytes of the certificate that its chain must end in.")
+
+
+class Witness(Block):
+    """Someone elsewhere who signs the audit log's checkpoints, so that a rollback shows."""
+
+    LABEL: ClassVar[str | None] = "name"
+
+    name: Annotated[str, NAME] = Field(description="The witness's name.")
+    url: Annotated[str, HttpsUrl()] = Field(description="Where the witness listens.")
+    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(description="The key that it signs with.")
+
+
+class Audit(Block):
+    """The audit log: one closed-schema JSON line per boot step, request and refusal, without any content."""
+
+    sink: Annotated[Literal["stdout", "state"], Choice(("stdout", "state"))] = Field(
+        default="stdout", description="`stdout`: lines for the operator's collector. `state`: the sealed state disk.")
+    checkpoint_interval_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
+        alias="checkpoint_interval", default=None,
+        description="How often the head of the hash chain is signed; absent: at shutdown only.")
+    receipts: Annotated[bool, Flag()] = Field(
+        default=False, description="Sign a receipt for each answer, which binds it to this policy and model.")
+    witnesses: tuple[Witness, ...] = Field(alias="witness", default=(), description="Who signs checkpoints.")
+    timestamp_authority: TimestampAuthority | None = Field(default=None, description="Who dates checkpoints.")

@@ -1,0 +1,89 @@
+"""The blocks on who may ask and where: `tenants`, `service`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from appliance.policy.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
+from appliance.policy.kinds import Choice, Duration, SetOf, Whole
+from appliance.policy.schema.base import Block
+
+ListenerKind = Literal["tcp", "tls", "ra-tls", "unix", "vsock"]
+
+
+class Tenant(Block):
+    """A tenant that stands in the policy itself; for development (`platforms = ["simulated"]`)."""
+
+    LABEL: ClassVar[str | None] = "name"
+
+    name: Annotated[str, NAME] = Field(description="The tenant's name in the audit log.")
+    role: Annotated[Literal["user", "auditor", "admin"], Choice(("user", "auditor", "admin"))] = Field(
+        default="user", description="`user` asks models. `auditor` reads metrics and the audit trail. `admin` may "
+        "do both.")
+    models: Annotated[tuple[str, ...], SetOf(NAME)] = Field(
+        default=(), description="The models that the tenant may ask, each by name; empty: none.")
+    api_key_sha256: Annotated[tuple[str, ...], SetOf(Hash(256, "key"), 1, 64)] = Field(
+        description="SHA-256 of each API key that the tenant may use (`appliance key new` prints both).")
+
+
+class Tenants(Block):
+    """Who may use the appliance: a signed, versioned list whose authority is pinned here, so that adding an API key
+    changes nothing that clients verify; or, for development, tenants in the policy itself."""
+
+    authority: Annotated[str | None, Tagged("ed25519", 32)] = Field(
+        default=None, description="The public key that signs the tenant list.")
+    list_file: Annotated[str | None, Path()] = Field(
+        alias="list", default=None, description="The file of the signed list, beside the policy.")
+    min_version: Annotated[int, Whole(0, 2**53 - 1)] = Field(
+        default=0, description="The lowest version of the list that is accepted, against rollback.")
+    tenants: tuple[Tenant, ...] = Field(
+        alias="tenant", default=(), description="Tenants in the policy itself; not beside `authority`.")
+    commitment: Annotated[str | None, Tagged("sha384", 48, "commitment")] = Field(
+        default=None, description="Stands for left-out `tenant` blocks in a copy that "
+        "`appliance digest --without-tenants` made: the copy has the original's digest, and verifies, but never boots.")
+
+
+class Listener(Block):
+    """A place where the service accepts connections. On SEV-SNP and TDX, RA-TLS is the only way in."""
+
+    LABEL: ClassVar[str | None] = "name"
+
+    name: Annotated[str, NAME] = Field(description="The listener's name in reports.")
+    kind: Annotated[ListenerKind, Choice(("tcp", "tls", "ra-tls", "unix", "vsock"))] = Field(
+        description="`ra-tls`: the certificate's key is made inside the TEE and bound in its evidence. `tcp` (plain, "
+        "loopback only), `unix`, `vsock` (plain) and `tls` (with a key from the operator) are for simulated policies.")
+    transport: Annotated[Literal["tcp", "vsock"] | None, Choice(("tcp", "vsock"))] = Field(
+        default=None, description="What carries `ra-tls`; absent: TCP.")
+    address: Annotated[str | None, Address()] = Field(
+        default=None, description="The address to listen on; absent: 127.0.0.1. Not with Unix sockets or vsock.")
+    port: Annotated[int | None, Whole(1, 2**32 - 2)] = Field(
+        default=None, description="The TCP port (up to 65535) or vsock port. Not with Unix sockets.")
+    path: Annotated[str | None, Path(absolute=True)] = Field(
+        default=None, description="The socket's path; with `unix` only.")
+    certificate: Annotated[str | None, Path(absolute=True)] = Field(
+        default=None, description="The PEM certificate chain; with `tls` only.")
+    private_key: Annotated[str | None, Path(absolute=True)] = Field(
+        default=None, description="The PEM file of its key, not the key; with `tls` only.")
+    names: Annotated[tuple[str, ...], SetOf(DNS_NAME)] = Field(
+        default=(), description="DNS names in the certificate; with `ra-tls` only.")
+    rotation_ms: Annotated[int | None, Duration("10m", "90d")] = Field(
+        alias="rotation", default=None, description="How long a certificate lives before the next one, newly "
+        "attested, replaces it; absent: 24h. With `ra-tls` only.")
+
+    @property
+    def host(self) -> str:
+        """The IP address to listen on, with the default filled in."""
+        return self.address or "127.0.0.1"
+
+
+class Service(Block):
+    """Where the service listens, and what the operator may vary at boot."""
+
+    listeners: tuple[Listener, ...] = Field(alias="listen", default=(), description="At least one listener.")
+    operator_may_set: Annotated[tuple[str, ...], SetOf(Choice(("listen_address", "listen_port", "log_sink")))] = Field(
+        default=(), description="What the operator may choose at boot. Nothing else, by no flag or variable.")
+    drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(
+        alias="drain_timeout", default=30_000, description="How long requests in progress may take to end after "
+        "SIGTERM, before they are cancelled.")
