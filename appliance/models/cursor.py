@@ -6,11 +6,12 @@ lie about a length is one error. Offsets in errors are absolute: byte 0 is the f
 
 from __future__ import annotations
 
+import mmap
 import struct
 
 from appliance.errors import FormatError
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 
 def malformed(offset: int, what: str, found: object, allowed: object) -> FormatError:

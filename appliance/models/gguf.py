@@ -83,17 +83,21 @@ class GGUFFile:
     data_offset: int  # bytes from the start of the file
 
 
-def parse(buffer: Buffer) -> GGUFFile:
-    """Read the header of the whole file in `buffer`. FormatError for malformed bytes, UnsupportedError for what
-    is well formed and does not run here; both name the offset, what was found and what is allowed."""
+def parse(buffer: Buffer, size: int | None = None) -> GGUFFile:
+    """Read the header of a file from `buffer`, its first bytes; `size` is the file's size, by default the buffer's.
+
+    FormatError for malformed bytes, UnsupportedError for what is well formed and does not run here; both name the
+    offset, what was found and what is allowed.
+    """
     cursor = Cursor(buffer)
     version = _version(cursor)
     tensor_count = _count(cursor, "the number of tensors", MAX_TENSORS, _TENSOR_MIN_NBYTES)
     key_count = _count(cursor, "the number of metadata keys", MAX_KEYS, _KEY_MIN_NBYTES)
     values, alignment = _metadata(cursor, key_count)
+    size = cursor.size if size is None else size
     entries = _entries(cursor, tensor_count, alignment)
     data_offset = cursor.offset + -cursor.offset % alignment
-    tensors = _place(entries, data_offset, cursor.size)
+    tensors = _place(entries, data_offset, size)
     return GGUFFile(version, Metadata(values), MappingProxyType(tensors), alignment, data_offset)
 
 
@@ -275,8 +279,6 @@ def _entry(cursor: Cursor, name: str, alignment: int) -> _Entry:
     relative = cursor.u64(f"the offset of {what}")
     if relative % alignment:
         raise malformed(offset_at, f"the offset of {what}", relative, f"a multiple of {alignment}")
-    if nbytes > cursor.size:
-        raise malformed(start, f"the size of {what}", f"{nbytes} bytes", f"at most the file's {cursor.size} bytes")
     return _Entry(name, block_format, tuple(reversed(shape)), nbytes, relative, offset_at)
 
 

@@ -1,0 +1,80 @@
+"""Reading a file once, front to back, from a disk that may lie.
+
+The size is fixed when the file is opened; a file that turns out shorter or longer is refused, and no byte is ever
+read twice, because a second read may bring other bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from appliance.errors import ModelError
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+CHUNK_NBYTES = 4 << 20  # per read: large enough for the disk, small enough to be still in cache when it is hashed
+
+
+class DiskFile:
+    """A regular file, read sequentially. ModelError for whatever the disk does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its writer
+        try:
+            self._descriptor = os.open(path, flags)
+        except OSError as error:
+            raise _failure(path, "cannot be opened", error) from None
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise ModelError(f"{path} is {_kind(status.st_mode)}; allowed: a regular file")
+        self.size = status.st_size  # bytes
+        self.offset = 0  # bytes read so far
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        os.close(self._descriptor)
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill `view` with the next bytes; ModelError when the file ends before."""
+        while len(view):
+            try:
+                count = os.readv(self._descriptor, [view])
+            except OSError as error:
+                raise _failure(self.path, f"cannot be read at byte {self.offset}", error) from None
+            if count == 0:
+                raise ModelError(f"{self.path} ended at byte {self.offset} while it was read; "
+                                 f"its size was {self.size} when it was opened",
+                                 hint="the file must not change while it is loaded")
+            self.offset += count
+            view = view[count:]
+
+    def expect_end(self) -> None:
+        """Refuse with ModelError a file that goes on after `size` bytes."""
+        try:
+            more = os.read(self._descriptor, 1)
+        except OSError as error:
+            raise _failure(self.path, f"cannot be read at byte {self.offset}", error) from None
+        if more:
+            raise ModelError(f"{self.path} goes on after byte {self.offset}, its size when it was opened",
+                             hint="the file must not change while it is loaded")
+
+
+def _failure(path: Path, what: str, error: OSError) -> ModelError:
+    return ModelError(f"{path} {what}: {error.strerror or error}")
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
+             stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device"}
+    return kinds.get(stat.S_IFMT(mode), "not a regular file")

@@ -1,0 +1,118 @@
+"""What a model file says about itself, from its header alone: for people and scripts, not for the engine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.errors import FormatError
+from appliance.models import gguf
+from appliance.models.disk import DiskFile
+from appliance.models.gguf import GGUFFile
+from appliance.models.metadata import Metadata, Strings
+
+_FIRST_NBYTES = 16 << 20  # headers hold a vocabulary: a few MiB
+
+
+@dataclass(frozen=True, slots=True)
+class FormatUse:
+    """How much of a model is stored in one block format."""
+
+    name: str
+    tensors: int
+    weights: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A model file in brief. None where the file does not say."""
+
+    path: str
+    size: int  # bytes
+    gguf_version: int
+    name: str | None
+    architecture: str | None
+    context_length: int | None  # tokens
+    blocks: int | None
+    embedding_length: int | None
+    heads: int | None
+    kv_heads: int | None
+    weights: int
+    formats: tuple[FormatUse, ...]  # the largest first
+    tokenizer: str | None
+    pre_tokenizer: str | None
+    vocabulary: int | None  # tokens
+    chat_template: bool
+    licence: dict[str, str]  # the file's own words, by metadata key
+    keys: int
+
+
+def inspect(path: Path) -> Inspection:
+    """Read the header of the file at `path`. ModelError for what the disk does, FormatError for malformed bytes."""
+    with DiskFile(path) as file:
+        return _inspection(path, file.size, _header(file))
+
+
+def _header(file: DiskFile) -> GGUFFile:
+    """Parse as much of the file as its header needs, reading four times more each time that it does not suffice."""
+    buffer = bytearray()
+    while True:
+        wanted = min(file.size, max(_FIRST_NBYTES, 4 * len(buffer)))
+        start = len(buffer)
+        buffer += bytes(wanted - start)
+        with memoryview(buffer)[start:] as view:
+            file.read_into(view)
+        try:
+            return gguf.parse(bytes(buffer), file.size)
+        except FormatError:
+            if len(buffer) == file.size:
+                raise
+
+
+def _inspection(path: Path, size: int, file: GGUFFile) -> Inspection:
+    metadata = file.metadata
+    architecture = _text(metadata, "general.architecture")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+
+    def number(key: str) -> int | None:
+        value = metadata.get(f"{architecture}.{key}")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    return Inspection(
+        path=str(path), size=size, gguf_version=file.version, name=_text(metadata, "general.name"),
+        architecture=architecture, context_length=number("context_length"), blocks=number("block_count"),
+        embedding_length=number("embedding_length"), heads=number("attention.head_count"),
+        kv_heads=number("attention.head_count_kv"), weights=sum(use.weights for use in _formats(file)),
+        formats=_formats(file), tokenizer=_text(metadata, "tokenizer.ggml.model"),
+        pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"),
+        vocabulary=len(tokens) if isinstance(tokens, Strings) else None,
+        chat_template="tokenizer.chat_template" in metadata, licence=_licence(metadata), keys=len(metadata),
+    )
+
+
+def _formats(file: GGUFFile) -> tuple[FormatUse, ...]:
+    """Block formats in use, by bytes."""
+    tensors: Counter[str] = Counter()
+    weights: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
+    for info in file.tensors.values():
+        tensors[info.format.name] += 1
+        weights[info.format.name] += math.prod(info.shape)
+        nbytes[info.format.name] += info.nbytes
+    return tuple(FormatUse(name, tensors[name], weights[name], count) for name, count in nbytes.most_common())
+
+
+def _licence(metadata: Metadata) -> dict[str, str]:
+    """The keys that tell whose the model is and on what terms."""
+    wanted = ("general.license", "general.author", "general.organization", "general.url", "general.source",
+              "general.repo_url")
+    return {key: value for key, value in metadata.items()
+            if key.startswith(wanted) and isinstance(value, str)}
+
+
+def _text(metadata: Metadata, key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,203 @@
+"""The resident source: a plain GGUF file, read once into memory, checked, and kept there in kernel order.
+
+Reading, hashing and checking come first; only bytes that carry the pinned hash are parsed. Then each tensor is
+repacked from those very bytes into one arena, a run of rows at a time, and the pages it came from are given back at
+once: memory peaks a few MiB above the file's size, not at twice it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.models import gguf, layout, pins, quants
+from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
+from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.metadata import Metadata
+from appliance.models.tiles import Weight
+
+ALIGNMENT = 64  # bytes; a cache line, and a 512-bit register
+_RUN_NBYTES = 2 << 20  # of source rows repacked at a time
+
+
+class ResidentSource:
+    """A whole model in memory. Made by `open_resident`; close it when the engine is gone."""
+
+    def __init__(self, file: GGUFFile, sha256: bytes, arena: mmap.mmap, offsets: Mapping[str, int],
+                 vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        self.gguf = file
+        self._sha256 = sha256
+        self._arena: mmap.mmap | None = arena
+        self._base = _address(arena)
+        self._offsets = offsets  # bytes from the start of the arena
+        self._vectors = vectors
+
+    @property
+    def metadata(self) -> Metadata:
+        """The model's key-value pairs."""
+        return self.gguf.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """What the model has, by name."""
+        return self.gguf.tensors
+
+    @property
+    def sha256(self) -> bytes:
+        """SHA-256 (32 bytes) of the file."""
+        return self._sha256
+
+    def weight(self, name: str) -> Weight:
+        """A tensor of two dimensions; ModelError when there is none of this name and kind."""
+        if self._arena is None:
+            raise ModelError("the model was closed")
+        if name not in self._offsets:
+            raise self._missing(name, "a matrix")
+        info = self.gguf.tensors[name]
+        return Weight(info.format, info.rows, info.columns, self._base + self._offsets[name], _packed_nbytes(info))
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A tensor of one dimension, decoded, read-only; ModelError when there is none of this name and kind."""
+        if self._arena is None:
+            raise ModelError("the model was closed")
+        if name not in self._vectors:
+            raise self._missing(name, "a vector")
+        return self._vectors[name]
+
+    def _missing(self, name: str, kind: str) -> FormatError:
+        info = self.gguf.tensors.get(name)
+        found = "missing" if info is None else f"of shape {info.shape}"
+        return FormatError(f"tensor {name!r} is {found}; needed: {kind}")
+
+    def close(self) -> None:
+        """Give the memory back. Addresses handed out before are void from here on."""
+        if self._arena is not None:
+            _discard(self._arena)
+            self._arena = None
+
+
+def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None) -> ResidentSource:
+    """Load the model at `path`, whose SHA-256 must be `sha256` (32 bytes) unless that is None.
+
+    `progress` is called with the bytes read so far. PinError for other bytes than pinned, FormatError and
+    UnsupportedError for the file's content, ModelError for the disk and for too little memory.
+    """
+    source, digest = _read(path, sha256, progress)
+    try:
+        file = gguf.parse(source)
+        return _repack(file, digest, source)
+    finally:
+        _discard(source)
+
+
+def _anonymous(nbytes: int, what: str) -> mmap.mmap:
+    """Fresh zeroed pages that belong to this process alone."""
+    try:
+        return mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, MemoryError, OverflowError):
+        raise ModelError(f"no memory for {what}: {nbytes} bytes", hint="give the machine more memory, "
+                         "or use a model with smaller weights") from None
+
+
+def _discard(pages: mmap.mmap) -> None:
+    """Wipe and give back the pages at once, whatever still refers to them (a traceback, say)."""
+    pages.madvise(mmap.MADV_DONTNEED)
+    with contextlib.suppress(BufferError):
+        pages.close()
+
+
+def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mmap.mmap, bytes]:
+    """Read the file into memory and check its pin; hashing runs beside the next read."""
+    digest = hashlib.sha256()
+    with DiskFile(path) as file:
+        source = _anonymous(file.size, f"the file {path}")
+        try:
+            with memoryview(source) as view, ThreadPoolExecutor(1, "model-hash") as hasher:
+                hashed: Future[None] | None = None
+                while file.offset < file.size:
+                    start, end = file.offset, min(file.offset + CHUNK_NBYTES, file.size)
+                    file.read_into(view[start:end])
+                    if hashed is not None:
+                        hashed.result()
+                    hashed = hasher.submit(digest.update, view[start:end])
+                    if progress is not None:
+                        progress(end, file.size)
+                file.expect_end()
+            if pin is not None:
+                pins.check(path, pin, digest.digest())
+        except BaseException:
+            _discard(source)
+            raise
+    return source, digest.digest()
+
+
+def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
+    """Move every tensor from `source` into kernel order, giving pages of `source` back on the way."""
+    offsets: dict[str, int] = {}
+    nbytes = 0
+    for info in file.tensors.values():
+        if len(info.shape) > 2:
+            raise UnsupportedError(f"tensor {info.name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
+        if len(info.shape) == 2:
+            offsets[info.name] = nbytes
+            nbytes += _packed_nbytes(info) + -_packed_nbytes(info) % ALIGNMENT
+    arena = _anonymous(nbytes, "the model's weights")
+    try:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            arena.madvise(mmap.MADV_HUGEPAGE)
+        vectors: dict[str, NDArray[np.float32]] = {}
+        for info in sorted(file.tensors.values(), key=lambda info: info.offset):
+            if len(info.shape) == 2:
+                _repack_matrix(info, source, arena, offsets[info.name])
+            else:
+                vectors[info.name] = _decode_vector(info, source)
+        return ResidentSource(file, digest, arena, offsets, vectors)
+    except BaseException:
+        _discard(arena)
+        raise
+
+
+def _repack_matrix(info: TensorInfo, source: mmap.mmap, arena: mmap.mmap, offset: int) -> None:
+    """Repack one matrix into `arena` at `offset`, a run of whole groups of rows at a time."""
+    row_nbytes = info.format.row_nbytes(info.columns)
+    run = max(_RUN_NBYTES // (row_nbytes * layout.GROUP_ROWS), 1) * layout.GROUP_ROWS  # rows
+    with memoryview(source) as old, memoryview(arena) as new:
+        for first in range(0, info.rows, run):
+            rows = min(run, info.rows - first)
+            start = info.offset + first * row_nbytes
+            end = start + rows * row_nbytes
+            nbytes = layout.interleaved_nbytes(info.format, rows, info.columns)
+            layout.interleave_into(info.format, old[start:end], rows, info.columns, new[offset:offset + nbytes])
+            offset += nbytes
+            _release(source, start, end)
+
+
+def _decode_vector(info: TensorInfo, source: mmap.mmap) -> NDArray[np.float32]:
+    data = source[info.offset:info.offset + info.nbytes]
+    values: NDArray[np.float32] = quants.dequantise(info.format, data, 1, info.columns)[0]
+    values.flags.writeable = False
+    return values
+
+
+def _release(source: mmap.mmap, start: int, end: int) -> None:
+    """Give back the whole pages of `source` from `start` to `end`."""
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        source.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _packed_nbytes(info: TensorInfo) -> int:
+    """Bytes of a matrix in kernel order."""
+    return layout.interleaved_nbytes(info.format, info.rows, info.columns)
+
+
+def _address(arena: mmap.mmap) -> int:
+    return int(np.frombuffer(arena, np.uint8).ctypes.data)
