@@ -164,12 +164,12 @@ def check_nonce(nonce: bytes) -> bytes:
 
 
 def parse_nonce(text: str) -> bytes:
-    """A nonce from its text: hex (one case throughout) where that reads, else base64url without padding.
+    """A nonce from its text: hex if it reads as hex in one case, else base64url without padding.
 
     Raises MalformedEvidenceError on other characters, non-zero unused bits, or a length outside 16 to 64 bytes.
     """
     if len(text) <= 2 * MAX_NONCE_BYTES:
-        if _HEX.fullmatch(text) and len(text) >= 2 * MIN_NONCE_BYTES:
+        if _HEX.fullmatch(text):
             return check_nonce(bytes.fromhex(text))
         if _BASE64URL.fullmatch(text):
             try:

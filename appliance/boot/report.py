@@ -1,0 +1,47 @@
+"""The boot report: each step, its verdict and duration; what `/health` and the boot's progress show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Verdict = Literal["passed", "tolerated", "skipped", "failed"]
+# Called with (step, done, total, unit) while a step works: bytes read, answers checked.
+Progress = Callable[[str, int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the boot. `detail` is for people; it holds names and digests of the policy, nothing secret."""
+
+    name: str
+    verdict: Verdict
+    duration_us: int
+    detail: str = ""
+
+
+@dataclass
+class BootReport:
+    """The steps so far, in order."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no step failed."""
+        return all(step.verdict != "failed" for step in self.steps)
+
+    @property
+    def duration_us(self) -> int:
+        """Time of all steps together, in microseconds."""
+        return sum(step.duration_us for step in self.steps)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Plain data for `/health` and `--json`."""
+        return [{"step": step.name, "verdict": step.verdict, "duration_us": step.duration_us, "detail": step.detail}
+                for step in self.steps]
+
+
+def quiet(_step: str, _done: int, _total: int, _unit: str) -> None:
+    """A `Progress` that shows nothing."""
