@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,9 @@ class _Worker:
         self._process.wait()
 
 
-def build(target: targets.Target, folder: Path, *, jobs: int | None = None, debug: bool = False,
-          progress: Progress = lambda done, total, name: None) -> Built:
-    """Compile every kernel for a target and write `kernels-<target>.so` and `.json` into a folder.
+def build(target: targets.Target, folder: Path, *, names: Collection[str] | None = None, jobs: int | None = None,
+          debug: bool = False, progress: Progress = lambda done, total, name: None) -> Built:
+    """Compile kernels (`names`, or every one) for a target; write `kernels-<target>.so` and `.json` into a folder.
 
     `jobs` processes compile (one for each CPU by default). EngineError names the kernel, symbol or tool at fault.
     """
@@ -99,7 +99,9 @@ def build(target: targets.Target, folder: Path, *, jobs: int | None = None, debu
     before = ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")])
     with tempfile.TemporaryDirectory(prefix="kernels-") as scratch:
         objects = Path(scratch)
-        signatures, sources = _compile(target, objects, jobs or len(os.sched_getaffinity(0)), debug, progress)
+        workers = [_Worker(target.name, objects, debug=debug)
+                   for _ in range(jobs or len(os.sched_getaffinity(0)))]
+        signatures, sources = _compile(workers, names, progress)
         data = _link(linker, target, objects, sorted(signatures))
     _check(data, set(signatures))
     digests = ahead.source_digests(sorted(sources))
@@ -120,14 +122,15 @@ def build(target: targets.Target, folder: Path, *, jobs: int | None = None, debu
     return Built(target.name, library, manifest, len(signatures), len(data))
 
 
-def _compile(target: targets.Target, objects: Path, jobs: int, debug: bool,
+def _compile(workers: list[_Worker], wanted: Collection[str] | None,
              progress: Progress) -> tuple[dict[str, str], set[str]]:
-    """Compile all kernels in `jobs` processes; their signatures, and the source files that were loaded."""
-    workers = [_Worker(target.name, objects, debug=debug) for _ in range(max(1, jobs))]
+    """Compile kernels, each in the next free worker; their signatures, and the source files that were loaded."""
     sources: set[str] = set()
     errors: list[EngineError] = []
     try:
         signatures: dict[str, str] = workers[0].ask(_LIST)["kernels"]
+        if wanted is not None:
+            signatures = {name: signatures[name] for name in wanted}
         names: queue.SimpleQueue[str] = queue.SimpleQueue()
         for name in signatures:
             names.put(name)

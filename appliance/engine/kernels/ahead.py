@@ -101,7 +101,7 @@ def open_library(path: Path, target: Target) -> Library:
 
 def _check_sources(manifest: Path, recorded: dict[str, str], compilers: dict[str, str]) -> None:
     current = source_digests(list(recorded))
-    changed = [name for name in recorded if recorded[name] != current[name]]
+    changed = [name for name in recorded if recorded[name] != current[name] or not current[name]]
     if changed or not recorded:
         raise EngineError(f"{manifest}: built from other sources ({', '.join(changed) or 'none named'})", hint=_HINT,
                           code="kernel-stale")

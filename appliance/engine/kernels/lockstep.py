@@ -124,3 +124,21 @@ def lockstep_spin(event: int, count: int) -> None:
     while now == load(event + GENERATION) and count > 0:
         pause()
         count -= 1
+
+
+@kernel("lockstep_probe", "void(i8,i8,i8)")
+def lockstep_probe(thread: int, threads: int, arguments: int) -> None:
+    """Show that threads run in lock-step: each adds, in turn of the rounds, what its neighbour wrote before.
+
+    Arguments (int64): team, rounds, then a pair of 64-byte lines for each thread, used in odd and even rounds. Every
+    thread starts from its own index; in each round it takes its neighbour's value plus one.
+    """
+    team, rounds = load_address(arguments), load_address(arguments + 8)
+    lines = arguments + 64
+    store_address(lines + thread * 128, thread)
+    barrier(team, threads)
+    for i in range(rounds):
+        neighbour = (thread + 1) % threads
+        seen = load_address(lines + neighbour * 128 + (i & 1) * 64)
+        store_address(lines + thread * 128 + ((i + 1) & 1) * 64, seen + 1)
+        barrier(team, threads)

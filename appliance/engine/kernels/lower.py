@@ -8,6 +8,7 @@ object (`table`) and a library linked from it (`ahead`) run the same instruction
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -54,6 +55,9 @@ def _module(kernel: Kernel) -> Any:
     passes.add_global_dead_code_eliminate_pass()
     with _machine() as machine:
         passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2)))
+    inner = [item for item in module.functions if item.linkage == llvm.Linkage.internal]
+    for index, item in enumerate(inner):
+        item.name = f"inner.{index}"  # numba's names count what this process has compiled before
     module.verify()
     return module
 
@@ -64,27 +68,30 @@ def _machine() -> Any:
         cpu=target.llvm_cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel="default")
 
 
-def _check(kernel: Kernel, module: Any) -> None:
-    """Refuse a kernel that can raise or that calls what is not defined to the last bit."""
-    if any(item.name.startswith(_EXCEPTION) for item in module.global_variables):
-        raise EngineError(
-            f"kernel {kernel.name} can raise an exception, which nobody would see",
-            hint="no raise; range() with a constant step; see registry.py", code="kernel-raises")
-    outside = {item.name for item in module.functions if item.is_declaration}
-    outside = {name for name in outside if not name.startswith("llvm.")} - ALLOWED_SYMBOLS
-    outside |= {item.name for item in module.global_variables if item.is_declaration}
-    if outside:
-        raise EngineError(
-            f"kernel {kernel.name} needs {', '.join(sorted(outside))} from outside",
-            hint=f"allowed: {', '.join(sorted(ALLOWED_SYMBOLS))}", code="kernel-undefined-symbol")
+def _undefined(data: bytes) -> set[str]:
+    """Symbols that an object needs (ELF-64 symbol table entries: name, info, other, section, value, size)."""
+    sections = {section.name(): section.data() for section in llvm.ObjectFileRef.from_data(data).sections()}
+    names = sections[b".strtab"]
+    entries = struct.iter_unpack("<IBBHQQ", sections[b".symtab"])
+    starts = [name for name, _, _, where, _, _ in entries if where == 0 and name]
+    return {names[start:names.index(0, start)].decode() for start in starts}
 
 
 def lower(kernel: Kernel) -> bytes:
     """Compile one kernel to an object file that defines `PREFIX + name`; EngineError says what is not allowed."""
     module = _module(kernel)
-    _check(kernel, module)
+    if any(item.name.startswith(_EXCEPTION) for item in module.global_variables):
+        raise EngineError(
+            f"kernel {kernel.name} can raise an exception, which nobody would see",
+            hint="no raise; range() with a constant step; see registry.py", code="kernel-raises")
     with _machine() as machine:
-        return bytes(machine.emit_object(module))
+        data = bytes(machine.emit_object(module))
+    outside = _undefined(data) - ALLOWED_SYMBOLS
+    if outside:
+        raise EngineError(
+            f"kernel {kernel.name} needs {', '.join(sorted(outside))} from outside",
+            hint=f"allowed: {', '.join(sorted(ALLOWED_SYMBOLS))}", code="kernel-undefined-symbol")
+    return data
 
 
 def llvm_text(kernel: Kernel) -> str:

@@ -90,6 +90,18 @@ class Pool:
                 raise EngineError("the kernel pool is closed", code="threads")
             self._run(self.team, kernel, arguments)
 
+    def check(self, rounds: int = 16) -> None:
+        """Run a kernel whose result is right only if all threads kept step; EngineError otherwise."""
+        memory = Memory(64 + 128 * self.threads)
+        words = memory.view("i8")
+        words[0], words[1] = self.team, rounds
+        self.run(self._table.address("lockstep_probe"), memory.address)
+        found = words[8 + 8 * (rounds & 1)::16].tolist()
+        wanted = [(index + rounds) % self.threads + rounds for index in range(self.threads)]
+        if found != wanted:
+            raise EngineError(f"{self.threads} kernel threads do not keep step", code="threads",
+                              hint="this CPU or virtual machine breaks memory order")
+
     def close(self) -> None:
         """Let the workers end and wait for them. Closing twice does nothing."""
         with self._lock:

@@ -1,0 +1,230 @@
+"""Kernel libraries built ahead: reproducible, checked, refused when stale, usable without a compiler."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.main import main
+from appliance.engine.kernels import ahead, lower, registry, table, targets
+from appliance.errors import EngineError, FormatError
+from appliance.imaging import kernels, sharedobject
+
+NAMES = ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "lockstep_probe")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The lock-step kernels, built for every target of this architecture."""
+    folder = tmp_path_factory.mktemp("kernels")
+    for target in targets.known():
+        kernels.build(target, folder, names=NAMES, jobs=2)
+    return folder
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    """A library and manifest of this CPU's target, to spoil."""
+    return Path(shutil.copytree(folder, tmp_path / "copy")) / f"kernels-{targets.detect().name}.so"
+
+
+def run(code: str, *words: object) -> str:
+    """Run Python code in a process of its own; what it prints."""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_builds_are_reproducible(folder, tmp_path):
+    """Another folder, one process instead of two, another order: the same bytes."""
+    target = targets.detect()
+    kernels.build(target, tmp_path / "again", names=sorted(NAMES), jobs=1)
+    for suffix in (".so", ".json"):
+        name = f"kernels-{target.name}{suffix}"
+        assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_library_holds_the_kernels_and_nothing_else(folder):
+    """Only kernels are exported, nothing is needed, nothing is writable and executable, all is bound at load."""
+    for target in targets.known():
+        found = sharedobject.parse((folder / f"kernels-{target.name}.so").read_bytes())
+        assert {ahead.PREFIX + name for name in NAMES} == found.defined
+        assert frozenset() == found.undefined - ahead.ALLOWED_SYMBOLS
+        assert (False, False, False, True) == (
+            found.writable_code, found.runs_at_load, found.needs_libraries, found.binds_now)
+
+
+def test_ahead_and_jit_are_the_same_instructions(tmp_path):
+    """A worker process emits the very object that this process loads."""
+    target = targets.compiling()
+    worker = kernels._Worker(target.name, tmp_path, debug=False)
+    try:
+        worker.ask("lockstep_probe")
+    finally:
+        worker.close()
+    assert lower.lower(registry.definitions()["lockstep_probe"]) == (tmp_path / "lockstep_probe.o").read_bytes()
+
+
+PROBE = """
+import ctypes, sys
+from pathlib import Path
+from appliance.engine.kernels import table, threads
+if len(sys.argv) > 3:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(65, 1, 0, 0, 0) != 0:  # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN
+        print("none"); sys.exit()
+found = table.load(sys.argv[2], Path(sys.argv[1]))
+for count in (1, 2, 3):
+    with threads.Pool(found, count) as pool:
+        pool.check()
+print(found.origin, [m for m in sys.modules if m.split(".")[0] in ("numba", "llvmlite")])
+"""
+
+
+def test_every_runnable_library_works_without_numba(folder):
+    """The libraries of all targets of this CPU run in processes that never load numba."""
+    for target in targets.supported():
+        assert "ahead []\n" == run(PROBE, folder / f"kernels-{target.name}.so", target.name)
+
+
+def test_library_works_when_memory_cannot_become_executable(folder):
+    """Under PR_SET_MDWE the library loads and runs."""
+    target = targets.detect()
+    found = run(PROBE, folder / f"kernels-{target.name}.so", target.name, "mdwe")
+    if found == "none\n":
+        pytest.skip("this Linux has no PR_SET_MDWE")
+    assert "ahead []\n" == found
+
+
+def spoil(path: Path, **changes: object) -> None:
+    """Change fields of a manifest; None removes one."""
+    manifest = path.with_suffix(".json")
+    document = {**json.loads(manifest.read_text()), **changes}
+    manifest.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"schema": 99}, "schema is 99"), ({"target": "other"}, "target is 'other'"),
+    ({"llvm_features": "+x"}, "llvm_features"), ({"sources": {}}, "other sources"),
+    ({"sources": {"lockstep.py": "00"}}, r"other sources \(lockstep.py\)"),
+    ({"sources": {"../engine.py": ""}}, r"other sources"), ({"sources": {"gone.py": "00"}}, r"other sources"),
+    ({"compilers": {"numba": "0.1", "llvmlite": "0.1"}}, "built with"), ({"sha256": "00"}, "not the library"),
+    ({"kernels": {"a": "what"}}, "not a kernel manifest"), ({"kernels": None}, "not a kernel manifest"),
+    ({"sources": None}, "not a kernel manifest"), ({"sources": []}, "other sources"),
+])
+def test_manifest_that_does_not_fit(changes, message, copy):
+    """A library from other sources, compilers or targets is refused with the reason, when it is asked for by path."""
+    spoil(copy, **changes)
+    with pytest.raises(EngineError, match=message) as caught:
+        table.load(library=copy)
+    assert "kernel-stale" == caught.value.code
+
+
+def test_damaged_files(copy):
+    """A changed library or a manifest that is no JSON is refused."""
+    copy.write_bytes(copy.read_bytes()[:-1] + b"x")
+    with pytest.raises(EngineError, match="not the library"):
+        table.load(library=copy)
+    copy.with_suffix(".json").write_text("[")
+    with pytest.raises(EngineError, match="not a kernel manifest"):
+        table.load(library=copy)
+    copy.unlink()
+    with pytest.raises(EngineError, match="no prebuilt kernels"):
+        table.load(library=copy)
+
+
+def test_stale_library_falls_back_to_compiling(copy, monkeypatch, caplog):
+    """In development a stale library is left aside with a notice that says why."""
+    spoil(copy, sources={"lockstep.py": "00"})
+    monkeypatch.setattr(ahead, "PREBUILT", copy.parent)
+    monkeypatch.setattr(ahead.default_path, "__defaults__", (copy.parent,))
+    with caplog.at_level(logging.WARNING):
+        found = table.load()
+    assert "jit" == found.origin
+    assert "lockstep.py" in caplog.text
+
+
+def test_fitting_library_is_preferred(copy, monkeypatch):
+    """A library from these sources is taken."""
+    monkeypatch.setattr(ahead.default_path, "__defaults__", (copy.parent,))
+    assert "ahead" == table.load().origin
+    assert set(NAMES) == set(table.load().names)
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_without_numba_a_stale_or_missing_library_is_an_error(stale, copy):
+    """In the image there is nothing to fall back to, so the error says what does not fit and what to do."""
+    if stale:
+        spoil(copy, sources={"lockstep.py": "00"})
+    else:
+        copy.unlink()
+    code = ("import sys; from pathlib import Path; sys.modules['numba'] = None\n"
+            "from appliance.engine.kernels import ahead, table\n"
+            "ahead.default_path.__defaults__ = (Path(sys.argv[1]),)\n"
+            "try: table.load()\n"
+            "except Exception as error: print(type(error).__name__, error)")
+    found = run(code, copy.parent)
+    assert found.startswith("EngineError")
+    assert ("other sources" if stale else "no prebuilt kernels") in found
+    assert "appliance kernels build" in found
+
+
+def test_no_environment_variable_redirects(folder, copy, monkeypatch):
+    """Numba's variables do not reach a build, and nothing in the environment names another library."""
+    monkeypatch.setenv("NUMBA_CPU_NAME", "x86-64")
+    monkeypatch.setenv("NUMBA_OPT", "0")
+    target = targets.detect()
+    kernels.build(target, copy.parent, names=NAMES, jobs=1)
+    assert (folder / copy.name).read_bytes() == copy.read_bytes()
+
+
+def test_missing_linker_is_named(tmp_path, monkeypatch):
+    """Without binutils the build says so before it compiles for minutes."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match="`ld` is not installed") as caught:
+        kernels.build(targets.detect(), tmp_path)
+    assert "install binutils" == caught.value.hint
+
+
+def test_unsafe_libraries_are_recognised(tmp_path):
+    """An executable stack, an undefined symbol and an initialiser are all seen in a library that has them."""
+    source = tmp_path / "bad.c"
+    source.write_text("int outside(void); __attribute__((constructor)) void f(void) { outside(); }")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", "-Wl,-z,execstack", "-Wl,-z,lazy", "-o", tmp_path / "bad.so",
+                    source], check=True, capture_output=True)
+    found = sharedobject.parse((tmp_path / "bad.so").read_bytes())
+    assert (True, True, False) == (found.writable_code, found.runs_at_load, found.binds_now)
+    assert "outside" in found.undefined
+    with pytest.raises(EngineError, match=r"needs outside; has writable code; runs code at load; does not bind"):
+        kernels._check((tmp_path / "bad.so").read_bytes(), {"f"})
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(100), b"MZ" + bytes(100)])
+def test_no_library_at_all(data):
+    """Bytes that are no ELF-64 library are a format error."""
+    with pytest.raises(FormatError):
+        sharedobject.parse(data)
+
+
+def test_list_command(capsys):
+    """`appliance kernels list --json` names target, origin and every kernel's signature."""
+    assert 0 == main(["kernels", "list", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert targets.detect().name == found["target"]
+    assert "void(i8,i8,i8)" == found["kernels"]["lockstep_run"]
+    assert 0 == main(["kernels", "list"])
+    assert "lockstep_run" in capsys.readouterr().out
+
+
+def test_build_command_refuses_an_unknown_target(capsys):
+    """An unknown target is an error that lists the known ones."""
+    assert 2 == main(["kernels", "build", "--target", "mmx"])
+    assert "portable" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+"""The thread pool: lock-step, idle cost, oversubscription, shutdown."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from appliance.engine.kernels import memory, table, threads
+from appliance.errors import EngineError
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """The kernels of this CPU."""
+    return table.load()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("rounds", [0, 1, 100])
+def test_threads_keep_step(kernels, count, rounds):
+    """After each barrier every thread sees its neighbour's value, also with more threads than CPUs."""
+    with threads.Pool(kernels, count) as pool:
+        for _ in range(5):
+            pool.check(rounds)
+
+
+def test_many_short_jobs(kernels):
+    """Thousands of jobs in a row neither hang nor lose a share."""
+    with threads.Pool(kernels, 2) as pool:
+        for _ in range(3000):
+            pool.check(1)
+
+
+def test_jobs_after_sleep(kernels):
+    """Workers that have gone to sleep wake for the next job."""
+    with threads.Pool(kernels, 3) as pool:
+        for _ in range(20):
+            time.sleep(0.003)
+            pool.check(3)
+
+
+def test_idle_pool_uses_no_cpu(kernels):
+    """A second of idleness costs less than 5% of one CPU."""
+    with threads.Pool(kernels) as pool:
+        pool.check()
+        start = time.process_time()
+        time.sleep(1)
+        assert time.process_time() - start < 0.05
+
+
+def test_callers_take_turns(kernels):
+    """Two threads that use one pool are served one after the other."""
+    failures = []
+
+    def caller(pool):
+        try:
+            for _ in range(200):
+                pool.check(2)
+        except EngineError as error:
+            failures.append(error)
+
+    with threads.Pool(kernels, 2) as pool:
+        callers = [threading.Thread(target=caller, args=(pool,)) for _ in range(2)]
+        for each in callers:
+            each.start()
+        for each in callers:
+            each.join()
+    assert failures == []
+
+
+def test_closed_pool_is_refused(kernels):
+    """After close the workers are gone and a job is refused; closing again does nothing."""
+    pool = threads.Pool(kernels, 3)
+    pool.check()
+    pool.close()
+    pool.close()
+    assert not any(worker.is_alive() for worker in pool._workers)
+    with pytest.raises(EngineError, match="closed"):
+        pool.check()
+
+
+def test_forgotten_pool_ends(kernels):
+    """A pool that nobody refers to lets its workers go."""
+    pool = threads.Pool(kernels, 2)
+    workers = pool._workers
+    del pool
+    gc.collect()
+    workers[0].join(5)
+    assert not workers[0].is_alive()
+
+
+@pytest.mark.parametrize("count", [0, -1, 5000])
+def test_absurd_thread_counts(kernels, count):
+    """A pool has at least the caller's thread and a sane number of others."""
+    with pytest.raises(EngineError, match="threads"):
+        threads.Pool(kernels, count)
+
+
+def test_forked_child_is_refused(kernels):
+    """A child has no workers: a job there is an error instead of waiting for ever."""
+    with threads.Pool(kernels, 2) as pool:
+        child = os.fork()
+        if child == 0:
+            try:
+                pool.check()
+            except EngineError:
+                os._exit(7)
+            os._exit(1)
+        assert 7 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        pool.check()
+
+
+def test_a_process_ends_without_closing():
+    """A program that forgets its pool ends at once, with exit code 0."""
+    code = ("from appliance.engine.kernels import table, threads; "
+            "pool = threads.Pool(table.load(), 3); pool.check(); print('done')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "done\n"
+
+
+def rate(pool: threads.Pool, seconds: float) -> float:
+    """Seconds of the mean job of 50 rounds."""
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 5:
+        start = time.perf_counter()
+        pool.check(50)
+        times.append(time.perf_counter() - start)
+    return statistics.fmean(times)
+
+
+@pytest.mark.slow
+def test_oversubscribed_machine_does_not_collapse(kernels):
+    """With three busy processes a CPU, a job with 50 barriers takes milliseconds, not time slices times barriers."""
+    cpus = len(os.sched_getaffinity(0))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * cpus)]
+    try:
+        time.sleep(0.3)
+        with threads.Pool(kernels, cpus) as pool:
+            assert rate(pool, 2) < 0.2
+        with threads.Pool(kernels, 4 * cpus) as pool:
+            assert rate(pool, 1) < 1
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def test_arguments_survive_the_call(kernels):
+    """A job's arguments block is read by every thread from the address given."""
+    with threads.Pool(kernels, 2) as pool:
+        block = memory.aligned(64 + 256)
+        words = block.view("i8")
+        words[0], words[1] = pool.team, 4
+        pool.run(kernels.address("lockstep_probe"), block.address)
+        assert [4, 5] == sorted(words[8::16].tolist())
