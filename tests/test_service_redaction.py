@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.service.problems import RequestError
 from appliance.service.redaction import Redactor, Rule, redact
 
 EXPRESSIONS = [
-    r"\d{3}-\d{2}-\d{4}", r"\d{3}(?:-\d{4})?", r"a.*z|b", r"a.*?b", r"(?i)ab+", r"\ba\w*\b", r"(?<=a)b+", r"(?<!a)b",
-    r"ab(?=1)", r"ab(?!1)", r"b$", r"a|ab|abz", r"(a+)1\1", r"[^ ]+@[a-z]+", r"z\Z", r"a*", r"(?:a|b)*?1", r"^a",
-    r"\$1", r"(?P<x>a)-(?P=x)", r"(?s)1.2",
+    r"\d{3}-\d{2}-\d{4}", r"\d{3}(?:-\d{4})?", r"a.{0,5}z|b", r"a.{0,4}?b", r"(?i)ab{1,3}", r"\ba\w{0,3}\b",
+    r"b$", r"a|ab|abz", r"(?:ab){2,3}", r"[^ ]{1,9}@[a-z]{1,5}", r"z\Z", r"(?:a|b){1,3}?1", r"^a", r"\$1",
+    r"(?m)a$", r"a$|a\nb", r"(?s)1.2", r"\Ba", r"(?m:^)a|b{2}", r"a(?i:b)z?", r"[-a\]^]{1,2}1", r"(?a)\w\s{1,2}@",
+    r"b\b", r"(?P<x>a)-1", r"(?:a{1,2}(?:b|z1)?){1,4}2", r"\A1", r"[\s\d]{2}a",
 ]
 TEXT = st.text(alphabet="ab1z2- @$\nA", max_size=40)
 
@@ -25,18 +26,18 @@ def _stream(rules: list[Rule], pieces: list[str]) -> str:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(text=TEXT, cuts=st.lists(st.integers(0, 40), max_size=8))
 def test_any_cutting_gives_the_redacted_whole(expression: str, text: str, cuts: list[int]) -> None:
     """However an answer is cut into pieces, the redacted pieces join to what Python's own `re.sub` makes of it."""
     points = sorted({0, len(text), *[cut for cut in cuts if cut < len(text)]})
     pieces = [text[a:b] for a, b in zip(points, points[1:], strict=False)]
-    expected = re.sub(expression, lambda match: "[x]" if match.group() else "", text)
+    expected = re.sub(expression, "[x]", text)
     assert expected == _stream([Rule.compile("r", expression, "[x]")], pieces)
     assert expected == _stream([Rule.compile("r", expression, "[x]")], list(text))
 
 
-CHAIN = [Rule.compile("one", r"\d+", "ab"), Rule.compile("two", r"ab-ab", "<both>")]
+CHAIN = [Rule.compile("one", r"\d{1,9}", "ab"), Rule.compile("two", r"ab-ab", "<both>")]
 
 
 def test_rules_apply_in_order() -> None:
@@ -50,8 +51,9 @@ HELD_BACK = [  # expression, text so far, what may leave
     (r"\d{3}-\d{2}-\d{4}", "my number is 12 or", "my number is 12 or"),
     (r"\d{3}(?:-\d{4})?", "call 555-", "call "),
     (r"\d{3}(?:-\d{4})?", "call 555 now", "call [x] now"),
-    (r"secret(?= word)", "anything at all", ""),
-    (r"\w+@\w+", "write to ann@b", "write to "),
+    (r"\w{1,64}@\w{1,64}", "write to ann@b", "write to "),
+    (r"\w{1,64}@\w{1,64}", "write to ann, please", "write to ann, "),
+    (r"(?i)secret: .{1,100}", "the Secret", "the "),
 ]
 
 
@@ -63,13 +65,16 @@ def test_holds_back_what_may_still_match(expression: str, text: str, leaves: str
 
 def test_replacement_is_literal() -> None:
     """A replacement is text, not a template."""
-    assert r"\1\g<0>" == redact([Rule.compile("r", "(a)", r"\1\g<0>")], "a")
+    rules = [Rule.compile("r", "(a)", r"\1\g<0>")]
+    assert r"\1\g<0>" == redact(rules, "a")
+    assert r"\1\g<0>" == _stream(rules, ["a"])
 
 
-def test_out_of_time_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expression that runs out of time refuses the answer instead of letting it through."""
-    monkeypatch.setattr("appliance.service.redaction.MATCH_SECONDS", 0.01)
-    rule = Rule.compile("slow", r"(?:a|a|aa)+b", "x")
-    with pytest.raises(RequestError) as caught:
-        redact([rule], "a" * 5000)
-    assert "redaction_failed" == caught.value.code
+def test_long_hostile_text_is_quick() -> None:
+    """A text made to be slow, streamed token by token, costs milliseconds a token."""
+    rules = [Rule.compile("mail", r"[\w.]{1,64}@[\w.]{1,64}\.[a-z]{2,8}", "x")]
+    redactor, text = Redactor(rules), "aaaa." * 400
+    started = time.monotonic()
+    out = [redactor.feed(text[place:place + 4]) for place in range(0, len(text), 4)]
+    assert text == "".join([*out, redactor.finish()])
+    assert time.monotonic() - started < 5

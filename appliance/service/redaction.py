@@ -3,60 +3,59 @@
 The promise is exact: for any way of cutting a text into pieces, the pieces that `Redactor.feed` and `finish`
 return, joined, equal `redact(text)`, and no character leaves before it is certain that it belongs to no match.
 
-What is certain? A rule's expression P is compiled a second time as "P, then the end of the text, then one more
-character": this never matches, but the `regex` package reports a *partial* match of it exactly where some path
-through P runs into the end of the text. Before the first such place nothing that may still come can change what
-P matches; from there on the text is held back. An expression that looks ahead or anchors at the end of the text
-can change its mind about text that no path runs into: its rule holds all text back to the end, as does one
-that can always grow (`.*`). The policy's generation limit bounds how much is held.
-
-Matching stops after a time, so that a hostile text cannot burn the CPU with a careless expression. A rule that
-runs out of time fails the request: the text does not go out unredacted.
+What is certain? From each expression a second one is made, in which the end of the text stands in for anything
+that is still to come: it matches exactly where some path through the first runs into the end. Before the first
+such place nothing that may still come can change what the expression matches; from there on the text is held back.
+The policy's subset of expressions (policy/patterns.py) bounds both how much that is and how long matching takes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
 
-import regex
+from appliance.policy.patterns import bounds
 
-from appliance.service.problems import RequestError
-
-MATCH_SECONDS = 0.25
-
-# What may stand in an expression that is matched while the text still grows: groups, names, flags that change no
-# search order, look-behind. Not: look-ahead, verbose, end anchors, \K and \G, recursion, fuzzy and POSIX matching.
-_ANCHOR = regex.compile(r"(?<!\\)(?:\\\\)*(?:\$|\\[ZzKG])")
-_GROUP = regex.compile(r"\(\?(?!:|P?<[A-Za-z_]|<[=!]|P=|[aimsuw]+[:)])")
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: r"\d", op.CATEGORY_NOT_DIGIT: r"\D", op.CATEGORY_SPACE: r"\s", op.CATEGORY_NOT_SPACE: r"\S",
+    op.CATEGORY_WORD: r"\w", op.CATEGORY_NOT_WORD: r"\W",
+}
+_PLACES = {
+    op.AT_BEGINNING: "^", op.AT_BEGINNING_STRING: r"\A", op.AT_BOUNDARY: r"\b", op.AT_NON_BOUNDARY: r"\B",
+    op.AT_END: "$", op.AT_END_STRING: r"\Z",
+}
+_FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
 
 
 @dataclass(frozen=True)
 class Rule:
     """One expression of the policy and the literal text that stands in for its matches.
 
-    `undecided` finds where text that is still to come may matter; None when that may be anywhere.
+    `undecided` matches where text that is still to come may matter.
     """
 
     name: str
-    pattern: regex.Pattern[str]
-    undecided: regex.Pattern[str] | None
+    pattern: re.Pattern[str]
+    undecided: re.Pattern[str]
     replacement: str
 
     @classmethod
     def compile(cls, name: str, expression: str, replacement: str) -> Rule:
-        """A rule from the policy's text; `regex.error` when the expression is malformed."""
-        pattern = regex.compile(expression)
-        held = _ANCHOR.search(expression) or _GROUP.search(expression)
-        undecided = None if held else regex.compile(rf"(?:{expression})\Z(?s:.)")
-        return cls(name, pattern, undecided, replacement)
+        """A rule from the policy's text; `Refused` (policy.kinds) for an expression outside of the subset."""
+        bounds(expression)
+        tree = parser.parse(expression)
+        undecided = re.compile(_open_ended(tree) + r"\Z", tree.state.flags & ~re.UNICODE)
+        return cls(name, re.compile(expression), undecided, replacement)
 
 
 def redact(rules: Iterable[Rule], text: str) -> str:
     """The whole text with each rule applied in the order of the policy."""
     for rule in rules:
-        stage = _Stage(rule)
-        text = stage.feed(text) + stage.finish()
+        text = rule.pattern.sub(lambda _match, literal=rule.replacement: literal, text)  # type: ignore[misc]
     return text
 
 
@@ -81,7 +80,7 @@ class Redactor:
 
 
 class _Stage:
-    """One rule. Text before `_done` is settled; it stays as context for look-behind and word boundaries."""
+    """One rule. Text before `_done` is settled; it stays as context for word boundaries."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
@@ -100,34 +99,60 @@ class _Stage:
     def _advance(self, *, final: bool) -> str:
         """Settle as much as is certain: text up to a match, its replacement, and so on."""
         out: list[str] = []
-        position = self._done
-        while position <= len(self._text):
-            bound = len(self._text) if final else self._bound(position)
-            match = self._search(self._rule.pattern, position)
+        while True:
+            bound = len(self._text) if final else self._bound()
+            match = self._rule.pattern.search(self._text, self._done)
             if match is None or match.start() >= bound:
-                out.append(self._settle(bound))
-                break
-            if match.end() == match.start():  # empty: nothing to replace
-                position = match.end() + 1
-                continue
-            out += [self._settle(match.start()), self._rule.replacement]
-            self._done = position = match.end()
-        return "".join(out)
+                out.append(self._text[self._done:bound])
+                self._done = bound
+                return "".join(out)
+            out += [self._text[self._done:match.start()], self._rule.replacement]
+            self._done = match.end()
 
-    def _bound(self, position: int) -> int:
-        """Where text to come may begin to matter."""
-        if self._rule.undecided is None:
-            return self._done
-        match = self._search(self._rule.undecided, position, partial=True)
+    def _bound(self) -> int:
+        """Where text to come begins to matter; the end of the text at the latest."""
+        match = self._rule.undecided.search(self._text, self._done)
         return len(self._text) if match is None else match.start()
 
-    def _settle(self, end: int) -> str:
-        text, self._done = self._text[self._done:end], max(self._done, end)
-        return text
 
-    def _search(self, pattern: regex.Pattern[str], start: int, *, partial: bool = False,
-                ) -> regex.Match[str] | None:
-        try:
-            return pattern.search(self._text, pos=start, partial=partial, timeout=MATCH_SECONDS)
-        except TimeoutError:
-            raise RequestError("redaction_failed") from None
+def _open_ended(nodes: Iterable[Any]) -> str:
+    """An expression for the same paths, in which every step may also be the end of the text."""
+    return "".join(_node(code, value) for code, value in nodes)
+
+
+def _node(code: Any, value: Any) -> str:
+    if code in (op.MAX_REPEAT, op.MIN_REPEAT):
+        low, high, body = value
+        return f"(?:{_open_ended(body)}){{{low},{high}}}"
+    if code is op.SUBPATTERN:
+        _group, add, remove, body = value
+        on = "".join(letter for flag, letter in _FLAGS if add & flag)
+        off = "".join(letter for flag, letter in _FLAGS if remove & flag)
+        return f"(?{on}{'-' if off else ''}{off}:{_open_ended(body)})"
+    if code is op.BRANCH:
+        return "(?:" + "|".join(_open_ended(branch) for branch in value[1]) + ")"
+    if code is op.AT and value is op.AT_END:  # also true before a last line feed, unless more comes
+        return r"(?:$|(?=\n?\Z)\n?)"
+    return rf"(?:{_step(code, value)}|\Z)"
+
+
+def _step(code: Any, value: Any) -> str:
+    """The text of a node that takes one character or none."""
+    if code is op.AT:
+        return _PLACES[value]
+    if code is op.ANY:
+        return "."
+    if code is op.LITERAL:
+        return re.escape(chr(value))
+    if code is op.NOT_LITERAL:
+        return f"[^{re.escape(chr(value))}]"
+    return "[" + "".join(_member(kind, entry) for kind, entry in value) + "]"
+
+
+def _member(kind: Any, entry: Any) -> str:
+    """The text of one member of a set of characters."""
+    if kind is op.NEGATE:
+        return "^"
+    if kind is op.RANGE:
+        return f"{re.escape(chr(entry[0]))}-{re.escape(chr(entry[1]))}"
+    return _CATEGORIES[entry] if kind is op.CATEGORY else re.escape(chr(entry))

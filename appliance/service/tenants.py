@@ -1,10 +1,8 @@
-"""Who asks: an API key to a tenant, in constant time over all keys.
+"""Who asks: an API key to a tenant of the policy, in constant time over all keys.
 
 A key is never stored: the policy holds its SHA-256, and the presented key's SHA-256 is compared with every one of
 them without leaving early, so that neither the time nor the order tells how close a guess came. Keys are random
-(`appliance key new`: 32 bytes from the secure source), so a plain hash is enough: there is no weak key to guess.
-
-A policy without tenants serves one caller, `anonymous`, who may use every model.
+(`appliance key new`), so a plain hash is enough: there is no weak key to guess.
 """
 
 from __future__ import annotations
@@ -13,46 +11,57 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
+from appliance.policy.schema import Tenant
 from appliance.service.problems import RequestError
 
 MAX_KEY_BYTES = 512
 
+Right = Literal["ask", "watch"]  # ask models; read metrics
+RIGHTS: dict[str, frozenset[Right]] = {
+    "user": frozenset({"ask"}), "auditor": frozenset({"watch"}), "admin": frozenset({"ask", "watch"}),
+}
+
 
 @dataclass(frozen=True)
-class Tenant:
-    """A name from the policy, its role there, and what it may use."""
+class Caller:
+    """A tenant, by one of its keys; limits are counted for each key."""
 
-    name: str
-    role: str
-    models: frozenset[str]
-    key_digests: tuple[bytes, ...] = field(repr=False)  # SHA-256, 32 bytes each
+    tenant: Tenant
+    key_digest: bytes = field(repr=False)  # SHA-256, 32 bytes
+
+    @property
+    def name(self) -> str:
+        """The tenant's name in the policy."""
+        return self.tenant.name
+
+    def require(self, right: Right) -> None:
+        """Refuse a caller whose role does not have a right."""
+        if right not in RIGHTS[self.tenant.role]:
+            raise RequestError("permission_denied")
+
+    def may_ask(self, model: str) -> bool:
+        """Whether the policy allows this tenant a model."""
+        return model in self.tenant.models
 
 
 class Tenants:
-    """All tenants of a policy; none means that the service asks for no key."""
+    """All tenants of a policy. Without any, no key is valid."""
 
-    def __init__(self, tenants: Iterable[Tenant], *, models: frozenset[str]) -> None:
-        self._tenants = tuple(tenants)
-        self._anonymous = Tenant("anonymous", "user", models, ())
+    def __init__(self, tenants: Iterable[Tenant]) -> None:
+        self._known = tuple(
+            (bytes.fromhex(digest), tenant) for tenant in tenants for digest in tenant.api_key_sha256)
 
-    @property
-    def open(self) -> bool:
-        """Whether the service asks for no key."""
-        return not self._tenants
-
-    def authenticate(self, authorization: str | None) -> Tenant:
-        """The tenant whose key an `Authorization: Bearer KEY` header presents; RequestError if there is none."""
-        if self.open:
-            return self._anonymous
+    def authenticate(self, authorization: str | None) -> Caller:
+        """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if there is none."""
         scheme, _, key = (authorization or "").partition(" ")
-        presented = key.strip().encode("utf-8", "surrogateescape")
+        presented = key.strip().encode("latin-1", "replace")  # as it came in the header
         digest = hashlib.sha256(presented[:MAX_KEY_BYTES]).digest()
-        found: Tenant | None = None
-        for tenant in self._tenants:
-            for known in tenant.key_digests:
-                if hmac.compare_digest(known, digest):
-                    found = tenant
+        found: Caller | None = None
+        for known, tenant in self._known:
+            if hmac.compare_digest(known, digest):
+                found = Caller(tenant, known)
         if found is None or scheme.lower() != "bearer" or len(presented) > MAX_KEY_BYTES:
             raise RequestError("invalid_api_key")
         return found

@@ -5,7 +5,8 @@ happens to a parameter that OpenAI defines and this service does not act on:
 
 * `NEUTRAL`: refused by name, unless it is null or says what would happen anyway (`n = 1`, `tools = []`);
 * `DROPPED`: accepted so that existing clients work, and discarded before anything reads it;
-* everything else that no request type declares is refused: a parameter is never silently without effect.
+* everything else that no request type declares is refused: a parameter is never silently without effect, unless
+  the policy's redaction says that its field is dropped.
 
 Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions, with the
 names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`.
@@ -14,6 +15,7 @@ names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -49,9 +51,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 
-Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+# Bounds on sampling are the policy's; here a number is only a number.
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
 
 
@@ -90,14 +91,14 @@ class SamplingRequest(_Wire):
     """The parameters that chat and text completions share; None means that the policy's default applies."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
-    temperature: Temperature | None = None
-    top_p: Share | None = None
+    temperature: Finite | None = None
+    top_p: Finite | None = None
     top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
-    min_p: Share | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repeat_penalty: Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASED_TOKENS)] | None = None
+    min_p: Finite | None = None
+    presence_penalty: Finite | None = None
+    frequency_penalty: Finite | None = None
+    repeat_penalty: Finite | None = None
+    logit_bias: Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     max_tokens: Count | None = None
@@ -200,12 +201,16 @@ class CompletionRequest(SamplingRequest):
 R = TypeVar("R", bound=SamplingRequest)
 
 
-def parse(body: bytes, kind: type[R]) -> R:
+def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
     """Read a request body strictly; raises RequestError with the path of the first parameter at fault.
 
-    Duplicate keys, NaN and infinities are refused: two readers of one body must not disagree about it.
+    `drop` names fields (`metadata.user_id`; a list on the way stands for each of its items) that the policy
+    removes before anything else looks at them. Duplicate keys, NaN and infinities are refused: two readers of one
+    body must not disagree about it.
     """
     document = _document(body)
+    for path in drop:
+        _remove(document, path.split("."))
     for name in [name for name in document if name in NEUTRAL]:
         value = document.pop(name)
         neutral = value is None or any(type(value) is type(same) and value == same for same in NEUTRAL[name])
@@ -229,6 +234,16 @@ def _document(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RequestError("malformed_json", "the body is not a JSON object")
     return document
+
+
+def _remove(value: Any, path: list[str]) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _remove(item, path)
+    elif isinstance(value, dict) and len(path) == 1:
+        value.pop(path[0], None)
+    elif isinstance(value, dict):
+        _remove(value.get(path[0]), path[1:])
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""One request and what may be said about it: the record that the audit log and the metrics are filled from.
+
+Nothing here holds content. Handlers write down facts as they learn them; the guard reports them once at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from litestar.types import Scope
+
+from appliance.audit.log import new_request_id
+from appliance.service.privacy import Pacer, Timing
+from appliance.service.tenants import Caller
+
+INFERENCE = ("/v1/chat/completions", "/v1/completions")
+FIXED = frozenset({"/health", "/metrics", "/v1/attestation", "/v1/models", *INFERENCE})
+ONE_MODEL = "/v1/models/{model}"
+
+
+def endpoint(path: str) -> str:
+    """The route that a path belongs to, from a closed set: `other` for what is no route of ours."""
+    if path in FIXED:
+        return path
+    head, _, name = path.rpartition("/")
+    return ONE_MODEL if head == "/v1/models" and name else "other"
+
+
+@dataclass
+class Exchange:
+    """A request under way. Times are of the monotonic clock."""
+
+    endpoint: str
+    timing: Timing
+    request_id: str = field(default_factory=new_request_id)
+    arrived: float = field(default_factory=time.monotonic)
+    pacer: Pacer = field(init=False)
+    caller: Caller | None = None
+    model: str | None = None
+    streamed: bool | None = None
+    prompt_tokens: int | None = None  # rounded, as the caller sees them
+    completion_tokens: int | None = None
+    finish: str | None = None
+    first_token: float | None = None  # seconds from arrival
+    status: int = 0
+    code: str | None = None  # set: the request was refused, and why
+    headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
+    closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
+
+    def __post_init__(self) -> None:
+        self.pacer = Pacer(self.timing, self.arrived)
+
+    @property
+    def paced(self) -> bool:
+        """Whether the answer's end is held to the grid as a whole."""
+        return self.endpoint in INFERENCE and not self.streamed
+
+    def close(self) -> None:
+        """Run what must end with the request, last registered first; a second call does nothing."""
+        while self.closing:
+            self.closing.pop()()
+
+    @classmethod
+    def of(cls, scope: Scope) -> Exchange:
+        """The exchange of a request."""
+        found: Any = scope["state"]["exchange"]
+        if not isinstance(found, cls):
+            raise TypeError("a request without an exchange")
+        return found

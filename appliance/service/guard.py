@@ -1,0 +1,148 @@
+"""The outermost layer of the service: every request passes here once on its way in and once on its way out.
+
+It gives each request an id of ours, puts the same few headers on every answer, holds answers back to the timing
+grid, turns whatever escapes into an answer without content, stops the generation of a request that is over, and
+writes the one audit line and the metrics of each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from appliance.errors import AuditError
+from appliance.service.exchange import Exchange, endpoint
+from appliance.service.privacy import bucket_us
+from appliance.service.problems import RequestError
+
+if TYPE_CHECKING:
+    from appliance.service.context import Service
+
+WRITE_SECONDS = 30.0  # a client that takes no byte for so long is gone
+
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "server": "appliance",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Guard:
+    """An ASGI application around the Litestar application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; exceptions never leave, but for cancellation."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(endpoint(scope["path"]), self._service.timing)
+        scope.setdefault("state", {})["exchange"] = exchange  # type: ignore[typeddict-item]
+        reply = Reply(exchange, send)
+        self._service.metrics.in_flight.inc()
+        try:
+            self._service.require_audit()
+            await self._app(scope, receive, reply)
+        except Exception as error:  # noqa: BLE001: the last place where it can become an answer
+            await self._rescue(exchange, reply, error)
+        finally:
+            self._service.metrics.in_flight.dec()
+            self._finish(exchange)
+
+    def refuse_malformed(self, code: str) -> None:
+        """Record bytes that were no HTTP request; the protocol has answered them."""
+        exchange = Exchange("other", self._service.timing)
+        exchange.status, exchange.code = RequestError(code).status, code
+        self._finish(exchange)
+
+    async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
+        """Answer for an exception that no handler took; a broken stream is just closed."""
+        refused = self._service.refuse(exchange, error)
+        if not reply.started:
+            try:
+                await reply.problem(refused)
+            except (OSError, TimeoutError):
+                exchange.code = "client_closed_request"
+
+    def _finish(self, exchange: Exchange) -> None:
+        """Stop what still runs for the request, then report it."""
+        seconds = time.monotonic() - exchange.arrived
+        exchange.close()
+        self._service.metrics.record(exchange, seconds)
+        try:
+            report(self._service, exchange, seconds)
+        except AuditError:
+            self._service.unaudited = True
+
+
+class Reply:
+    """The way out. The head of an answer waits for its first body bytes, so that both leave together."""
+
+    def __init__(self, exchange: Exchange, send: Send) -> None:
+        self._exchange = exchange
+        self._send = send
+        self._head: Message | None = None
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send one ASGI message, in time."""
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        if self._head is not None:
+            head, self._head = self._head, None
+            if self._exchange.paced:
+                await self._exchange.pacer.hold_end()
+            self._exchange.status = head["status"]  # type: ignore[typeddict-item]
+            head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
+            self.started = True
+            await self._write(head)
+        await self._write(message)
+
+    async def problem(self, error: RequestError) -> None:
+        """Send a refusal as the whole answer."""
+        body = error.body()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        self._head = None
+        await self({"type": "http.response.start", "status": error.status, "headers": headers})
+        await self({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _write(self, message: Message) -> None:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await self._send(message)
+
+    def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
+        ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
+        kept: list[tuple[bytes, bytes]] = list(head["headers"])  # type: ignore[typeddict-item]
+        return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
+
+
+def report(service: Service, exchange: Exchange, seconds: float) -> None:
+    """The audit line of one request. Durations are rounded up to the grid that hid them."""
+    timing = exchange.timing
+    facts = {
+        "request": exchange.request_id, "endpoint": exchange.endpoint, "status": exchange.status or 499,
+        "tenant": exchange.caller.name if exchange.caller else None, "model": exchange.model,
+        "duration_us": bucket_us(seconds, timing.total),
+    }
+    if exchange.code is not None:
+        service.refused += 1
+        service.audit.write("request.refused", code=exchange.code, **facts)
+        return
+    first = None if exchange.first_token is None else bucket_us(exchange.first_token, timing.first_token)
+    service.audit.write(
+        "request.done", streamed=exchange.streamed, prompt_tokens=exchange.prompt_tokens,
+        completion_tokens=exchange.completion_tokens, finish=exchange.finish, first_token_us=first, **facts)
+    service.answered += 1
+
+

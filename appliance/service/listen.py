@@ -1,0 +1,86 @@
+"""Listening sockets from the policy: TCP and Unix. The others (TLS, RA-TLS, vsock) are refused at boot until they
+are enforced; this module refuses them again."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.errors import BootError
+
+BACKLOG = 256
+
+
+@dataclass
+class Listening:
+    """A bound socket and how clients reach it."""
+
+    name: str
+    kind: str
+    socket: socket.socket
+    url: str
+    path: Path | None = None
+
+    def close(self) -> None:
+        """Close the socket and remove a Unix socket's file."""
+        self.socket.close()
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+
+
+def listen_tcp(name: str, address: str, port: int) -> Listening:
+    """A TCP socket on an address of this machine; port 0 takes a free one. BootError if it is taken."""
+    ip = ipaddress.ip_address(address)
+    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if ip.version == 6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((address, port))
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise BootError(f'listener "{name}": cannot listen on {address} port {port}: {error.strerror}',
+                        hint="choose another port, or stop what uses this one") from None
+    bound = made.getsockname()[1]
+    host = f"[{address}]" if ip.version == 6 else address
+    return Listening(name, "tcp", made, f"http://{host}:{bound}")
+
+
+def listen_unix(name: str, path: Path) -> Listening:
+    """A Unix socket that only the appliance's own user may connect to; replaces a dead socket of its own."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        _remove_dead(path)
+        made.bind(str(path))
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise BootError(f'listener "{name}": cannot listen on {path}: {error.strerror}',
+                        hint="its folder must exist and be writable; remove the file if nothing listens there") from None
+    finally:
+        os.umask(before)
+    return Listening(name, "unix", made, f"unix:{path}", path)
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove a socket file of ours on which nobody listens."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()

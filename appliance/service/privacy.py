@@ -1,0 +1,92 @@
+"""What an onlooker learns from time and counts: as little as the policy's grids let through.
+
+Promised, with `timing_padding` (times from the arrival of the request's head, plus the jitter, on each):
+
+* the first byte of a streamed answer leaves on a multiple of `first_token`;
+* from then on exactly one event leaves at each multiple of `first_token`, whether or not there is new text, until
+  the answer ends: the gaps and the number of events tell nothing about single tokens;
+* the last byte of a streamed answer, and every byte of another answer or refusal, leave on a multiple of `total`.
+
+Left: the multiple itself (how long, to the grid), and the size of each event and answer. docs/concepts/privacy.md
+says what that means. The grid needs a free CPU: on an overloaded machine an event can leave late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_JITTER_STEPS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Grids in seconds; 0: not padded."""
+
+    first_token: float = 0.0
+    total: float = 0.0
+    jitter: float = 0.0
+
+    @property
+    def padded(self) -> bool:
+        """Whether events of a stream leave on a grid."""
+        return self.first_token > 0
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The next multiple that is not below `count`."""
+    return -(-count // multiple) * multiple
+
+
+def bucket_us(seconds: float, grid: float) -> int:
+    """A duration for the log in microseconds, up to the grid that it was padded to."""
+    if grid > 0:
+        seconds = math.ceil(seconds / grid) * grid
+    return max(0, round(seconds * 1e6))
+
+
+class Pacer:
+    """Holds one answer's bytes back to the grid."""
+
+    def __init__(self, timing: Timing, arrived: float, *, clock: Callable[[], float] = time.monotonic,
+                 sleep: Callable[[float], object] = asyncio.sleep) -> None:
+        self.timing = timing
+        self._arrived = arrived
+        self._clock = clock
+        self._sleep = sleep
+        self._tick = 0  # the last multiple of the first-token grid that was used
+
+    def next_tick(self) -> float:
+        """The time (of the clock) at which the next event of a stream leaves; each call takes one multiple."""
+        grid = self.timing.first_token
+        now = self._clock()
+        if grid <= 0:
+            return now
+        self._tick = max(self._tick + 1, math.ceil((now - self._arrived) / grid))
+        return self._arrived + self._tick * grid + self._jitter()
+
+    def end(self) -> float:
+        """The time at which the answer's last byte leaves."""
+        grid = self.timing.total
+        now = self._clock()
+        if grid <= 0:
+            return now
+        due = self._arrived + math.ceil((now - self._arrived) / grid) * grid + self._jitter()
+        return max(due, now)
+
+    async def until(self, due: float) -> None:
+        """Sleep until a time of the clock."""
+        delay = due - self._clock()
+        if delay > 0:
+            await self._sleep(delay)  # type: ignore[misc]
+
+    async def hold_end(self) -> None:
+        """Sleep until the answer may end."""
+        await self.until(self.end())
+
+    def _jitter(self) -> float:
+        return self.timing.jitter * secrets.randbelow(_JITTER_STEPS) / _JITTER_STEPS

@@ -1,0 +1,86 @@
+"""uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods, plain-text errors.
+
+A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike;
+uvicorn alone would wait for ever. Bytes that are not HTTP are answered in OpenAI's shape and reported by code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from appliance.service.problems import RequestError
+
+HEAD_SECONDS = 10.0
+HEAD_BYTES = 16 * 1024
+MAX_CONNECTIONS = 1024
+
+
+class Protocol(H11Protocol):
+    """One client connection."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, or drop it at once when there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer with the connection."""
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser; a head that has begun must end in time."""
+        super().data_received(data)
+        self._watch_head()
+
+    def on_response_complete(self) -> None:
+        """Go on to the connection's next request, of which a part may be here already."""
+        super().on_response_complete()
+        self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP, in OpenAI's shape, and close."""
+        hint = getattr(sys.exception(), "error_status_hint", 400)
+        error = RequestError("headers_too_large" if hint == 431 else "malformed_request")
+        guard: Any = self.app
+        guard.refuse_malformed(error.code)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = error.body()
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
+                       (b"connection", b"close")]
+            head = h11.Response(status_code=error.status, headers=headers, reason=b"")
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None:  # an answer under way can no longer be sent
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    def _watch_head(self) -> None:
+        """Time a head while the parser waits for one and holds a part of it."""
+        waiting = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        if waiting and self._head_timer is None:
+            self._arm()
+        elif not waiting:
+            self._disarm()
+
+    def _arm(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()
