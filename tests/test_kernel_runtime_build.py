@@ -224,6 +224,14 @@ def test_list_command(capsys):
     assert "lockstep_run" in capsys.readouterr().out
 
 
+def test_build_command_leaves_a_fitting_library_alone(copy, capsys):
+    """With --if-stale nothing is compiled while the library fits."""
+    before = copy.stat().st_mtime_ns
+    assert 0 == main(["kernels", "build", "--if-stale", "-o", str(copy.parent), "--json"])
+    assert before == copy.stat().st_mtime_ns
+    assert "" == capsys.readouterr().out
+
+
 def test_build_command_refuses_an_unknown_target(capsys):
     """An unknown target is an error that lists the known ones."""
     assert 2 == main(["kernels", "build", "--target", "mmx"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.engine.kernels import ahead, table, targets
+from appliance.errors import EngineError
 from appliance.imaging import kernels as build
 
 
@@ -22,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("-o", "--output", type=Path, default=ahead.PREBUILT, metavar="DIR",
                       help="folder for library and manifest (default: where the engine looks)")
     make.add_argument("--jobs", type=int, metavar="N", help="compiling processes (default: one for each CPU)")
+    make.add_argument("--if-stale", action="store_true",
+                      help="do nothing when the folder holds libraries of the sources and compilers at hand")
     make.add_argument("--json", action="store_true", help="print what was built as JSON")
     show = actions.add_parser("list", help="list the kernels, and where this process would take them from")
     show.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -40,6 +43,8 @@ def _chosen(name: str) -> tuple[targets.Target, ...]:
 
 def _build(args: argparse.Namespace) -> int:
     for target in _chosen(args.target):
+        if args.if_stale and _fits(target, args.output):
+            continue
         start = time.monotonic()
         with tqdm(desc=f"kernels for {target.name}", unit="kernel", disable=None) as bar:
             def progress(done: int, total: int, name: str, bar: tqdm[None] = bar) -> None:
@@ -55,6 +60,14 @@ def _build(args: argparse.Namespace) -> int:
         else:
             print(f"{built.library}: {built.kernels} kernels, {built.nbytes / 1e6:.2f} MB, {seconds} s")
     return 0
+
+
+def _fits(target: targets.Target, folder: Path) -> bool:
+    try:
+        ahead.open_library(ahead.default_path(target, folder), target)
+    except EngineError:
+        return False
+    return True
 
 
 def _list(args: argparse.Namespace) -> int:
