@@ -105,8 +105,9 @@ def harden(*, tolerant: bool, environment: MutableMapping[str, str] | None = Non
     if found and not tolerant:
         raise BootError(f"hardening: the environment sets {found}", code="hardening-environment",
                         hint="start the appliance without them: they load code or leak keys")
-    measures.append(Measure("clean-environment", "tolerated" if found else "done", f"was set: {found}" if found else ""))
-    return tuple(measures)
+    clean = Measure("clean-environment", "tolerated", f"was set: {found}") if found else Measure(
+        "clean-environment", "done")
+    return (*measures, clean)
 
 
 def refuse_new_code(*, prebuilt: bool, tolerant: bool) -> Measure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +19,24 @@ class Step:
     verdict: Verdict
     duration_us: int
     detail: str = ""
+
+
+@dataclass
+class Note:
+    """What a step says about itself while it runs."""
+
+    verdict: Verdict = "passed"
+    detail: str = ""
+
+    def skip(self, why: str) -> None:
+        """There was nothing to do."""
+        self.verdict, self.detail = "skipped", why
+
+    def tolerate(self, what: Iterable[str]) -> None:
+        """Some measures did not hold, on a platform where that is tolerated."""
+        names = ", ".join(what)
+        if names:
+            self.verdict, self.detail = "tolerated", f"not in force: {names}"
 
 
 @dataclass

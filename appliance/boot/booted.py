@@ -1,0 +1,48 @@
+"""What a finished boot hands to the service: everything checked, loaded and bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from appliance.attestation.attestor import Attestor
+from appliance.attestation.evidence import Evidence
+from appliance.audit.log import AuditLog
+from appliance.audit.stdlib import Silence
+from appliance.boot.checks import Operator
+from appliance.boot.hardening import Measure
+from appliance.boot.models import RunningModel
+from appliance.boot.report import BootReport
+from appliance.boot.selftest import SelfTest
+from appliance.policy.schema import Policy
+
+
+@dataclass
+class Booted:
+    """The running appliance, below its service. Close it once, when the service has ended."""
+
+    policy: Policy
+    policy_digest: bytes            # 48 bytes, SHA-384 of the canonical policy
+    operator: Operator
+    models: Mapping[str, RunningModel]  # by the policy's name
+    attestor: Attestor
+    audit: AuditLog
+    silence: Silence                # counts of silenced log records; handler for the event loop's exceptions
+    self_test: SelfTest
+    measures: tuple[Measure, ...]   # hardening
+    report: BootReport
+    _ready: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def attest(self, nonce: bytes | str) -> Evidence:
+        """Evidence for a client's nonce, raw or as text. Raises MalformedEvidenceError on a bad nonce."""
+        return self.attestor.attest(nonce)
+
+    def ready(self) -> None:
+        """To be called by the service once its listeners are open: ends the last step of the boot."""
+        self._ready()
+
+    def close(self) -> None:
+        """Drop the models and close the audit log."""
+        for model in self.models.values():
+            model.close()
+        self.audit.close()

@@ -1,0 +1,115 @@
+"""Whether this machine and this version can keep what the policy promises; asked before anything else is done.
+
+All findings are collected and told together. Nothing in a policy is ever silently ignored: a field that this version
+does not enforce stops the boot by its name.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.boot import machine
+from appliance.errors import BootError
+from appliance.policy.schema import Policy
+
+# A resident model takes its file's size, and this much more while it is read and repacked.
+LOADING_FACTOR = 1.3
+# What the process takes beside models: interpreter, libraries, buffers of requests.
+BASE_BYTES = 200 << 20
+AVAILABLE = ("simulated",)  # platforms whose evidence this version can make
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What the operator chose at boot. Each choice must be granted by the policy's `service.operator_may_set`."""
+
+    listen_address: str | None = None
+    listen_port: int | None = None
+    log_sink: Path | None = None
+
+
+def _mebibytes(size: float) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def platform(policy: Policy) -> Iterator[str]:
+    """The policy's platforms must be ones that can be attested here."""
+    missing = [name for name in policy.tee.platforms if name not in AVAILABLE]
+    if missing:
+        yield (f"tee.platforms: {', '.join(missing)} cannot be attested by this version; "
+               f"expected {', '.join(AVAILABLE)}")
+
+
+def operator_choices(policy: Policy, operator: Operator) -> Iterator[str]:
+    """A choice that the policy does not grant is refused."""
+    for name in ("listen_address", "listen_port", "log_sink"):
+        if getattr(operator, name) is not None and name not in policy.service.operator_may_set:
+            yield f"{name}: the policy does not let the operator set it; expected it in service.operator_may_set"
+
+
+def tenants(policy: Policy) -> Iterator[str]:
+    """A copy of a policy without its tenants verifies, but never boots."""
+    if policy.tenants.commitment is not None:
+        yield "tenants: this copy of the policy leaves the tenants out; expected the policy itself"
+
+
+def model_files(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
+    """Every model's file must be there and be a plain file. What is in it, the pins decide later."""
+    for name, path in files.items():
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            yield f"model {name}: {path}: {error.strerror}"
+            continue
+        if not stat.S_ISREG(mode):
+            yield f"model {name}: {path} is not a regular file"
+
+
+def memory(policy: Policy, files: dict[str, Path], total: int | None, available: int | None) -> Iterator[str]:
+    """The budget must exist on this machine, and the models must fit into it."""
+    budget = policy.tee.memory_budget_bytes
+    if budget is not None and total is not None and budget > total:
+        yield f"tee.memory_budget: {_mebibytes(budget)}, but the machine has {_mebibytes(total)}"
+    sizes = [path.stat().st_size for path in files.values() if path.is_file()]
+    # One model at a time is being read; the others are at rest.
+    needed = BASE_BYTES + sum(sizes) + (LOADING_FACTOR - 1) * max(sizes, default=0)
+    room = min((size for size in (budget, available) if size is not None), default=None)
+    if room is not None and needed > room:
+        yield f"memory: the models need about {_mebibytes(needed)}, there are {_mebibytes(room)}"
+
+
+def private_files(policy: Policy) -> Iterator[str]:
+    """A private key that others on the machine can read is refused."""
+    for listener in policy.service.listeners:
+        if listener.private_key is None:
+            continue
+        path = Path(listener.private_key)
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            yield f"listener {listener.name}: private key {path}: {error.strerror}"
+            continue
+        if mode & 0o077:
+            yield f"listener {listener.name}: private key {path} has mode {stat.S_IMODE(mode):04o}, expected 0600"
+
+
+def find_models(policy: Policy, folders: list[Path]) -> dict[str, Path]:
+    """The file of each model: the first of the folders that has it (the policy's own comes first)."""
+    found = {}
+    for model in policy.models:
+        candidates = [folder / model.file for folder in folders]
+        found[model.name] = next((path for path in candidates if path.exists()), candidates[0])
+    return found
+
+
+def check(policy: Policy, operator: Operator, files: dict[str, Path]) -> None:
+    """Run every check. Raises BootError with all findings."""
+    findings = [
+        *platform(policy), *operator_choices(policy, operator), *tenants(policy), *model_files(policy, files),
+        *memory(policy, files, machine.total_memory(), machine.available_memory()), *private_files(policy)]
+    if findings:
+        raise BootError("; ".join(findings), code="policy-not-met-here",
+                        hint="change the policy, or boot on a machine that meets it")

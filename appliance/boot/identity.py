@@ -1,0 +1,50 @@
+"""What runs here, in its own words, and which names the audit log may use."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+from collections.abc import Iterator
+from importlib.resources.abc import Traversable
+
+from appliance import __version__
+from appliance.attestation.binding import Build
+from appliance.audit.log import AuditLog
+from appliance.engine.kernels import ahead
+from appliance.engine.kernels.table import KernelTable
+from appliance.policy.canonical import canonical_bytes
+from appliance.policy.schema import Policy
+
+_LEFT_OUT = ("__pycache__",)
+_SUFFIXES = (".py", ".json", ".lark")
+
+
+def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    """Every source and data file below `folder`, as (path, bytes)."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and entry.name not in _LEFT_OUT:
+            yield from _files(entry, f"{prefix}{entry.name}/")
+        elif entry.is_file() and entry.name.endswith(_SUFFIXES):
+            yield prefix + entry.name, entry.read_bytes()
+
+
+def code_digest() -> bytes:
+    """SHA-384 over the canonical map from each of the package's files to its SHA-256: 48 bytes."""
+    root = importlib.resources.files("appliance")
+    digests = {path: hashlib.sha256(data).hexdigest() for path, data in _files(root)}
+    return hashlib.sha384(canonical_bytes(digests)).digest()
+
+
+def build(table: KernelTable) -> Build:
+    """The build's identity: version, its files, and the kernel library that is in use, if one is."""
+    library = None
+    if table.origin == "ahead":
+        library = hashlib.sha384(ahead.default_path(table.target).read_bytes()).hexdigest()
+    return Build(version=__version__, code_sha384=code_digest().hex(), kernels_sha384=library)
+
+
+def name_things(audit: AuditLog, policy: Policy) -> None:
+    """Tell the audit log the policy's names: from here on they can be written, and no other."""
+    audit.words.models.admit(model.name for model in policy.models)
+    audit.words.tenants.admit(tenant.name for tenant in policy.tenants.tenants)
+    audit.words.listeners.admit(listener.name for listener in policy.service.listeners)

@@ -1,0 +1,89 @@
+"""Loading the policy's models: unlock, verify the pin, and make an engine of each.
+
+The disk is hostile: each file is read once, and what is hashed against the pin is what is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.attestation.binding import LoadedModel
+from appliance.engine.engine import Engine
+from appliance.engine.template import ChatTemplate
+from appliance.engine.tokenizer import Tokenizer
+from appliance.engine.tokenizer import load as load_tokenizer
+from appliance.errors import BootError, ModelError
+from appliance.models import inspection
+from appliance.models.resident import ResidentSource, open_resident
+from appliance.policy.schema import Limits, Model
+
+
+@dataclass(frozen=True)
+class RunningModel:
+    """One model, ready to answer."""
+
+    policy: Model
+    source: ResidentSource
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    engine: Engine
+    context_length: int  # tokens a request may take, prompt and answer together
+
+    @property
+    def name(self) -> str:
+        """Its name in the policy and in requests."""
+        return self.policy.name
+
+    def bound(self) -> LoadedModel:
+        """What attestation says about it: digests of what was read, not of what was asked for."""
+        return LoadedModel(name=self.name, sha256=self.source.sha256.hex())
+
+    def close(self) -> None:
+        """Stop the engine, then give the weights back."""
+        self.engine.close()
+        self.source.close()
+
+
+def formats_named_by(paths: list[Path]) -> frozenset[str]:
+    """Block formats that the files' headers name. Nothing is believed yet: what was loaded is compared later."""
+    names: set[str] = set()
+    for path in paths:
+        try:
+            names.update(use.name for use in inspection.inspect(path).formats)
+        except ModelError:
+            continue  # the models step reports it, with the pin
+    return frozenset(names)
+
+
+def _context_length(model: Model, limits: Limits, own: int | None) -> int:
+    """The shortest of: the model's own context, the policy's bound, the longest request that limits allow."""
+    lengths = [model.context_length, limits.prompt_tokens + limits.generation_tokens]
+    return min([*lengths, own] if own else lengths)
+
+
+def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
+         progress: Callable[[int, int], None]) -> RunningModel:
+    """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all.
+
+    Raises ModelError, EngineError or BootError; nothing stays loaded then.
+    """
+    source = open_resident(path, bytes.fromhex(model.sha256), progress)
+    try:
+        used = {info.format.name for info in source.tensors.values()}
+        if tested is not None and not used <= tested:
+            raise BootError(
+                f"model {model.name}: uses {', '.join(sorted(used - tested))}, which the self-test did not cover",
+                code="self-test-incomplete", hint="the file changed between the self-test and loading")
+        tokenizer = load_tokenizer(source.metadata)
+        template = ChatTemplate.from_metadata(
+            source.metadata, override=model.chat_template, fallback=model.chat_template_fallback)
+        architecture = source.metadata.get("general.architecture")
+        own = source.metadata.get(f"{architecture}.context_length")
+        length = _context_length(model, limits, own if isinstance(own, int) else None)
+        engine = Engine.open(source, context_length=length, slots=1, kv_cache=model.kv_cache)
+        return RunningModel(model, source, tokenizer, template, engine, length)
+    except BaseException:
+        source.close()
+        raise

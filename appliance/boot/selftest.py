@@ -1,0 +1,108 @@
+"""The self-test: known answers for every kernel, for the cryptography, and health of the random source.
+
+Nothing is trusted to compute before it has been seen to compute right. The digest over all results is bound in the
+attestation, so a client can tell which tests the appliance that answers has passed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.boot import crypto_answers, entropy, kernel_answers
+from appliance.engine.kernels.table import KernelTable
+from appliance.errors import BootError
+from appliance.policy.canonical import canonical_bytes
+
+FORMAT = "appliance/self-test/v1"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test. `expected` and `found` are SHA-256 of the answers (hex), or words for tests without bytes."""
+
+    name: str
+    expected: str
+    found: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the answer was the expected one."""
+        return hmac.compare_digest(self.expected, self.found)
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """All results of one run. `formats`: the block formats whose kernels were tested; None is all of them."""
+
+    results: tuple[Result, ...]
+    target: str
+    origin: str
+    formats: frozenset[str] | None
+    random_source: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether every test passed."""
+        return all(result.passed for result in self.results)
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The tests that failed."""
+        return tuple(result for result in self.results if not result.passed)
+
+    def as_json(self) -> dict[str, Any]:
+        """What the digest is over, and what `/health` shows in part."""
+        return {
+            "type": FORMAT, "target": self.target, "origin": self.origin, "random_source": self.random_source,
+            "formats": None if self.formats is None else sorted(self.formats),
+            "results": [{"name": result.name, "expected": result.expected, "found": result.found}
+                        for result in self.results]}
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-384 over the canonical results: 48 bytes."""
+        return hashlib.sha384(canonical_bytes(self.as_json())).digest()
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def crypto_results(answers: Iterable[crypto_answers.Answer]) -> Iterator[Result]:
+    """Results of the cryptography's known answers."""
+    for name, expected, found in answers:
+        yield Result(name, _hashed(expected), _hashed(found))
+
+
+def random_results(draw: Callable[[], bytes] = entropy.draw) -> Iterator[Result]:
+    """Result of the random source's health tests."""
+    yield Result("random", "healthy", "; ".join(entropy.problems(draw(), draw())) or "healthy")
+
+
+def run(table: KernelTable, *, formats: frozenset[str] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None) -> SelfTest:
+    """Run every test. `formats` limits the kernels to those that these block formats need (for kernels that are
+    compiled when first called); None tests every kernel of the table. Never raises for a wrong answer."""
+    results = [*crypto_results(crypto_answers.answers()), *random_results()]
+    names = kernel_answers.selected(table, formats)
+    for done, name in enumerate(names):
+        progress(done, len(names))
+        results.append(Result(name, *kernel_answers.answer(table, name)))
+    progress(len(names), len(names))
+    return SelfTest(tuple(results), table.target.name, table.origin, formats, entropy.cpu_source())
+
+
+def require(tested: SelfTest) -> str:
+    """A line about the tests that passed. Raises BootError naming what failed, expected and found."""
+    if tested.failures:
+        first = tested.failures[0]
+        more = f" and {len(tested.failures) - 1} more" if len(tested.failures) > 1 else ""
+        raise BootError(
+            f"{first.name}: expected {first.expected}, found {first.found}{more}", code="self-test-failed",
+            hint="this CPU or this build computes wrong; do not use it")
+    kernels = "all kernels" if tested.formats is None else f"kernels for {', '.join(sorted(tested.formats)) or 'none'}"
+    return f"{len(tested.results)} answers, {kernels} ({tested.origin}, {tested.target}), {tested.digest.hex()}"
