@@ -1,0 +1,38 @@
+"""Tokens to text, one by one: what has to wait for the rest of a character waits."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Protocol
+
+
+class Pieces(Protocol):
+    """What a stream asks of a tokenizer."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token."""
+        ...
+
+    def is_special(self, token: int) -> bool:
+        """Whether the token is a control token."""
+        ...
+
+
+class TextStream:
+    """Turns generated tokens into text as they come. Bytes that are no UTF-8 become U+FFFD, one for each maximal
+    part of a character, as `bytes.decode(errors="replace")` has it; control tokens have no text."""
+
+    def __init__(self, tokenizer: Pieces, *, skip_special: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        """The text that is complete with this token; empty while a character is not."""
+        if self._skip_special and self._tokenizer.is_special(token):
+            return ""
+        return self._decoder.decode(self._tokenizer.piece(token))
+
+    def finish(self) -> str:
+        """The rest: a replacement character if a character is incomplete. The stream is as new then."""
+        return self._decoder.decode(b"", final=True)

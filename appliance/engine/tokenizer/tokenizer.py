@@ -1,0 +1,243 @@
+"""Encode and decode: the two kinds of tokenizer behind one interface."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from appliance.engine.tokenizer.cleanup import clean_spaces
+from appliance.engine.tokenizer.merging import merge
+from appliance.engine.tokenizer.partition import TEXT, Partitioner, Span
+from appliance.engine.tokenizer.splitting import Splitter
+from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, read, strings
+from appliance.errors import TokenizerError
+
+MAX_MERGES = 1 << 22
+SPACE_MARK = "\u2581"  # stands for a space within tokens
+
+Ids = tuple[int, ...]
+
+_MARKED_WORD = re.compile(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+").findall
+
+
+def _byte_letters() -> list[str]:
+    """GPT-2's printable letter for each byte: itself where it is printable Latin-1, U+0100 and up otherwise."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+_LETTER_OF_BYTE = dict(enumerate(_byte_letters()))
+_BYTE_OF_LETTER = {letter: byte for byte, letter in _LETTER_OF_BYTE.items()}
+_HEX_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_HEX_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+
+class Tokenizer:
+    """A model's tokenizer. Made by `load`; immutable, so that threads may share it."""
+
+    def __init__(self, vocabulary: Vocabulary, words: Callable[[str], Sequence[str]],
+                 tokens_of: Callable[[str], Ids]) -> None:
+        self._vocabulary = vocabulary
+        self._words = words  # text -> the words that are merged on their own
+        self._tokens_of = tokens_of  # word -> ids
+        self._partitioner = Partitioner(vocabulary)
+        self.vocab_size = len(vocabulary.texts)
+        self.bos = vocabulary.special.get("bos")
+        self.eos = vocabulary.special.get("eos")
+        self.eot_ids = vocabulary.eog_ids  # ids that end an answer
+        self.add_bos = vocabulary.add_bos
+        self.add_eos = vocabulary.add_eos
+
+    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
+               untrusted: Sequence[Span] = ()) -> list[int]:
+        """Token ids of `text`. `add_special` adds what the model wants around a text (such as bos);
+        `parse_special` reads the text of control tokens as these tokens, but where it touches one of the
+        `untrusted` (start, end) spans. Words are looked up once per call: nothing is kept between calls, so
+        that no text can be guessed from how long another one takes. TokenizerError for lone surrogates."""
+        _check_text(text)
+        vocabulary = self._vocabulary
+        ids: list[int] = [vocabulary.special["bos"]] if add_special and self.add_bos else []
+        known: dict[str, Ids] = {}
+        after_special = True
+        for start, end, token in self._partitioner.partition(text, parse_special, untrusted):
+            if token != TEXT:
+                ids.append(token)
+            else:
+                self._encode_fragment(text[start:end], after_special, known, ids)
+            after_special = token != TEXT
+        if add_special and self.add_eos:
+            ids.append(vocabulary.special["eos"])
+        return ids
+
+    def _encode_fragment(self, text: str, after_special: bool, known: dict[str, Ids], ids: list[int]) -> None:
+        """Append the ids of a stretch without special tokens; `known` are the words of this call so far."""
+        if after_special and self._vocabulary.is_sentencepiece and self._vocabulary.add_space_prefix:
+            text = " " + text
+        tokens_of, get = self._tokens_of, known.get
+        for word in self._words(text):
+            found = get(word)
+            if found is None:
+                found = known[word] = tokens_of(word)
+            ids += found
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False, clean_up: bool = False) -> str:
+        """The text of `ids`; bytes that are no UTF-8 become U+FFFD. A model that puts a space before a text
+        has it removed again. `clean_up` removes spaces before punctuation where the model's family does."""
+        parts: list[bytes] = []
+        strip = self._vocabulary.add_space_prefix
+        for token in ids:
+            piece = b"" if skip_special and self.is_special(token) else self.piece(token)
+            parts.append(piece.removeprefix(b" ") if strip else piece)
+            strip = False
+        joined = b"".join(parts)
+        if clean_up and self._vocabulary.clean_spaces:
+            joined = clean_spaces(joined)
+        return joined.decode("utf-8", "replace")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token; empty for unused ones. TokenizerError for ids beyond the vocabulary."""
+        text, kind = self.token_text(token), self._vocabulary.kinds[token]
+        if kind & (SPECIAL | Kind.USER_DEFINED):
+            return text.encode("utf-8", "surrogateescape")
+        if kind & Kind.NORMAL:
+            return self._normal_piece(text)
+        hexadecimal = _HEX_BYTE.fullmatch(text) if kind & Kind.BYTE else None
+        return bytes.fromhex(hexadecimal[1]) if hexadecimal else b""
+
+    def _normal_piece(self, text: str) -> bytes:
+        if self._vocabulary.is_sentencepiece or not self._vocabulary.pre.byte_level:
+            return text.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
+        try:
+            return bytes([_BYTE_OF_LETTER[letter] for letter in text])
+        except KeyError:  # a token that is written as it is
+            return text.encode("utf-8", "surrogateescape")
+
+    def token_text(self, token: int) -> str:
+        """A token as the vocabulary writes it."""
+        if not 0 <= token < self.vocab_size:
+            raise TokenizerError(f"token id {token} is not in the vocabulary; allowed: 0 to {self.vocab_size - 1}")
+        return self._vocabulary.texts[token]
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is a control (or unknown) token, which has no text of its own in an answer."""
+        self.token_text(token)
+        return bool(self._vocabulary.kinds[token] & SPECIAL)
+
+    def token_id(self, text: str) -> int | None:
+        """The id of the token that the vocabulary writes as `text`."""
+        return self._vocabulary.ids.get(text)
+
+
+def load(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that a model's metadata describes. UnsupportedError names what does not run here,
+    TokenizerError what is wrong in the metadata."""
+    vocabulary = read(metadata)
+    if vocabulary.is_sentencepiece:
+        return _sentencepiece(vocabulary)
+    return _byte_pair(vocabulary, metadata)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"the text has a lone surrogate at character {error.start}, which no encoding of "
+                             "Unicode allows", hint="send well-formed Unicode") from None
+
+
+def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
+    """The tokens that words may become: all but control tokens, so that no text merges into one."""
+    kinds = vocabulary.kinds
+    return {text: token for text, token in vocabulary.ids.items() if not kinds[token] & SPECIAL}
+
+
+def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
+    """Any two neighbours merge if they make a token, best score first; other characters become byte tokens."""
+    tokens = _mergeable(vocabulary)
+    scores = np.asarray(vocabulary.scores, np.float32)
+    order = np.unique(-scores, return_inverse=True)[1].tolist()  # 0 for the best score
+    ranks = {text: order[token] for text, token in tokens.items()}
+    byte_tokens = _byte_tokens(vocabulary)
+
+    def tokens_of(word: str) -> Ids:
+        ids: list[int] = []
+        for part in merge(list(word), ranks, ""):
+            token = tokens.get(part)
+            if token is None:
+                ids += [byte_tokens[byte] for byte in part.encode()]
+            else:
+                ids.append(token)
+        return tuple(ids)
+
+    # No token has the mark after another character: then no merge crosses such a place, and words can be cut there.
+    apart = not any(SPACE_MARK in text.lstrip(SPACE_MARK) for text in tokens)
+
+    def words(text: str) -> Sequence[str]:
+        text = text.replace(" ", SPACE_MARK)
+        return _MARKED_WORD(text) if apart else [text]
+
+    return Tokenizer(vocabulary, words, tokens_of)
+
+
+def _byte_tokens(vocabulary: Vocabulary) -> list[int]:
+    """The token of each byte: <0xHH>, or else the byte as a character, or else the unknown token."""
+    ids = vocabulary.ids
+    unknown = vocabulary.special.get("unk")
+    found = []
+    for byte in range(256):
+        token = ids.get(_HEX_BYTES[byte], ids.get(chr(byte), unknown) if byte < 128 else unknown)
+        if token is None:
+            raise TokenizerError(f"the vocabulary has neither a token for byte {byte} nor an unknown token")
+        found.append(token)
+    return found
+
+
+def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
+    """Merges by the file's list, within the words that the pre-tokenizer cuts."""
+    pre, tokens = vocabulary.pre, _mergeable(vocabulary)
+    merges = strings(metadata, "merges", MAX_MERGES) if _has_merges(metadata) else []
+    ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))  # the first of equals counts
+    _forbid_special_merges(vocabulary, ranks)
+    split = Splitter(pre).split
+
+    def tokens_of(word: str) -> Ids:
+        if pre.byte_level:
+            word = word.encode().decode("latin-1").translate(_LETTER_OF_BYTE)
+        if (pre.ignore_merges or (pre.whole_newlines and not word.strip("\n"))) and word in tokens:
+            return (tokens[word],)
+        ids: list[int] = []
+        for part in merge(list(word), ranks, " "):
+            token = tokens.get(part)
+            if token is None:
+                ids += _fallback(part, tokens, pre.byte_level)
+            else:
+                ids.append(token)
+        return tuple(ids)
+
+    if pre.byte_level:
+        return Tokenizer(vocabulary, split, tokens_of)
+    return Tokenizer(vocabulary, lambda text: split(text.replace(" ", SPACE_MARK)), tokens_of)
+
+
+def _has_merges(metadata: Mapping[str, Any]) -> bool:
+    """Kimi-K2's files may have none; to any other model they are needed."""
+    return "tokenizer.ggml.merges" in metadata or metadata.get("tokenizer.ggml.pre") != "kimi-k2"
+
+
+def _forbid_special_merges(vocabulary: Vocabulary, ranks: dict[str, int]) -> None:
+    for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True):
+        if kind & SPECIAL:
+            for at in range(1, len(text)):
+                ranks.pop(f"{text[:at]} {text[at:]}", None)
+
+
+def _fallback(part: str, tokens: Mapping[str, int], byte_level: bool) -> Iterable[int]:
+    """The tokens of a part that is none: byte for byte, leaving out what the vocabulary lacks (as llama.cpp)."""
+    for byte in part.encode("utf-8"):
+        token = tokens.get(bytes([byte]).decode("utf-8", "surrogateescape") if byte_level else _HEX_BYTES[byte])
+        if token is not None:
+            yield token
