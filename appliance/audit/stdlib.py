@@ -33,6 +33,16 @@ def place(trace: TracebackType | None) -> str | None:
     return found
 
 
+def class_name(kind: type[BaseException] | None) -> str:
+    """The name of an exception class that some module defines; a class made up at run time has none."""
+    if kind is None:
+        return "None"
+    defined: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        defined = getattr(defined, part, None)
+    return kind.__name__ if defined is kind else "Unknown"
+
+
 class _Counting(logging.Handler):
     """Counts records by logger and level; the first of each kind is told to the audit log."""
 
@@ -109,7 +119,7 @@ class Silence:
 
     def exception(self, where: str, kind: type[BaseException] | None, trace: TracebackType | None) -> None:
         """Report an unhandled exception: its class and place to the audit log and to standard error."""
-        name = kind.__name__ if kind is not None else "None"
+        name = class_name(kind)
         spot = place(trace)
         self._log.write("runtime.exception", type=name, place=spot, where=where)
         if where != "request":
