@@ -1,0 +1,200 @@
+"""Quantisation of activations, as ggml's x86 build does it, into the tile order of `shapes.py`.
+
+    quantise_A(x, ldx, k, act, first, last, tokens)
+
+quantises tokens first <= t < last of `tokens`; `x`: float32 of token 0, the next token `ldx` bytes on; `k` columns;
+`act`: the activations of all `tokens` tokens (`activation_nbytes(A, k, tokens)`). Threads may share the tokens.
+
+- q8_32 (ggml Q8_0 and Q8_1, `ggml-cpu/arch/x86/quants.c`): d = amax / 127 rounded to binary16, but values are
+  multiplied by 127 / amax in float32 and rounded to nearest, ties to even; the sum is binary16(d * sum) with the
+  unrounded d.
+- q8_256 (ggml Q8_K, `ggml-quants.c`): values are multiplied by -127 / m, where m is the first value of largest
+  magnitude, sign included; the scale is 1 / (-127 / m) in float32.
+
+A block of zeros has scale 0. NaN or infinity in a block makes its products NaN or infinite; bytes stay within
+-127..127, so integer sums cannot overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.core import types
+
+from appliance.engine.kernels.emit import I8, I32, Code, Val
+from appliance.engine.kernels.jit import device
+from appliance.engine.kernels.registry import kernel
+from appliance.engine.kernels.shapes import (
+    Q32_FIELDS,
+    Q32_MINUS8,
+    Q32_MINUS16,
+    Q32_MINUS128,
+    Q32_SCALE,
+    Q32_SUM,
+    Q256_FIELDS,
+    Q256_HIGH16,
+    Q256_HIGH32,
+    Q256_LOW16,
+    Q256_LOW32,
+    Q256_MINUS32,
+    Q256_SCALE,
+    TILES,
+)
+from appliance.engine.kernels.vector import (
+    abs_f32,
+    get_f32,
+    get_i32,
+    i32x16,
+    i64,
+    largest_f32,
+    load_f32,
+    max_f32,
+    max_i32,
+    min_f32,
+    min_i32,
+    nearest_i32,
+    operation,
+    round_f16,
+    set_f32,
+    set_i32,
+    smallest_f32,
+    splat_f32,
+    splat_i32,
+    sum_i32,
+)
+
+SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8)"
+
+_ZERO, _ONE, _LIMIT = np.float32(0.0), np.float32(1.0), np.float32(127.0)
+_FULL = TILES[0]
+
+
+@operation(types.void, i64, i64, i32x16)
+def store_bytes(code: Code, address: Val, step: Val, values: Val) -> None:
+    """The low bytes of 16 lanes as four 4-byte fields, `step` bytes apart."""
+    fields = values.convert("trunc", I8).bits(I32)
+    for index in range(4):
+        code.store(address + step * index, fields.lane(index))
+
+
+@device
+def tile_start(token: int, tokens: int) -> int:
+    """The first token of the tile that holds `token`."""
+    start = tokens // _FULL * _FULL
+    if token < start:
+        return token // _FULL * _FULL
+    for size in TILES[1:]:
+        if start + size <= tokens:
+            if token < start + size:
+                return start
+            start += size
+    return start
+
+
+@device
+def tile_size(start: int, tokens: int) -> int:
+    """Tokens of the tile that begins at `start`."""
+    for size in TILES:
+        if start + size <= tokens:
+            return size
+    return 1
+
+
+@device
+def quantised(x: int, inverse: float) -> Any:
+    """16 values times `inverse`, rounded, within -127..127."""
+    rounded = nearest_i32(load_f32(x) * splat_f32(inverse))
+    return max_i32(min_i32(rounded, splat_i32(127)), splat_i32(-127))
+
+
+@device
+def quantise_32(x: int, at: int, size: int) -> None:
+    """One block of 32 for one token; `at`: field 0 of the token, `size`: tokens of the tile."""
+    amax = largest_f32(max_f32(abs_f32(load_f32(x + 64)), max_f32(abs_f32(load_f32(x)), splat_f32(_ZERO))))
+    scale = amax / _LIMIT
+    inverse = _LIMIT / amax if amax > _ZERO else _ZERO
+    low, high = quantised(x, inverse), quantised(x + 64, inverse)
+    step = 4 * size
+    store_bytes(at, step, low)
+    store_bytes(at + 4 * step, step, high)
+    total = sum_i32(low + high)
+    set_i32(at + Q32_MINUS8 * step, -8 * total)
+    set_i32(at + Q32_MINUS16 * step, -16 * total)
+    set_i32(at + Q32_MINUS128 * step, -128 * total)
+    set_f32(at + Q32_SCALE * step, round_f16(scale))
+    set_f32(at + Q32_SUM * step, round_f16(scale * np.float32(total)))
+
+
+@device
+def extreme(x: int) -> Any:
+    """The first of 256 values with the largest magnitude; 0 for zeros, NaN is passed over."""
+    high, low = splat_f32(_ZERO), splat_f32(_ZERO)
+    for i in range(16):
+        value = load_f32(x + 64 * i)
+        high, low = max_f32(value, high), min_f32(value, low)
+    largest, smallest = largest_f32(high), smallest_f32(low)
+    if largest > -smallest:
+        return largest
+    if largest < -smallest:
+        return smallest
+    for i in range(256):
+        value = get_f32(x + 4 * i)
+        if abs(value) == largest:
+            return value
+    return _ZERO
+
+
+@device
+def pack_sums(at: int, step: int, width: int, high: int, low: int) -> None:
+    """Sums over `width` sub-blocks of 16 as pairs of bytes, four to a field, from fields `high` and `low` on."""
+    for field in range(4 // width):
+        highs, lows = 0, 0
+        for i in range(4):
+            total = 0
+            for j in range(width):
+                total -= get_i32(at + (Q256_MINUS32 + width * (4 * field + i) + j) * step) >> 5
+            highs |= ((total >> 7) & 255) << (8 * i)
+            lows |= (total & 127) << (8 * i)
+        set_i32(at + (high + field) * step, highs)
+        set_i32(at + (low + field) * step, lows)
+
+
+@device
+def quantise_256(x: int, at: int, size: int) -> None:
+    """One block of 256 for one token; `at`: field 0 of the token, `size`: tokens of the tile."""
+    most = extreme(x)
+    inverse = -_LIMIT / most if most != _ZERO else _ZERO
+    step = 4 * size
+    for j in range(16):
+        values = quantised(x + 64 * j, inverse)
+        store_bytes(at + 4 * j * step, step, values)
+        set_i32(at + (Q256_MINUS32 + j) * step, -32 * sum_i32(values))
+    pack_sums(at, step, 1, Q256_HIGH16, Q256_LOW16)
+    pack_sums(at, step, 2, Q256_HIGH32, Q256_LOW32)
+    set_f32(at + Q256_SCALE * step, _ONE / inverse if most != _ZERO else _ZERO)
+
+
+@device
+def copy_1(x: int, at: int, size: int) -> None:
+    """One float32 for one token."""
+    set_f32(at, get_f32(x))
+
+
+def _quantise(block: Callable[..., None], elements: int, fields: int) -> Any:
+    """The kernel of one kind from the device function that does a block."""
+    def quantise(x: int, ldx: int, k: int, act: int, first: int, last: int, tokens: int) -> None:
+        blocks = k // elements
+        for t in range(first, last):
+            start = tile_start(t, tokens)
+            size = tile_size(start, tokens)
+            at = act + start * blocks * (4 * fields) + 4 * (t - start)
+            for b in range(blocks):
+                block(x + t * ldx + b * (4 * elements), at + b * (4 * fields) * size, size)
+    return quantise
+
+
+kernel("quantise_q8_32", SIGNATURE)(_quantise(quantise_32, 32, Q32_FIELDS))
+kernel("quantise_q8_256", SIGNATURE)(_quantise(quantise_256, 256, Q256_FIELDS))
+kernel("quantise_f32", SIGNATURE)(_quantise(copy_1, 1, 1))
