@@ -1,0 +1,149 @@
+"""The engine: one model, ready to answer. Opens a tile source, checks it, and makes the forward pass and its cache.
+
+Three ways to use it: `logits` (all rows of a text, for measurements), `generate` (one answer, in the caller's
+thread), and a `scheduler` on top (many answers). One of them at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.engine import architecture, architecture_tensors, tokenizer
+from appliance.engine.engine_batch import Batcher, Running
+from appliance.engine.forward import WANTED, Forward
+from appliance.engine.generation import Generation, GenerationRequest, Step
+from appliance.engine.kernels import table as kernel_table
+from appliance.engine.kernels.threads import Pool
+from appliance.engine.kvcache import KVCache
+from appliance.engine.tokenizer import Tokenizer
+from appliance.errors import CapacityError, EngineError
+from appliance.models.tiles import TileSource
+
+
+class Engine:
+    """Made by `Engine.open`; close it before its source."""
+
+    def __init__(self, source: TileSource, shape: architecture.Architecture, forward: Forward, cache: KVCache,
+                 pool: Pool, words: Tokenizer) -> None:
+        self.architecture, self.tokenizer = shape, words
+        self.load_seconds = 0.0
+        self._source, self._forward, self._cache, self._pool = source, forward, cache, pool
+        self._batcher = Batcher(forward, cache)
+        self._use = threading.Lock()
+        self._open = True
+
+    @classmethod
+    def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
+             threads: int | None = None, kernels: kernel_table.KernelTable | None = None) -> Engine:
+        """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap).
+
+        UnsupportedError and FormatError for the model, EngineError for kernels and memory.
+        """
+        start = time.monotonic()
+        shape = architecture.read(source.metadata)
+        plan = architecture_tensors.check(shape, source.tensors)
+        words = tokenizer.load(source.metadata)
+        if words.vocab_size > shape.vocabulary:
+            raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
+        kernels = kernel_table.load() if kernels is None else kernels
+        pool = Pool(kernels, threads)
+        try:
+            cache = KVCache(shape, slots, shape.context(context_length), kv_cache)
+            forward = Forward(source, shape, plan, cache, kernels, pool)
+        except BaseException:
+            pool.close()
+            raise
+        engine = cls(source, shape, forward, cache, pool, words)
+        engine.load_seconds = time.monotonic() - start
+        return engine
+
+    @property
+    def context(self) -> int:
+        """Positions of a slot: prompt and answer together."""
+        return self._cache.context
+
+    @property
+    def slots(self) -> int:
+        """Answers that can run at the same time."""
+        return self._cache.slots
+
+    @property
+    def threads(self) -> int:
+        """Threads of the forward pass."""
+        return self._pool.threads
+
+    def generation(self, request: GenerationRequest) -> Generation:
+        """The state of a new answer; EngineError and CapacityError for a request that cannot be run."""
+        return Generation(request, self.tokenizer, self.architecture.vocabulary, self.context)
+
+    def acquire(self) -> Batcher:
+        """Take the engine for one user; EngineError when another has it or it is closed."""
+        if not self._use.acquire(blocking=False):
+            raise EngineError("the engine is in use", code="engine-in-use")
+        if not self._open:
+            self._use.release()
+            raise EngineError("the engine is closed", code="engine-closed")
+        return self._batcher
+
+    def release(self) -> None:
+        """Give the engine back; answers that still run are dropped and wiped."""
+        for running in self._batcher.running:
+            self._batcher.remove(running)
+        self._use.release()
+
+    def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
+                 observe: Callable[[Running], None] = lambda running: None) -> Iterator[Step]:
+        """The steps of one answer. `cancelled` is asked before each token; `observe` gets the timings' owner."""
+        generation = self.generation(request)
+        batcher = self.acquire()
+        try:
+            running = batcher.add(generation)
+            observe(running)
+            while not generation.finished:
+                if cancelled():
+                    yield generation.cancel()
+                    break
+                for _, step in batcher.step():
+                    yield step
+        finally:
+            self.release()
+
+    def logits(self, ids: Sequence[int], *, chunk: int = WANTED) -> NDArray[np.float32]:
+        """Logits (len(ids), vocabulary) after every token of `ids`; `chunk` rows a pass (no bit depends on it)."""
+        if not 1 <= len(ids) <= self.context:
+            raise CapacityError(f"{len(ids)} tokens; allowed: 1..{self.context}")
+        out = np.empty((len(ids), self.architecture.vocabulary), np.float32)
+        self.acquire()
+        try:
+            for first in range(0, len(ids), chunk):
+                part = list(ids[first:first + chunk])
+                rows = range(len(part))
+                out[first:first + len(part)] = self._forward.run(
+                    part, range(first, first + len(part)), [0] * len(part), rows)
+            self._cache.wipe(0, len(ids))
+        finally:
+            self._forward.boundary.forget(0)
+            self.release()
+        return out
+
+    def close(self) -> None:
+        """Stop the threads and wipe buffers and cache. EngineError while it is in use."""
+        if not self._open:
+            return
+        self.acquire()
+        self._open = False
+        self._use.release()
+        self._pool.close()
+        self._forward.release()
+        self._cache.release()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

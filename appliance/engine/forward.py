@@ -1,0 +1,279 @@
+"""The forward pass: a batch of (token, position, slot) rows in, logits of the rows asked for out.
+
+Three things are kept apart: the architecture (numbers), the weights (a tile source), and the state (buffers and
+cache). This module fills the tables that the compiled `step` reads (`kernels.step_layout`); it knows nothing of
+text, sampling or requests. Not safe to use from two threads at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.engine import architecture_tensors as names
+from appliance.engine.architecture import Architecture
+from appliance.engine.architecture_tensors import TensorPlan
+from appliance.engine.forward_rope import turns
+from appliance.engine.kernels import boundary, step_layout
+from appliance.engine.kernels.attention_layout import SPAN, WEIGHTS_NBYTES, state_nbytes, tile_tokens
+from appliance.engine.kernels.boundary import Batch, Boundary, Limits
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
+from appliance.engine.kernels.table import KernelTable
+from appliance.engine.kernels.threads import Pool
+from appliance.engine.kvcache import KVCache
+from appliance.errors import EngineError
+from appliance.models.tiles import TileSource
+
+Logits = NDArray[np.float32]
+
+ROWS = 512  # most rows of a batch
+WANTED = 64  # most rows of a batch whose logits are computed
+_LINE = 64
+_PARTS_NBYTES = 16 << 20  # of attention states while spans are split over threads
+_MATRICES = dict(zip(step_layout.LAYER_PARTS, names.MATRICES, strict=True))
+_SHARING = (("QUERY", "KEY", "VALUE"), ("OUTPUT",), ("GATE", "UP"), ("DOWN",))  # with the same activations
+
+
+def _round(nbytes: int) -> int:
+    return -(-nbytes // _LINE) * _LINE
+
+
+def _stride(floats: int) -> int:
+    """Bytes between rows: whole cache lines, and one more so that rows do not fall on the same cache sets."""
+    return _round(4 * floats) + _LINE
+
+
+class Words:
+    """A table of named 64-bit words in memory that kernels read."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = Memory(nbytes)
+        self.address = self.memory.address
+        self._integers = self.memory.view(np.int64)
+        self._floats = self.memory.view(np.float32)
+
+    def put(self, offset: int, value: int) -> None:
+        """Write an integer word."""
+        self._integers[offset // 8] = value
+
+    def put_float(self, offset: int, value: float) -> None:
+        """Write a float32 into the low half of a word."""
+        self._floats[offset // 4] = value
+
+
+class Forward:
+    """One model in one set of buffers."""
+
+    def __init__(self, source: TileSource, architecture: Architecture, plan: TensorPlan, cache: KVCache,
+                 table: KernelTable, pool: Pool, *, rows: int = ROWS, wanted: int = WANTED) -> None:
+        self._source, self._architecture, self._cache = source, architecture, cache
+        self._table, self._pool = table, pool
+        self.boundary = Boundary(Limits(rows, wanted, architecture.vocabulary, cache.context, cache.slots))
+        self._memories: list[Memory] = []  # buffers that hold content: wiped by `release`
+        self._kept: list[Memory] = []
+        self._step = Words(step_layout.STEP_NBYTES)
+        self._layers = Words(step_layout.LAYER_NBYTES * architecture.blocks)
+        self._largest: dict[str, int] = {}  # activation kind -> most columns
+        self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
+        self._describe(plan)
+        self._buffers(rows, wanted)
+        self._weights(plan)
+        self._call_tables(rows)
+        self._kernel = table.address("step")
+
+    # --- once: weights ------------------------------------------------------------------------------------------------
+    def _describe(self, plan: TensorPlan) -> None:
+        """Find the widest rows of each kind of activations before buffers are made."""
+        for name in (names.EMBEDDING, plan.output, *self._matrix_names()):
+            weight = self._source.weight(name)
+            boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes)
+            kind = SHAPES[weight.format.name].activation
+            self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
+
+    def _matrix_names(self) -> list[str]:
+        return [names.block(index, part) for index in range(self._architecture.blocks) for part in names.MATRICES]
+
+    def _vector(self, name: str, size: int) -> int:
+        """The address of a copy of a vector, padded to whole lines."""
+        vector = self._source.vector(name)
+        boundary.check_vector(name, vector, size)
+        memory = Memory(_round(4 * size) + _LINE)
+        memory.view(np.float32, count=size)[:] = vector
+        self._kept.append(memory)
+        return memory.address
+
+    def _weights(self, plan: TensorPlan) -> None:
+        step = step_layout.STEP
+        self._weight(self._step, step["EMBEDDING_WEIGHT"], names.EMBEDDING, None, None)
+        self._weight(self._step, step["OUTPUT_WEIGHT"], plan.output, None, None)
+        self._step.put(step["OUTPUT_NORM"], self._vector(names.OUTPUT_NORM, self._architecture.embedding))
+        for index in range(self._architecture.blocks):
+            base = step_layout.LAYER_NBYTES * index
+            for part, word in zip(names.NORMS, ("ATTENTION_NORM", "FEED_FORWARD_NORM"), strict=True):
+                address = self._vector(names.block(index, part), self._architecture.embedding)
+                self._layers.put(base + step_layout.LAYER[word], address)
+            for group in _SHARING:
+                kinds: set[str] = set()
+                for part in group:
+                    bias = names.block(index, _MATRICES[part], "bias")
+                    self._weight(self._layers, base + step_layout.LAYER[part], names.block(index, _MATRICES[part]),
+                                 bias if bias in plan.biases else None, kinds)
+
+    def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
+        """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""
+        weight = self._source.weight(name)
+        shape = SHAPES[weight.format.name]
+        shared, private = self._offsets[shape.activation]
+        first = kinds is None or shape.activation not in kinds
+        if kinds is not None:
+            kinds.add(shape.activation)
+        values = {
+            "PRODUCT": self._table.address(f"product_{shape.suffix}"), "ADDRESS": weight.address,
+            "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
+            "QUANTISE": self._table.address(f"quantise_{shape.activation}") if first else 0,
+            "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
+            "BIAS": 0 if bias is None else self._vector(bias, weight.rows),
+            "TILE_GROUPS": padded_rows(weight.rows) // 16,
+            "GATHER": self._table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING else 0,
+        }
+        for word, value in values.items():
+            words.put(base + step_layout.WEIGHT[word], value)
+
+    # --- once: buffers ------------------------------------------------------------------------------------------------
+    def _allocate(self, nbytes: int) -> int:
+        memory = Memory(nbytes, huge=True)
+        self._memories.append(memory)
+        return memory.address
+
+    def _buffers(self, rows: int, wanted: int) -> None:
+        a, put, step = self._architecture, self._step.put, step_layout.STEP
+        for word, width, count in (
+                ("RESIDUAL", a.embedding, rows), ("PROJECTED", a.query_width + 2 * a.kv_width, rows),
+                ("ATTENDED", a.query_width, rows), ("HIDDEN", 2 * a.feed_forward, rows)):
+            put(step[word], self._allocate(_stride(width) * count))
+            put(step[word + "_STRIDE"], _stride(width))
+        self._logits_stride = _stride(padded_rows(a.vocabulary))
+        self._logits = Memory(self._logits_stride * wanted, huge=True)
+        self._memories.append(self._logits)
+        put(step["LOGITS"], self._logits.address)
+        put(step["LOGITS_STRIDE"], self._logits_stride)
+        put(step["UP_OFFSET"], 4 * a.feed_forward)
+        shared = {kind: self._allocate(token_nbytes(kind, self._columns(kind)) * rows) for kind in self._largest}
+        private = self._private_buffers()
+        self._offsets = {kind: (shared[kind], private[kind]) for kind in shared}
+        self._constants()
+
+    def _columns(self, kind: str) -> int:
+        """Most columns of a kind of activations, in whole blocks of it."""
+        block = ACTIVATIONS[kind].elements
+        return -(-self._largest[kind] // block) * block
+
+    def _private_buffers(self) -> dict[str, int]:
+        """One area for each thread; returns the offset of each kind of activations in it."""
+        a, step = self._architecture, step_layout.STEP
+        group = a.heads // a.kv_heads
+        query_rows = group * tile_tokens(group)
+        widest = max(a.embedding, a.query_width, a.feed_forward)
+        sizes = {"PRIVATE_ROW": 4 * widest, "PRIVATE_QUERY": 4 * a.head_size * query_rows,
+                 "PRIVATE_TOTAL": state_nbytes(a.head_size) * query_rows,
+                 "PRIVATE_PART": state_nbytes(a.head_size) * query_rows, "PRIVATE_WEIGHTS": 4 * WEIGHTS_NBYTES}
+        offset = 0
+        for word, size in sizes.items():
+            self._step.put(step[word], offset)
+            offset += _round(size) + _LINE
+        found = {}
+        for kind in self._largest:
+            found[kind] = offset
+            offset += _round(token_nbytes(kind, self._columns(kind))) + _LINE
+        self._step.put(step["PRIVATE"], self._allocate(offset * self._pool.threads))
+        self._step.put(step["PRIVATE_STRIDE"], offset)
+        return found
+
+    def _constants(self) -> None:
+        a, cache, step = self._architecture, self._cache, step_layout.STEP
+        factors = self._source.vector(names.ROPE_FACTORS) if names.ROPE_FACTORS in self._source.tensors else None
+        if factors is not None:
+            boundary.check_vector(names.ROPE_FACTORS, factors, a.head_size // 2)
+            if not (factors > 0).all():
+                raise EngineError(f"{names.ROPE_FACTORS} has values that are not above zero")
+        table = turns(a, cache.context, factors)
+        rotations = Memory(table.nbytes, huge=True)
+        rotations.view(np.float32)[:] = table.reshape(-1)
+        self._kept.append(rotations)
+        for word, value in {
+                "TEAM": self._pool.team, "BLOCKS": a.blocks, "EMBEDDING": a.embedding, "HEADS": a.heads,
+                "KV_HEADS": a.kv_heads, "HEAD_SIZE": a.head_size, "FEED_FORWARD": a.feed_forward,
+                "TURNS": rotations.address, "LAYERS": self._layers.address, "KEYS": cache.keys,
+                "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride, "BLOCK_STRIDE": cache.block_stride,
+                "LAYER_STRIDE": cache.layer_stride, "HEAD_STRIDE": cache.head_stride,
+                "PARTS": self._allocate(_PARTS_NBYTES)}.items():
+            self._step.put(step[word], value)
+        self._step.put_float(step["EPSILON"], a.epsilon)
+        # Scores come out in units of log2, so that the softmax needs powers of two only.
+        self._step.put_float(step["SCALE"], math.log2(math.e) / math.sqrt(a.head_size))
+
+    # --- each call ----------------------------------------------------------------------------------------------------
+    def _call_tables(self, rows: int) -> None:
+        spans = -(-self._cache.context // SPAN)
+        self._most_units = max(4 * self._pool.threads * spans, 1)
+        sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "WANTED_ROWS": rows,
+                 "TILE_TABLE": rows * len(step_layout.TILE), "UNIT_TABLE": self._most_units * len(step_layout.UNIT)}
+        self._tables = {}
+        for word, count in sizes.items():
+            memory = Memory(8 * count)
+            self._memories.append(memory)
+            self._step.put(step_layout.STEP[word], memory.address)
+            self._tables[word] = memory.view(np.int64)
+
+    def run(self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int],
+            wanted: Sequence[int]) -> Logits:
+        """One pass; (len(wanted), vocabulary) logits, a view that the next call overwrites.
+
+        EngineError, with nothing done, for rows that `kernels.boundary` does not allow.
+        """
+        batch = self.boundary.check(tokens, positions, slots, wanted)
+        count, step = batch.tokens.size, step_layout.STEP
+        for word, values in (("TOKENS", batch.tokens), ("POSITIONS", batch.positions), ("SLOTS", batch.slots),
+                             ("WANTED_ROWS", batch.wanted)):
+            self._tables[word][:values.size] = values
+        self._step.put(step["ROWS"], count)
+        self._step.put(step["WANTED"], batch.wanted.size)
+        self._plan_attention(batch)
+        self._pool.run(self._kernel, self._step.address)
+        self.boundary.done(batch)
+        whole = self._logits.view(np.float32).reshape(-1, self._logits_stride // 4)
+        return whole[:batch.wanted.size, :self._architecture.vocabulary]
+
+    def _plan_attention(self, batch: Batch) -> None:
+        """Cut runs into tiles, and tiles into spans where there are too few tiles for the threads."""
+        a, step = self._architecture, step_layout.STEP
+        most = tile_tokens(a.heads // a.kv_heads)
+        tiles = [(run.first + at, min(most, run.count - at), run.slot, run.position + at)
+                 for run in batch.runs for at in range(0, run.count, most)]
+        units: list[tuple[int, int]] = []
+        states, rows = 0, []
+        threads = self._pool.threads
+        spread = threads > 1 and len(tiles) * a.kv_heads < 4 * threads
+        for index, (first, count, slot, position) in enumerate(tiles):
+            rows.append((first, count, slot, position, states))
+            if spread:
+                spans = -(-(position + count) // SPAN)
+                units += [(index, span) for span in range(spans)]
+                states += spans * count * a.heads
+        spread = (spread and len(units) > len(tiles) and len(units) <= self._most_units
+                  and states * state_nbytes(a.head_size) <= _PARTS_NBYTES)
+        self._tables["TILE_TABLE"][:5 * len(rows)] = [word for row in rows for word in row]
+        if spread:
+            self._tables["UNIT_TABLE"][:2 * len(units)] = [word for unit in units for word in unit]
+        for word, value in (("TILES", len(tiles)), ("UNITS", len(units)), ("SPREAD", int(spread))):
+            self._step.put(step[word], value)
+
+    def release(self) -> None:
+        """Overwrite every buffer that held content with zeros."""
+        for memory in self._memories:
+            memory.wipe()
+

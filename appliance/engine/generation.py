@@ -1,0 +1,119 @@
+"""One answer: what is asked, and how logits become steps of text until it ends.
+
+This module knows nothing of slots, batches or threads; `engine_batch` feeds it logits, one row for each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from appliance.engine.sampler import Logits, Sampler, Sampling
+from appliance.engine.stops import StopFilter
+from appliance.engine.tokenizer.stream import TextStream
+from appliance.errors import CapacityError, EngineError
+
+STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
+
+
+class Vocabulary(Protocol):
+    """What an answer asks of a tokenizer."""
+
+    @property
+    def eot_ids(self) -> Collection[int]:
+        """Tokens that end a generation."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token."""
+        ...
+
+    def is_special(self, token: int) -> bool:
+        """Whether the token is a control token."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A prompt as token ids, and the bounds of its answer."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    ignore_end: bool = False  # go on after a token that ends a generation (for measurements)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One token of an answer.
+
+    `text` is complete characters, and may be empty while a character or a possible stop string is undecided; it then
+    comes with a later step. The last step has a `finish_reason`: "stop" (a token that ends the generation, or a stop
+    string), "length" or "cancelled". `token` is None when the answer was cancelled before it.
+    """
+
+    token: int | None
+    text: str
+    finish_reason: str | None = None
+    ended: bool = False  # the token ends the generation: it has no text and is no part of the answer
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Generation:
+    """The state of one answer. Feed it the logits after the prompt, then after each token, until `finished`."""
+
+    def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int) -> None:
+        """CapacityError for a prompt that leaves no room in the context, EngineError for other bad values."""
+        count = len(request.prompt_ids)
+        if not count:
+            raise EngineError("the prompt has no tokens", hint="send at least one token", code="prompt-empty")
+        if count >= context:
+            raise CapacityError(f"the prompt has {count} tokens; the context has {context}, one of them for the answer",
+                                hint="send a shorter prompt", code="prompt-too-long")
+        if request.max_tokens < 1:
+            raise EngineError(f"max_tokens is {request.max_tokens}; allowed: 1 or more")
+        if not all(0 <= token < vocabulary for token in request.prompt_ids):
+            raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
+        self.request = request
+        self.tokens: list[int] = []  # of the answer, without a token that ended it
+        self.finish_reason: str | None = None
+        self._left = min(request.max_tokens, context - count)
+        self._ends = frozenset() if request.ignore_end else frozenset(tokenizer.eot_ids)
+        self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary)
+        self._stream = TextStream(tokenizer)
+        self._stops = StopFilter(request.stop)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more logits are needed."""
+        return self.finish_reason is not None
+
+    def advance(self, logits: Logits) -> Step:
+        """Choose the next token from its logits (vocabulary,)."""
+        choice = self._sampler.choose(logits)
+        token = choice.token
+        if token in self._ends:
+            self.finish_reason = STOP
+            return Step(token, self._rest(), STOP, True, choice.logprob, choice.top)
+        self._sampler.accept(token)
+        self.tokens.append(token)
+        self._left -= 1
+        text = self._stops.push(self._stream.push(token))
+        if self._stops.stopped:
+            self.finish_reason = STOP
+        elif self._left == 0:
+            self.finish_reason = LENGTH
+            text += self._rest()
+        return Step(token, text, self.finish_reason, False, choice.logprob, choice.top)
+
+    def cancel(self) -> Step:
+        """End the answer here."""
+        self.finish_reason = CANCELLED
+        return Step(None, self._rest(), CANCELLED)
+
+    def _rest(self) -> str:
+        text = self._stops.push(self._stream.finish())
+        return text + self._stops.flush()

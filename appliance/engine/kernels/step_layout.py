@@ -1,0 +1,50 @@
+"""Where the `step` kernel finds things: tables of 64-bit words, each word with a name. Filled by `engine.forward`.
+
+A word is an int64 (a count, a size in bytes, an address, or 0 for "none") or, where it says so, a float32 in its low
+half. The kernel reads the words; it changes none of them.
+"""
+
+from __future__ import annotations
+
+
+def _words(names: str) -> dict[str, int]:
+    """Byte offsets of words that follow each other."""
+    return {name: 8 * index for index, name in enumerate(names.split())}
+
+
+# One matrix of weights. FETCH: 0 when the packed rows are at ADDRESS; else the address of
+# `i8 fetch(i8 context, i8 tile, i8 thread)`, which gives the address of tile n (TILE_GROUPS groups of 16 rows, the last
+# tile may have fewer) and keeps it valid until that thread's next fetch.
+# QUANTISE: 0 when the matrix before it already needed the same activations.
+WEIGHT = _words("PRODUCT ADDRESS GROUPS COLUMNS QUANTISE ACTIVATIONS PRIVATE_ACTIVATIONS BIAS "
+                "FETCH FETCH_CONTEXT TILE_GROUPS GATHER")
+WEIGHT_NBYTES = 8 * len(WEIGHT)
+
+# One block of the model: two norm vectors, then seven weights.
+LAYER_PARTS = ("QUERY", "KEY", "VALUE", "OUTPUT", "GATE", "UP", "DOWN")
+LAYER = {"ATTENTION_NORM": 0, "FEED_FORWARD_NORM": 8} | {
+    name: 16 + WEIGHT_NBYTES * index for index, name in enumerate(LAYER_PARTS)}
+LAYER_NBYTES = 16 + WEIGHT_NBYTES * len(LAYER_PARTS)
+
+# The argument of the kernel. Strides are in bytes between rows; SLOT/BLOCK/LAYER/HEAD_STRIDE are those of the cache.
+_CONSTANT = ("TEAM BLOCKS EMBEDDING HEADS KV_HEADS HEAD_SIZE FEED_FORWARD EPSILON SCALE TURNS LAYERS OUTPUT_NORM "
+             "KEYS VALUES SLOT_STRIDE BLOCK_STRIDE LAYER_STRIDE HEAD_STRIDE "
+             "RESIDUAL RESIDUAL_STRIDE PROJECTED PROJECTED_STRIDE ATTENDED ATTENDED_STRIDE HIDDEN HIDDEN_STRIDE "
+             "UP_OFFSET LOGITS LOGITS_STRIDE PRIVATE PRIVATE_STRIDE PRIVATE_ROW PRIVATE_QUERY PRIVATE_TOTAL "
+             "PRIVATE_PART PRIVATE_WEIGHTS PARTS")
+# What changes from call to call. TOKENS, POSITIONS, SLOTS: int64 per row. TILES: tables below. SPREAD: 1 to split
+# spans over threads. WANTED_ROWS: row numbers whose logits are asked for.
+_CALL = "ROWS TOKENS POSITIONS SLOTS TILES TILE_TABLE UNITS UNIT_TABLE SPREAD WANTED WANTED_ROWS"
+STEP = _words(f"{_CONSTANT} {_CALL}")
+_AFTER = 8 * len(STEP)
+STEP |= {"EMBEDDING_WEIGHT": _AFTER, "OUTPUT_WEIGHT": _AFTER + WEIGHT_NBYTES}
+STEP_NBYTES = _AFTER + 2 * WEIGHT_NBYTES
+
+# Rows of one slot at consecutive positions that read the cache together. FIRST_PART: number of states in PARTS before
+# those of this tile, which are ordered by span, key-value head, token and query head.
+TILE = _words("FIRST_ROW COUNT SLOT POSITION FIRST_PART")
+TILE_NBYTES = 8 * len(TILE)
+
+# One span of one tile; used when spans are split over threads.
+UNIT = _words("UNIT_TILE UNIT_SPAN")
+UNIT_NBYTES = 8 * len(UNIT)
