@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 
@@ -31,7 +32,7 @@ def _stream(rules: list[Rule], pieces: list[str]) -> str:
 def test_any_cutting_gives_the_redacted_whole(expression: str, text: str, cuts: list[int]) -> None:
     """However an answer is cut into pieces, the redacted pieces join to what Python's own `re.sub` makes of it."""
     points = sorted({0, len(text), *[cut for cut in cuts if cut < len(text)]})
-    pieces = [text[a:b] for a, b in zip(points, points[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(points)]
     expected = re.sub(expression, "[x]", text)
     assert expected == _stream([Rule.compile("r", expression, "[x]")], pieces)
     assert expected == _stream([Rule.compile("r", expression, "[x]")], list(text))

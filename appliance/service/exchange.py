@@ -40,7 +40,8 @@ class Exchange:
     pacer: Pacer = field(init=False)
     caller: Caller | None = None
     model: str | None = None
-    streamed: bool | None = None
+    streamed: bool | None = None  # what the caller asked for
+    streaming: bool = False  # events are on their way, and pace themselves
     prompt_tokens: int | None = None  # rounded, as the caller sees them
     completion_tokens: int | None = None
     finish: str | None = None
@@ -56,7 +57,7 @@ class Exchange:
     @property
     def paced(self) -> bool:
         """Whether the answer's end is held to the grid as a whole."""
-        return self.endpoint in INFERENCE and not self.streamed
+        return self.endpoint in INFERENCE and not self.streaming
 
     def close(self) -> None:
         """Run what must end with the request, last registered first; a second call does nothing."""

@@ -11,6 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
@@ -42,17 +43,17 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; exceptions never leave, but for cancellation."""
-        if scope["type"] != "http":
+        if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
         exchange = Exchange(endpoint(scope["path"]), self._service.timing)
-        scope.setdefault("state", {})["exchange"] = exchange  # type: ignore[typeddict-item]
+        scope.setdefault("state", {})["exchange"] = exchange
         reply = Reply(exchange, send)
         self._service.metrics.in_flight.inc()
         try:
             self._service.require_audit()
             await self._app(scope, receive, reply)
-        except Exception as error:  # noqa: BLE001: the last place where it can become an answer
+        except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, error)
         finally:
             self._service.metrics.in_flight.dec()

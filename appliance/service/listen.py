@@ -65,7 +65,7 @@ def listen_unix(name: str, path: Path) -> Listening:
     except OSError as error:
         made.close()
         raise BootError(f'listener "{name}": cannot listen on {path}: {error.strerror}',
-                        hint="its folder must exist and be writable; remove the file if nothing listens there") from None
+                        hint="its folder must exist and be writable; remove a dead socket's file") from None
     finally:
         os.umask(before)
     return Listening(name, "unix", made, f"unix:{path}", path)

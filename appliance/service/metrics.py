@@ -12,7 +12,7 @@ import os
 for _name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
     os.environ.pop(_name, None)
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest  # noqa: E402, I001
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest  # noqa: E402
 
 from appliance.service.exchange import Exchange  # noqa: E402
 from appliance.service.privacy import bucket_us  # noqa: E402
@@ -25,7 +25,7 @@ class Metrics:
     """All metrics of one service."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         self._requests = Counter("appliance_requests", "Requests answered, refusals included.",
                                  ["endpoint", "status"], registry=self.registry)

@@ -61,6 +61,7 @@ PROBLEMS: dict[str, Problem] = {
     "headers_too_large": Problem(431, INVALID, "the request line and headers are larger than allowed"),
     # 429: how much is asked
     "rate_limit_exceeded": Problem(429, LIMIT, "too many requests or tokens: retry later"),
+    "too_many_requests": Problem(429, LIMIT, "too many requests are in progress: retry later"),
     "insufficient_quota": Problem(429, LIMIT, "the quota of the day is used up"),
     # 499: the caller left (never sent; recorded)
     "client_closed_request": Problem(499, INVALID, "the client closed the connection"),
@@ -69,7 +70,8 @@ PROBLEMS: dict[str, Problem] = {
     "engine_error": Problem(500, SERVER, "inference failed"),
     "redaction_failed": Problem(500, SERVER, "the answer could not be redacted as the policy demands"),
     "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment"),
-    "overloaded": Problem(503, SERVER, "all slots and the queue are full: retry later"),
+    "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all"),
+    "overloaded": Problem(503, SERVER, "the queue is full: retry later"),
     "shutting_down": Problem(503, SERVER, "the service is shutting down"),
     "first_token_timeout": Problem(503, SERVER, "no token could be produced in the time that the policy allows"),
 }

@@ -118,7 +118,7 @@ class SamplingRequest(_Wire):
     @field_validator("stop")
     @classmethod
     def _no_empty_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
-        if value is not None and (not value or "" in value) and value != []:
+        if "" in ([value] if isinstance(value, str) else value or []):
             raise ValueError("a stop sequence is not empty")
         return value
 
@@ -227,9 +227,11 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
 def _document(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if b"\\ud" in body.lower():  # halves of characters, which may not come in pairs
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
     except RequestError:
         raise
-    except (ValueError, RecursionError):  # includes UnicodeDecodeError and numbers with too many digits
+    except (ValueError, RecursionError):  # includes UnicodeError and numbers with too many digits
         raise RequestError("malformed_json", "the body is not valid JSON in UTF-8") from None
     if not isinstance(document, dict):
         raise RequestError("malformed_json", "the body is not a JSON object")
@@ -258,8 +260,9 @@ def _no_constant(_name: str) -> float:
 
 
 def _refusal(error: ValidationError) -> RequestError:
-    """The first finding of pydantic as a refusal to the caller. Its text has paths and bounds, never values."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    """A finding of pydantic as a refusal to the caller. Its text has paths and bounds, never values."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first = max(found, key=lambda finding: len(finding["loc"]))  # of a union's branches, the one that got furthest
     path = ".".join(str(step) for step in first["loc"] if not _is_branch(step))[:200] or None
     code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}.get(
         first["type"], "invalid_value")

@@ -1,0 +1,71 @@
+"""The wiring: a booted appliance and its policy become one ASGI application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar, Request, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+
+from appliance.boot.booted import Booted
+from appliance.policy.schema import Policy
+from appliance.service.attest import Evidences
+from appliance.service.context import ServedModel, Service
+from appliance.service.exchange import Exchange
+from appliance.service.guard import Guard
+from appliance.service.limits import Accounts, Rates
+from appliance.service.privacy import Timing
+from appliance.service.problems import PROBLEMS, RequestError
+from appliance.service.redaction import Rule
+from appliance.service.routes import HANDLERS
+from appliance.service.tenants import Tenants
+
+# What the framework itself refuses -> our code
+FRAMEWORK = {400: "malformed_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large",
+             415: "unsupported_media_type"}
+
+
+def assemble(booted: Booted) -> Service:
+    """Everything that handlers use, from the policy and what was booted by it."""
+    policy = booted.policy
+    limits = policy.limits
+    booted.audit.admit_codes(PROBLEMS)
+    return Service(
+        booted=booted, models=_models(booted), tenants=Tenants(policy.tenants.tenants),
+        accounts=Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day)),
+        timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor))
+
+
+def create(service: Service) -> Guard:
+    """The ASGI application: the guard around Litestar, which has no logging, no documentation pages, no debugging."""
+    app = Litestar(
+        route_handlers=HANDLERS, state=State({"service": service}), exception_handlers={Exception: _refuse},
+        openapi_config=None, logging_config=None, debug=False, pdb_on_exception=False, request_max_body_size=None,
+        cors_config=None, csrf_config=None, compression_config=None)
+    return Guard(app, service)
+
+
+def _models(booted: Booted) -> dict[str, ServedModel]:
+    raise NotImplementedError
+
+
+def _timing(policy: Policy) -> Timing:
+    padding = policy.privacy.timing_padding
+    if padding is None:
+        return Timing()
+    return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000)
+
+
+def _rules(policy: Policy) -> tuple[Rule, ...]:
+    patterns = policy.privacy.redaction.patterns
+    return tuple(Rule.compile(pattern.name, pattern.regex, pattern.replacement) for pattern in patterns)
+
+
+def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """Any exception as an answer in OpenAI's shape. Nothing of the exception but its class decides."""
+    service: Service = request.app.state.service
+    if isinstance(error, HTTPException):
+        error = RequestError(FRAMEWORK.get(error.status_code, "internal_error"))
+    refused = service.refuse(Exchange.of(request.scope), error)
+    return Response(refused.body(), media_type="application/json", status_code=refused.status, headers=refused.headers)

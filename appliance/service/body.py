@@ -1,0 +1,66 @@
+"""Reading a request's body: bounded in bytes before it is held, and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from litestar import Request
+from litestar.types import Receive
+
+from appliance.service.problems import RequestError
+
+BODY_SECONDS = 60.0
+T = TypeVar("T")
+
+
+async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
+    """The body of a JSON request of at most `limit` bytes; RequestError before more than that is held."""
+    media, _, _parameters = request.headers.get("content-type", "").partition(";")
+    if media.strip().lower() != "application/json":
+        raise RequestError("unsupported_media_type")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise RequestError("unsupported_media_type")
+    declared = request.headers.get("content-length", "0")
+    if not declared.isascii() or not declared.isdigit() or int(declared[:20]) > limit:
+        raise RequestError("body_too_large", f"the body is larger than {limit} bytes")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _read(request.receive, limit)
+    except TimeoutError:
+        raise RequestError("request_timeout") from None
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise RequestError("client_closed_request")
+        parts.append(message["body"])
+        size, more = size + len(message["body"]), message["more_body"]
+        if size > limit:
+            raise RequestError("body_too_large", f"the body is larger than {limit} bytes")
+    return b"".join(parts)
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`, or RequestError as soon as the client closes the connection."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise RequestError("client_closed_request")
+        return task.result()
+    finally:
+        for waiting in (task, gone):
+            waiting.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,129 @@
+"""What a running service is made of: everything that a handler may use, put together once in `app.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from appliance.audit.log import AuditLog
+from appliance.boot.booted import Booted
+from appliance.policy.schema import Model, Policy
+from appliance.service.attest import Evidences
+from appliance.service.exchange import Exchange
+from appliance.service.limits import Accounts
+from appliance.service.metrics import Metrics
+from appliance.service.privacy import Timing
+from appliance.service.problems import RequestError, refusal
+from appliance.service.redaction import Rule
+from appliance.service.tenants import Caller, Tenants
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that is loaded: its place in the policy, and what turns a request into tokens and back."""
+
+    policy: Model
+    tokenizer: Any
+    template: Any
+    scheduler: Any
+    context_length: int
+    created: int  # seconds since 1970 by the host's clock
+
+    @property
+    def name(self) -> str:
+        """The name in requests."""
+        return self.policy.name
+
+
+@dataclass
+class Service:
+    """One running service. Only the counters and flags at the end change."""
+
+    booted: Booted
+    models: Mapping[str, ServedModel]
+    tenants: Tenants
+    accounts: Accounts
+    timing: Timing
+    rules: tuple[Rule, ...]
+    evidences: Evidences
+    metrics: Metrics = field(default_factory=Metrics)
+    in_progress: int = 0  # inference requests admitted and not yet over
+    answered: int = 0
+    refused: int = 0
+    draining: bool = False
+    unaudited: bool = False  # the audit log failed: nothing more is served
+
+    @property
+    def policy(self) -> Policy:
+        """The deployment policy."""
+        return self.booted.policy
+
+    @property
+    def audit(self) -> AuditLog:
+        """The audit log."""
+        return self.booted.audit
+
+    @property
+    def ready(self) -> bool:
+        """Whether inference requests are accepted."""
+        return not (self.draining or self.unaudited)
+
+    @property
+    def rounding(self) -> int:
+        """Token counts are told in multiples of this."""
+        return self.policy.privacy.token_count_rounding
+
+    @property
+    def fingerprint(self) -> str:
+        """What `system_fingerprint` says: the policy's digest, shortened."""
+        return "fp_" + self.booted.policy_digest.hex()[:16]
+
+    def rules_for(self, place: str) -> tuple[Rule, ...]:
+        """The redaction rules for the `prompt` or the `answer`."""
+        return self.rules if place in self.policy.privacy.redaction.apply_to else ()
+
+    def model_for(self, caller: Caller, name: str) -> ServedModel:
+        """A loaded model by name. One answer for a model that is not there and one that is not allowed."""
+        if name not in self.models or not caller.may_ask(name):
+            raise RequestError("model_not_found", param="model")
+        return self.models[name]
+
+    def enter(self, exchange: Exchange) -> None:
+        """Count an inference request in, or refuse it when there are too many; it leaves with its exchange."""
+        if self.draining:
+            raise RequestError("shutting_down", retry_after=5)
+        if self.in_progress >= self.policy.limits.concurrent_requests:
+            raise RequestError("too_many_requests", retry_after=1)
+        self.in_progress += 1
+        exchange.closing.append(self._leave)
+
+    def _leave(self) -> None:
+        self.in_progress -= 1
+
+    def require_audit(self) -> None:
+        """Refuse everything once requests can no longer be recorded."""
+        if self.unaudited:
+            raise RequestError("audit_unavailable")
+
+    def refuse(self, exchange: Exchange, error: Exception) -> RequestError:
+        """An exception as a refusal, noted in the exchange. An unforeseen one is reported by class and place."""
+        refused = refusal(error)
+        exchange.code = refused.code
+        if refused.code == "internal_error" and not self.unaudited:
+            self.booted.silence.exception("request", type(error), error.__traceback__)
+        return refused
+
+    def health(self) -> dict[str, Any]:
+        """What `/health` tells: state, platform, policy, models, and the boot's steps."""
+        state = self.booted.attestor.state
+        return {
+            "status": "ready" if self.ready else "draining" if self.draining else "unaudited",
+            "platform": self.booted.attestor.platform,
+            "policy_sha384": self.booted.policy_digest.hex(),
+            "self_test_sha384": self.booted.self_test.digest.hex(),
+            "generation": state.generation,
+            "models": [{"name": model.name, "sha256": model.sha256} for model in state.models],
+            "hardening": [{"name": measure.name, "outcome": measure.outcome} for measure in self.booted.measures],
+            "boot": self.booted.report.as_json(),
+        }

@@ -1,0 +1,65 @@
+"""One inference request from body to answer, streamed or whole; the two endpoints differ in their types alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from litestar import Request, Response
+from litestar.response import Stream
+
+from appliance.service import stream
+from appliance.service.answers import Shape, Usage
+from appliance.service.body import read_json, unless_gone
+from appliance.service.context import Service
+from appliance.service.exchange import Exchange
+from appliance.service.generation import Generation
+from appliance.service.inference import admit
+from appliance.service.wire import ChatRequest, CompletionRequest, parse
+
+JSON = "application/json"
+R = TypeVar("R", ChatRequest, CompletionRequest)
+
+
+def parts(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
+    """The service, and the exchange of this request."""
+    service: Service = request.app.state.service
+    return service, Exchange.of(request.scope)
+
+
+async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Generation]:
+    """Read, admit and start a request; returns once its first token is there, so that refusals keep their status."""
+    service, exchange = parts(request)
+    body = await read_json(request, service.policy.limits.request_size_bytes)
+    wanted = parse(body, kind, drop=service.policy.privacy.redaction.fields)
+    exchange.streamed = wanted.stream
+    job = await admit(service, exchange, wanted)
+    generation = Generation(service, exchange, job)
+    await unless_gone(request.receive, generation.start())
+    return wanted, generation
+
+
+async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | CompletionRequest, generation: Generation,
+                 shape: Shape) -> Response[Any]:
+    """The answer of a generation that has begun."""
+    service, exchange = parts(request)
+    if wanted.stream:
+        exchange.streaming = True
+        events = stream.events(shape, generation.pieces(), exchange.pacer, wanted.include_usage)
+        return Stream(_told(service, exchange, events), media_type="text/event-stream")
+    piece = await unless_gone(request.receive, stream.whole(generation.pieces()))
+    body = shape.whole(piece.text, piece.finish or "stop", piece.usage or Usage.of(0, 0), piece.logprobs)
+    return Response(body, media_type=JSON)
+
+
+async def _told(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A stream's events; what goes wrong on the way becomes its last event."""
+    async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
+        try:
+            async for data in open_events:
+                yield data
+        except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
+            refused = service.refuse(exchange, error)
+            await exchange.pacer.hold_end()
+            yield stream.failure(refused)

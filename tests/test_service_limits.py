@@ -1,0 +1,176 @@
+"""Rates, tenants and timing: what one key may ask, and what an onlooker learns."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from appliance.policy.schema import Tenant
+from appliance.service import stream
+from appliance.service.answers import ChatShape, Usage
+from appliance.service.limits import Account, Rates, Window
+from appliance.service.privacy import Pacer, Timing, bucket_us, round_up
+from appliance.service.problems import RequestError
+from appliance.service.stream import Piece
+from appliance.service.tenants import Tenants
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_never_more_than_the_limit_in_any_minute() -> None:
+    """However requests fall, no 60 seconds hold more than the limit, and the wait that is told is enough."""
+    clock, numbers = Clock(), random.Random(7)
+    window, taken = Window(10, 60.0, clock), []
+    for _ in range(2000):
+        clock.now += numbers.choice([0.0, 0.1, 1.0, 7.0])
+        amount = numbers.randint(1, 4)
+        wait = window.wait(amount)
+        if wait > 0:
+            clock.now += wait
+            assert window.wait(amount) == 0
+        window.charge(amount)
+        taken.append((clock.now, amount))
+        assert sum(a for t, a in taken if t > clock.now - 60) <= 10
+
+
+def test_unused_tokens_come_back() -> None:
+    """A request is charged for all that it may use, and gets back what it did not."""
+    clock = Clock()
+    account = Account(Rates(tokens_per_minute=100, tokens_per_day=150), clock)
+    grant = account.admit_tokens(90)
+    with pytest.raises(RequestError) as caught:
+        account.admit_tokens(20)
+    assert ("rate_limit_exceeded", 429) == (caught.value.code, caught.value.status)
+    assert "61" >= caught.value.headers["retry-after"] >= "60"
+    grant.settle(30)
+    assert 70 == account.minute.remaining
+    account.admit_tokens(70)
+    clock.now += 61
+    with pytest.raises(RequestError) as caught:
+        account.admit_tokens(60)
+    assert "insufficient_quota" == caught.value.code
+    clock.now += 86400 + 200
+    account.admit_tokens(60)
+
+
+def test_tells_what_can_never_pass() -> None:
+    """A request above the limit itself is refused without a time to retry."""
+    with pytest.raises(RequestError) as caught:
+        Account(Rates(tokens_per_minute=10)).admit_tokens(11)
+    assert {} == caught.value.headers
+
+
+def test_rate_limit_headers() -> None:
+    """Headers carry OpenAI's names, for limits that exist."""
+    account = Account(Rates(requests_per_minute=5), Clock())
+    account.admit_request()
+    headers = account.headers()
+    assert ("5", "4") == (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"])
+    assert "x-ratelimit-limit-tokens" not in headers
+
+
+KEY = "sk-test-1"
+TENANTS = Tenants([
+    Tenant(name="acme", models=("demo",), api_key_sha256=(hashlib.sha256(KEY.encode()).hexdigest(),)),
+    Tenant(name="watch", role="auditor", api_key_sha256=(hashlib.sha256(b"sk-test-2").hexdigest(),)),
+])
+
+
+@pytest.mark.parametrize("header", [f"Bearer {KEY}", f"bearer  {KEY} "])
+def test_knows_a_key(header: str) -> None:
+    """A key names its tenant."""
+    assert "acme" == TENANTS.authenticate(header).name
+
+
+@pytest.mark.parametrize("header", [
+    None, "", "Bearer", "Bearer ", KEY, f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY} x", "Bearer " + KEY * 100,
+    "Bearer " + hashlib.sha256(KEY.encode()).hexdigest()])
+def test_refuses_other_keys(header: str | None) -> None:
+    """Anything but a key's own text is refused, its hash included."""
+    with pytest.raises(RequestError) as caught:
+        TENANTS.authenticate(header)
+    assert ("invalid_api_key", "Bearer") == (caught.value.code, caught.value.headers["www-authenticate"])
+
+
+def test_roles() -> None:
+    """An auditor watches and a user asks; neither does the other's."""
+    user, auditor = TENANTS.authenticate(f"Bearer {KEY}"), TENANTS.authenticate("Bearer sk-test-2")
+    user.require("ask")
+    auditor.require("watch")
+    for caller, right in ((user, "watch"), (auditor, "ask")):
+        with pytest.raises(RequestError):
+            caller.require(right)  # type: ignore[arg-type]
+    assert (True, False) == (user.may_ask("demo"), auditor.may_ask("demo"))
+
+
+ROUNDED = [(0, 16, 0), (1, 16, 16), (16, 16, 16), (17, 16, 32), (7, 1, 7)]
+
+
+@pytest.mark.parametrize(("count", "multiple", "expected"), ROUNDED)
+def test_rounds_up(count: int, multiple: int, expected: int) -> None:
+    """Counts go up to the next multiple."""
+    assert expected == round_up(count, multiple)
+
+
+def test_durations_for_the_log_are_on_the_grid() -> None:
+    """The log tells no finer time than the wire."""
+    assert (200_000, 123_000) == (bucket_us(0.123, 0.1), bucket_us(0.123, 0))
+
+
+SHAPE = ChatShape("req-0", "demo", "fp", with_usage=False, created=0)
+
+
+async def _answer(delays: list[float]) -> AsyncIterator[Piece]:
+    for number, delay in enumerate(delays):
+        await asyncio.sleep(delay)
+        yield Piece(f"{number} ")
+    yield Piece("", None, "stop", Usage.of(1, 1))
+
+
+async def _times(timing: Timing, delays: list[float]) -> tuple[list[float], str]:
+    loop = asyncio.get_running_loop()
+    arrived, text = loop.time(), ""
+    times = []
+    async for data in stream.events(SHAPE, _answer(delays), Pacer(timing, arrived), with_usage=False):
+        times.append(loop.time() - arrived)
+        for line in data.decode().split("\n\n"):
+            if line.startswith("data: {"):
+                text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
+    return times, text
+
+
+SPEEDS = [[0.01] * 8, [0.05, 0.002, 0.03, 0.001], [0.09], [0.001] * 40]
+
+
+@pytest.mark.parametrize("delays", SPEEDS)
+def test_padded_streams_tell_only_the_grid(delays: list[float]) -> None:
+    """With padding, one event leaves on each multiple and the last on the total's, whatever the tokens' times."""
+    times, text = asyncio.run(_times(Timing(first_token=0.1, total=0.4), delays))
+    assert "".join(f"{number} " for number in range(len(delays))) == text
+    assert [0.1, 0.2, 0.3, 0.4] == [round(time, 1) for time in times]
+
+
+def test_unpadded_streams_do_not_wait() -> None:
+    """Without padding an event leaves with each piece."""
+    times, _text = asyncio.run(_times(Timing(), [0.0, 0.0, 0.0]))
+    assert 4 == len(times)
+    assert max(times) < 0.2
+
+
+def test_jitter_comes_on_top() -> None:
+    """The random delay lies between nothing and the policy's bound, and differs."""
+    clock = Clock()
+    delays = {Pacer(Timing(total=1.0, jitter=0.5), 999.5, clock=clock).end() - 1000.5 for _ in range(200)}
+    assert 0 <= min(delays) < 0.1 < 0.4 < max(delays) < 0.5

@@ -1,0 +1,154 @@
+"""Requests on the wire: what is accepted, what is refused, and by which name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from appliance.service.problems import PROBLEMS, RequestError, refusal
+from appliance.service.wire import NEUTRAL, ChatRequest, CompletionRequest, parse
+
+TURN = {"role": "user", "content": "hi"}
+CHAT = {"model": "demo", "messages": [TURN]}
+
+
+def _chat(**more: Any) -> ChatRequest:
+    return parse(json.dumps({**CHAT, **more}).encode(), ChatRequest)
+
+
+def test_reads_a_chat_request() -> None:
+    """Text, text parts, the newer role name, sampling and stops come out as they went in."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = _chat(messages=[{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}],
+                    temperature=1, top_k=5, stop="x", seed=-1, max_completion_tokens=7)
+    assert ["be brief", "ab"] == [turn.text for turn in request.messages]
+    assert (1.0, 5, ("x",), -1, 7) == (
+        request.temperature, request.top_k, request.stops, request.seed, request.wanted_tokens)
+    assert (None, False) == (request.wanted_logprobs, request.include_usage)
+
+
+COMPLETIONS = [("text", "text"), (["text"], "text"), ([1, 2], None)]
+
+
+@pytest.mark.parametrize(("prompt", "text"), COMPLETIONS)
+def test_reads_a_prompt(prompt: Any, text: str | None) -> None:
+    """A prompt is text, one text in a list, or token ids."""
+    assert text == parse(json.dumps({"model": "m", "prompt": prompt}).encode(), CompletionRequest).text
+
+
+def test_null_is_absent() -> None:
+    """Clients send null for what they leave out."""
+    assert _chat() == _chat(temperature=None, tools=None, stop=None, stream_options=None, user=None)
+
+
+@pytest.mark.parametrize("name", ["user", "metadata", "safety_identifier", "prompt_cache_key"])
+def test_drops_what_identifies_people(name: str) -> None:
+    """Fields about the end user are accepted and discarded."""
+    assert _chat() == _chat(**{name: {"anything": ["at", "all"]}})
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in NEUTRAL.items() for value in values])
+def test_accepts_values_that_change_nothing(name: str, value: Any) -> None:
+    """An unsupported parameter may say what would happen anyway."""
+    assert _chat() == _chat(**{name: value})
+
+
+REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"n": 2}, "unsupported_parameter", "n"),
+    ({"n": True}, "unsupported_parameter", "n"),
+    ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+    ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+    ({"store": True}, "unsupported_parameter", "store"),
+    ({"temprature": 1}, "unknown_parameter", "temprature"),
+    ({"stream_options": {"x": 1}, "stream": True}, "unknown_parameter", "stream_options.x"),
+    ({"messages": []}, "invalid_value", "messages"),
+    ({"messages": None}, "missing_required_parameter", "messages"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages.0.role"),
+    ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages.0.content"),
+    ({"messages": [{**TURN, "tool_calls": []}]}, "unknown_parameter", "messages.0.tool_calls"),
+    ({"messages": [{"role": "user", "content": 7}]}, "invalid_value", "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "invalid_value",
+     "messages.0.content.0.type"),
+    ({"model": 7}, "invalid_value", "model"),
+    ({"temperature": "1"}, "invalid_value", "temperature"),
+    ({"temperature": True}, "invalid_value", "temperature"),
+    ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "invalid_value", None),
+    ({"stop": ["a"] * 17}, "invalid_value", "stop"),
+    ({"stop": ""}, "invalid_value", "stop"),
+    ({"logit_bias": {"x": 1}}, "invalid_value", "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
+    ({"top_logprobs": 3}, "invalid_value", None),
+    ({"stream_options": {"include_usage": True}}, "invalid_value", None),
+    ({"seed": 2**64}, "invalid_value", "seed"),
+]
+
+
+@pytest.mark.parametrize(("more", "code", "param"), REFUSED)
+def test_refuses_by_name(more: dict[str, Any], code: str, param: str | None) -> None:
+    """A parameter that is unknown, unsupported or out of bounds is refused with its path."""
+    with pytest.raises(RequestError) as caught:
+        _chat(**more)
+    assert (code, param) == (caught.value.code, caught.value.param)
+
+
+MALFORMED = [
+    b"", b"{", b"[]", b"7", b'{"model":"a","model":"b"}', b'{"model":NaN}', b'{"temperature":1e999}', b"\xff{}",
+    b'{"a":' * 100_000, b"[" * 100_000, b'{"seed":' + b"9" * 5000 + b"}",
+    b'{"messages":[{"role":"user","role":"system","content":"x"}],"model":"m"}',
+]
+
+
+@pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
+def test_refuses_malformed_bodies(body: bytes) -> None:
+    """What is no JSON object, repeats a key, nests without end or holds no number gets a 400, never a crash."""
+    with pytest.raises(RequestError) as caught:
+        parse(body, ChatRequest)
+    assert 400 == caught.value.status
+
+
+def test_refuses_half_characters() -> None:
+    """A lone surrogate is no text: it could not be encoded for the tokenizer."""
+    with pytest.raises(RequestError) as caught:
+        parse(b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}', ChatRequest)
+    assert "malformed_json" == caught.value.code
+
+
+def test_refusal_has_no_value_in_it() -> None:
+    """The text of a refusal names paths and bounds, never what the request held."""
+    for more in ({"temperature": "CANARY"}, {"messages": [{"role": "CANARY", "content": "x"}]}, {"seed": ["CANARY"]}):
+        with pytest.raises(RequestError) as caught:
+            _chat(**more)
+        assert b"CANARY" not in caught.value.body()
+
+
+DROPS = [
+    (["user"], {"user": 1}, {}),
+    (["tools"], {"tools": [{"type": "function"}]}, {}),
+    (["metadata.id"], {"metadata": {"id": "x"}}, {}),
+    (["messages.name"], {"messages": [{**TURN, "name": "Ann"}]}, {"messages": [TURN]}),
+    (["a.b.c"], {"temperature": 1}, {"temperature": 1}),
+]
+
+
+@pytest.mark.parametrize(("drop", "sent", "seen"), DROPS)
+def test_drops_fields_of_the_policy(drop: list[str], sent: dict[str, Any], seen: dict[str, Any]) -> None:
+    """A field that the policy's redaction names is gone before anything else looks at the request."""
+    assert _chat(**seen) == parse(json.dumps({**CHAT, **sent}).encode(), ChatRequest, drop=drop)
+
+
+def test_every_problem_has_openai_s_shape() -> None:
+    """Each code gives a body with OpenAI's four fields and a status that fits its type."""
+    for code, problem in PROBLEMS.items():
+        error = json.loads(RequestError(code, param="p").body())["error"]
+        assert {"message": problem.message, "type": problem.type, "param": "p", "code": code} == error
+        assert 400 <= problem.status < 600
+
+
+def test_unforeseen_errors_say_nothing() -> None:
+    """An exception that nobody foresaw becomes a 500 without a word of its own."""
+    refused = refusal(ValueError("CANARY"))
+    assert (500, "internal_error") == (refused.status, refused.code)
+    assert b"CANARY" not in refused.body()
