@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -171,9 +171,9 @@ class _Measured(Kind):
     low: str
     high: str
 
-    units = {"B": 1}
-    noun = "size"
-    example = "512MiB"
+    units: ClassVar[Mapping[str, int]] = {"B": 1}
+    noun: ClassVar[str] = "size"
+    example: ClassVar[str] = "512MiB"
 
     def _amount(self, text: str) -> int:
         match = re.fullmatch(r"([0-9]{1,15}) ?([A-Za-z]{1,5})", text)

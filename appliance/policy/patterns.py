@@ -95,7 +95,7 @@ def _then(part: Bounds, rest: Bounds) -> Bounds:
         cost = part.cost + part.ways * rest.cost
     return Bounds(
         part.low + rest.low, part.high + rest.high, min(_CAP, part.ways * rest.ways),
-        part.ways == 1 and rest.distinct or rest.ways == 1 and rest.low == rest.high and part.distinct,
+        (part.ways == 1 and rest.distinct) or (rest.ways == 1 and rest.low == rest.high and part.distinct),
         min(_CAP, cost), part.first | (rest.first if part.low == 0 else frozenset()), part.chars | rest.chars)
 
 

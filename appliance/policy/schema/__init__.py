@@ -15,8 +15,8 @@ from appliance.policy.schema.privacy import (
     Privacy,
     Redaction,
     Retention,
-    TimingPadding,
     TimestampAuthority,
+    TimingPadding,
     Witness,
 )
 from appliance.policy.schema.service import Listener, Service, Tenant, Tenants

@@ -1,0 +1,42 @@
+"""`appliance check FILE`: every finding in a policy, with line, column and fix."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from appliance.policy import Checked, check_file, policy_digest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", help="the policy")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.epilog = ("exit codes: 0 valid (there may be warnings, and notes on what this version does not enforce), "
+                     "1 findings, 2 cannot run")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check one file; findings go to stderr, the verdict to stdout."""
+    checked = check_file(args.file)
+    if args.json:
+        print(json.dumps(_as_json(checked), indent=2))
+    else:
+        for diagnostic in checked.diagnostics:
+            print(f"{diagnostic}\n", file=sys.stderr)
+        print(f"{args.file}: {_verdict(checked)}")
+    return 0 if checked.valid else 1
+
+
+def _verdict(checked: Checked) -> str:
+    counts = {severity: sum(d.severity == severity for d in checked.diagnostics)
+              for severity in ("error", "warning", "note")}
+    words = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items() if count]
+    return ("valid" if checked.valid else "not valid") + (f" ({', '.join(words)})" if words else "")
+
+
+def _as_json(checked: Checked) -> dict[str, object]:
+    digest = policy_digest(checked.policy).hex() if checked.policy is not None else None
+    return {"valid": checked.valid, "digest": digest, "source_sha384": checked.source_sha384.hex(),
+            "diagnostics": [diagnostic.as_json() for diagnostic in checked.diagnostics]}

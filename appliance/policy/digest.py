@@ -1,0 +1,64 @@
+"""The policy digest: SHA-384 over the canonical form of the validated policy. Spec: docs/formats/policy-digest.md.
+
+The digest goes into hardware evidence. Formatting, comments, the order of blocks, labels and lists, and a default
+written out or left out change nothing; any value does. Tenants in the policy itself enter by a commitment, so that
+a copy without them has the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from appliance.policy import frozen
+from appliance.policy.canonical import canonical
+from appliance.policy.schema import Policy
+from appliance.policy.schema.base import Block, fields
+
+POLICY_DOMAIN = b"appliance/policy-digest/v1\n"
+TENANTS_DOMAIN = b"appliance/policy-tenants/v1\n"
+HOST_DATA_DOMAIN = b"appliance/policy-host-data/v1\n"
+
+
+def document(block: Block, table: dict[str, frozen.Entry], place: str = "") -> dict[str, Any]:
+    """Return a block as plain values under HCL names: labelled blocks as objects keyed by label."""
+    result: dict[str, Any] = {}
+    for shape in fields(type(block)):
+        where = f"{place}.{shape.name}" if place else shape.name
+        if where not in table:
+            continue
+        value = getattr(block, shape.attribute)
+        if shape.block is None or value is None:
+            result[shape.name] = list(value) if isinstance(value, tuple) else value
+        elif shape.labelled:
+            result[shape.name] = {getattr(item, item.LABEL): document(item, table, where) for item in value}
+        else:
+            result[shape.name] = document(value, table, where)
+    return result
+
+
+def tenants_commitment(inline: dict[str, Any]) -> str:
+    """Return what stands for the inline tenants (a `tenant` object of the document) in the digest."""
+    return "sha384:" + hashlib.sha384(TENANTS_DOMAIN + canonical(inline)).hexdigest()
+
+
+def digested(policy: Policy) -> dict[str, Any]:
+    """Return the document that is hashed: the policy's, with a commitment in place of inline tenants."""
+    result = document(policy, frozen.table(policy.appliance.schema_version))
+    tenants = result["tenants"]
+    inline = tenants.pop("tenant")
+    if inline:
+        tenants["commitment"] = tenants_commitment(inline)
+    return result
+
+
+def policy_digest(policy: Policy) -> bytes:
+    """Return the 48 bytes of the policy digest; TDX carries them whole in MRCONFIGID."""
+    return hashlib.sha384(POLICY_DOMAIN + canonical(digested(policy))).digest()
+
+
+def host_data(digest: bytes) -> bytes:
+    """Return the 32 bytes that stand for a policy digest in SEV-SNP's HOST_DATA."""
+    if len(digest) != 48:
+        raise ValueError(f"a policy digest has 48 bytes, not {len(digest)}")
+    return hashlib.sha256(HOST_DATA_DOMAIN + digest).digest()

@@ -1,0 +1,93 @@
+"""What this version enforces. A policy that sets anything else is refused at boot: nothing is silently ignored.
+
+`ENFORCED` maps a field's path, without labels, to the values whose meaning is carried out: all of them, or some.
+Every field may have its default, which asks for nothing beyond what is done. Blocks named in `BLOCKS` may stand;
+any other optional or labelled block may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from appliance.policy import frozen
+from appliance.policy.schema import Policy
+from appliance.policy.schema.base import Block, FieldShape, fields
+
+ANY: Final = object()
+
+BLOCKS = frozenset({"model", "privacy.timing_padding", "privacy.redaction.pattern", "tenants.tenant", "service.listen"})
+
+ENFORCED: dict[str, Any] = {
+    "appliance.name": ANY, "appliance.schema": ANY,
+    "tee.platforms": ("simulated",),
+    "model.file": ANY, "model.sha256": ANY,
+    "model.streaming_decrypt": (False, "auto"),  # "auto" is resident as long as that fits
+    "model.context_length": ANY, "model.kv_cache": ("f16",),
+    "model.sampling": ANY,
+    "model.chat_template": ANY, "model.chat_template_fallback": ANY,
+    "privacy.timing_padding.first_token": ANY, "privacy.timing_padding.total": ANY,
+    "privacy.timing_padding.jitter": ANY,
+    "privacy.token_count_rounding": ANY,
+    "privacy.redaction.fields": ANY, "privacy.redaction.pattern": ANY, "privacy.redaction.apply_to": ANY,
+    "limits": ANY,
+    "tenants.tenant": ANY,
+    "service.listen.kind": ("tcp", "unix"), "service.listen.address": ANY, "service.listen.port": ANY,
+    "service.listen.path": ANY, "service.drain_timeout": ANY,
+    "audit.sink": ("stdout",),
+}
+
+REASON = "not enforced by this version"
+REDACTED = "this is a copy without tenants, which verifies but never boots"
+
+
+def allowed_values(place: str) -> Any:
+    """Return what `ENFORCED` says on a field: its own entry, or that of a block around it, which must be `ANY`."""
+    if place in ENFORCED:
+        return ENFORCED[place]
+    while "." in place:
+        place = place.rpartition(".")[0]
+        if ENFORCED.get(place) is ANY:
+            return ANY
+    return ()
+
+
+def _is_enforced(place: str, value: Any, table: dict[str, frozen.Entry]) -> bool:
+    entry = table[place]
+    if "default" in entry and value == frozen.value_of(entry):
+        return True
+    allowed = allowed_values(place)
+    if allowed is ANY:
+        return True
+    values = value if isinstance(value, tuple) else (value,)
+    return all(any(type(v) is type(a) and v == a for a in allowed) for v in values)
+
+
+def unenforced(policy: Policy) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return the path of each field that asks for something this version does not enforce, with the reason."""
+    return list(_walk(policy, (), "", frozen.table(policy.appliance.schema_version)))
+
+
+def _walk(block: Block, path: tuple[str | int, ...], place: str,
+          table: dict[str, frozen.Entry]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for shape in fields(type(block)):
+        where = f"{place}.{shape.name}" if place else shape.name
+        here = (*path, shape.name)
+        value = getattr(block, shape.attribute)
+        if shape.block is not None:
+            yield from _nested(shape, value, here, where, table)
+        elif not _is_enforced(where, value, table):
+            yield here, REDACTED if where == "tenants.commitment" else REASON
+
+
+def _nested(shape: FieldShape, value: Any, here: tuple[str | int, ...], where: str,
+            table: dict[str, frozen.Entry]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if value is None:
+        return
+    blocks = [((*here, getattr(item, item.LABEL)), item) for item in value] if shape.labelled else [(here, value)]
+    known = table[where]["block"] in ("required", "always") or where in BLOCKS
+    for path, block in blocks:
+        if known:
+            yield from _walk(block, path, where, table)
+        else:
+            yield path, REASON

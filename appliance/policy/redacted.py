@@ -1,0 +1,33 @@
+"""A copy of a policy without its tenants, for clients: same digest, nobody's name or key hash."""
+
+from __future__ import annotations
+
+from appliance.errors import PolicyError
+from appliance.policy import frozen
+from appliance.policy.digest import document, policy_digest, tenants_commitment
+from appliance.policy.loading import Loaded, check
+from appliance.policy.source import parse_text
+
+
+def without_tenants(loaded: Loaded) -> str:
+    """Return the policy's text with a commitment in place of its `tenant` blocks.
+
+    All else stays as it is written, comments outside of these blocks too. A policy with a signed list is returned
+    unchanged: no tenant stands in it.
+    """
+    text = loaded.positions.text.text
+    policy = loaded.policy
+    if not policy.tenants.tenants:
+        return text
+    inline = document(policy, frozen.table(policy.appliance.schema_version))["tenants"]["tenant"]
+    line = f'commitment = "{tenants_commitment(inline)}"'
+    body = parse_text(text)
+    block = next(block for block in body.blocks if block.type == "tenants")
+    for number, tenant in reversed(list(enumerate(b for b in block.body.blocks if b.type == "tenant"))):
+        text = text[:tenant.span.start] + (line if number == 0 else "") + text[tenant.span.end:]
+    text = "".join(line for line in text.splitlines(keepends=True) if line.strip() or line == "\n")
+    copy = check(text, str(loaded.path)).policy
+    if copy is None or policy_digest(copy) != loaded.digest:
+        raise PolicyError("the copy without tenants does not have the policy's digest", code="internal",
+                          hint="report this, with the policy if you may show it")
+    return text

@@ -1,0 +1,375 @@
+"""Rules that span several fields. Each is a generator of findings over one block and the whole policy.
+
+A rule may read any field: where that field is itself wrong, it is missing in the block, reading it raises
+`AttributeError`, and the rule is skipped for that block, because the field's own finding stands already.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.policy.bind import Path, path_text
+from appliance.policy.diagnostics import Report, Severity, Span
+from appliance.policy.kinds import closest
+from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
+
+HARDWARE = ("sev-snp", "tdx")
+ESSENTIAL_FIELDS = frozenset({"messages", "prompt", "model", "stream", "max_tokens"})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found, at a path relative to the block that it looked at."""
+
+    path: Path
+    summary: str
+    fix: str
+    detail: str = ""
+    severity: Severity = "error"
+
+
+Findings = Iterator[Finding]
+
+
+def platforms(policy: Policy) -> Findings:
+    """A weaker platform beside a stronger one would let the operator choose the weaker."""
+    names = policy.tee.platforms
+    for weak in ("simulated", "tpm"):
+        if weak in names and len(names) > 1:
+            yield Finding(("tee", "platforms"), f'"{weak}" stands beside other platforms, so the operator could choose '
+                          "it", f'keep "{weak}" alone, or leave it out', f'"{weak}" alone, or hardware platforms alone')
+            return
+
+
+def budgets(policy: Policy) -> Findings:
+    """The plaintext budget is part of the memory budget."""
+    total = policy.tee.memory_budget_bytes
+    if total is not None and policy.tee.plaintext_budget_bytes > total:
+        yield Finding(("tee", "plaintext_budget"), "plaintext_budget is larger than memory_budget", "lower it")
+
+
+def evidence(policy: Policy) -> Findings:
+    """Requirements that hardware evidence would meet while protecting little deserve a word."""
+    if policy.tee.evidence.debug and not policy.simulated:
+        yield Finding(("tee", "evidence", "debug"), "debug = true accepts a guest that the host can read",
+                      "leave it out in production", severity="warning")
+    tcb = policy.tee.evidence.sev_snp.min_tcb
+    if "sev-snp" in policy.tee.platforms and tcb.snp == 0 and tcb.microcode == 0:
+        yield Finding(("tee", "evidence", "sev_snp", "min_tcb"), "min_tcb accepts any firmware, however old",
+                      "write the security versions that your fleet has reached", severity="warning")
+
+
+def something_to_do(policy: Policy) -> Findings:
+    """A policy without a model or a listener serves nothing."""
+    if not policy.models:
+        yield Finding(("model",), "there is no model", 'add model "name" { ... }')
+    if not policy.service.listeners:
+        yield Finding(("service",), "there is no listener", 'add listen "name" { kind = ... } to service')
+
+
+def approvals(policy: Policy) -> Findings:
+    """k of n needs n distinct keys, and k of them at most."""
+    if policy.approvals is None:
+        return
+    approvers, required = policy.approvals.approvers, policy.approvals.required
+    if required > len(approvers):
+        yield Finding(("approvals", "required"), f"{required} approvals are required of {len(approvers)} approvers",
+                      "add approvers, or require fewer")
+    seen: dict[str, str] = {}
+    for approver in approvers:
+        if approver.public_key in seen:
+            yield Finding(("approvals", "approver", approver.name, "public_key"),
+                          f"this is the key of {seen[approver.public_key]} too", "one key counts once: write another")
+        seen.setdefault(approver.public_key, approver.name)
+
+
+def state_users(policy: Policy) -> Findings:
+    """What is written needs the state disk."""
+    if policy.state is not None:
+        return
+    fix = "add a state block, or leave this out"
+    for model in policy.models:
+        if model.session_persistence:
+            yield Finding(("model", model.name, "session_persistence"),
+                          "sessions have no state disk to be kept on", fix)
+    if policy.audit.sink == "state":
+        yield Finding(("audit", "sink"), "the audit log has no state disk to be kept on", fix)
+
+
+def retention(policy: Policy) -> Findings:
+    """A retention of something that is not kept is a misunderstanding."""
+    kept = policy.privacy.retention
+    if kept.audit_ms is not None and policy.audit.sink != "state":
+        yield Finding(("privacy", "retention", "audit"), "the audit log is not kept by the appliance",
+                      'write sink = "state" in audit, or leave this out')
+    if kept.sessions_ms is not None and not any(model.session_persistence for model in policy.models):
+        yield Finding(("privacy", "retention", "sessions"), "no model keeps sessions",
+                      "write session_persistence = true in a model, or leave this out")
+
+
+def redaction(policy: Policy) -> Findings:
+    """A request without its essential fields is no request."""
+    for name in policy.privacy.redaction.fields:
+        if name in ESSENTIAL_FIELDS:
+            yield Finding(("privacy", "redaction", "fields"),
+                          f'"{name}" cannot be dropped: no request works without it',
+                          "leave it out; patterns change the text itself")
+
+
+def quotas(policy: Policy) -> Findings:
+    """A request that uses its limits fully must fit into the quotas."""
+    limits = policy.limits
+    longest = limits.prompt_tokens + limits.generation_tokens
+    for name, quota in (("tokens_per_minute", limits.tokens_per_minute), ("tokens_per_day", limits.tokens_per_day)):
+        if quota is not None and quota < longest:
+            yield Finding(("limits", name), f"{name} is less than one longest request ({longest} tokens)",
+                          "raise it, or lower prompt_tokens or generation_tokens")
+
+
+def tenants(policy: Policy) -> Findings:
+    """Either a signed list, or tenants in the policy itself, or the commitment of a redacted copy."""
+    block = policy.tenants
+    ways = [name for name, given in (("authority", block.authority), ("tenant", block.tenants),
+                                     ("commitment", block.commitment)) if given]
+    if len(ways) != 1:
+        found = " and ".join(ways) + " stand together" if ways else "there are no tenants"
+        yield Finding(("tenants",), found, "name the authority and its list, or, for development, write tenants here",
+                      "authority and list, or tenant blocks, or the commitment of a redacted copy")
+    if (block.authority is None) != (block.list_file is None):
+        lone, other = ("authority", "list") if block.list_file is None else ("list", "authority")
+        yield Finding(("tenants", lone), f"{lone} stands without {other}", f"add {other}")
+    if block.min_version and block.authority is None:
+        yield Finding(("tenants", "min_version"), "min_version is of a signed list, and there is none", "delete it")
+
+
+def inline_tenants(policy: Policy) -> Findings:
+    """Tenants in the policy are for development: each new API key would change what clients verify."""
+    if policy.simulated:
+        return
+    places: list[Path] = [("tenant", tenant.name) for tenant in policy.tenants.tenants]
+    for place in places or ([("commitment",)] if policy.tenants.commitment else []):
+        yield Finding(("tenants", *place), 'tenants in the policy itself need platforms = ["simulated"]',
+                      "use authority and list: then adding an API key changes nothing that clients verify")
+
+
+def api_keys(policy: Policy) -> Findings:
+    """An API key names one tenant."""
+    owner: dict[str, str] = {}
+    for tenant in policy.tenants.tenants:
+        for digest in tenant.api_key_sha256:
+            if owner.setdefault(digest, tenant.name) != tenant.name:
+                yield Finding(("tenants", "tenant", tenant.name, "api_key_sha256"),
+                              f"an API key here is also one of {owner[digest]}", "make another: appliance key new")
+
+
+def tenant(block: Tenant, policy: Policy) -> Findings:
+    """A tenant asks models that exist."""
+    names = [model.name for model in policy.models]
+    for name in block.models:
+        if name not in names:
+            guess = closest(name, names)
+            yield Finding(("models",), f'there is no model "{name}"', f'did you mean "{guess}"?' if guess else
+                          f'add model "{name}" {{ ... }}', f"models of this policy: {', '.join(names) or 'none'}")
+    if not block.models and block.role == "user":
+        yield Finding(("models",), "this tenant may ask no model", "list the models: models = [...]")
+
+
+def draft(model: Model, policy: Policy) -> Findings:
+    """A draft model is another model of the policy."""
+    names = [other.name for other in policy.models if other.name != model.name]
+    if model.draft_model == model.name:
+        yield Finding(("draft_model",), "a model cannot be its own draft", "name another model, or leave it out")
+    elif model.draft_model is not None and model.draft_model not in names:
+        guess = closest(model.draft_model, names)
+        yield Finding(("draft_model",), f'there is no model "{model.draft_model}"', f'did you mean "{guess}"?' if guess
+                      else f'add model "{model.draft_model}" {{ ... }}', f"other models: {', '.join(names) or 'none'}")
+
+
+def sealed(model: Model, policy: Policy) -> Findings:
+    """A sealed model has both a header pin and a key; a plain one has neither."""
+    if model.sealed_header_sha256 is not None and model.key is None:
+        yield Finding(("sealed_header_sha256",), "this sealed model has no key", "add key { provider = ... }")
+    if model.key is not None and model.sealed_header_sha256 is None:
+        yield Finding(("key",), "a key stands here, but the model is not sealed",
+                      "add sealed_header_sha256, or delete the key")
+    if model.sealed_header_sha256 == model.sha256:
+        yield Finding(("sealed_header_sha256",), "this is the same hash as sha256",
+                      "`appliance model inspect` prints both: sha256 is of the plaintext file")
+
+
+def publisher(model: Model, policy: Policy) -> Findings:
+    """One signature, in one of two forms."""
+    if model.publisher is not None and (model.publisher.signature is None) == (model.publisher.bundle is None):
+        yield Finding(("publisher",), "publisher needs either signature or bundle", "write one of them")
+
+
+def context(model: Model, policy: Policy) -> Findings:
+    """A prompt that the limits allow should fit into the context."""
+    if policy.limits.prompt_tokens >= model.context_length:
+        yield Finding(("context_length",), f"a prompt of {policy.limits.prompt_tokens} tokens, which limits allows, "
+                      "leaves no room for an answer", "raise context_length, or lower prompt_tokens",
+                      severity="warning")
+
+
+def sampling(model: Model, policy: Policy) -> Findings:
+    """min <= default <= max, for each parameter."""
+    for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty"):
+        try:
+            bound = getattr(model.sampling, name)
+            low, default, high = bound.min, bound.default, bound.max
+        except AttributeError:
+            continue
+        if low > high:
+            yield Finding(("sampling", name, "min"), f"min {low:g} is above max {high:g}", "swap or mend them")
+        elif not low <= default <= high:
+            yield Finding(("sampling", name, "default"), f"default {default:g} is outside of {low:g} to {high:g}",
+                          f"write default = {min(max(default, low), high):g}, or widen the bounds")
+
+
+_PROVIDER_FIELDS = {"broker": "broker", "vault": "vault", "tpm": "pcrs", "file": "path", "environment": "variable",
+                    "systemd-credential": "credential"}
+
+
+def key(block: Key, policy: Policy) -> Findings:
+    """Each provider has its own fields; those that hand the key to the operator are for development."""
+    own = _PROVIDER_FIELDS.get(block.provider)
+    for name in sorted(set(_PROVIDER_FIELDS.values())):
+        given = getattr(block, name) is not None
+        if name == own and not given:
+            yield Finding(("provider",), f'provider "{block.provider}" needs {name}', f"add {name}")
+        elif name != own and given:
+            yield Finding((name,), f'{name} means nothing to provider "{block.provider}"', f"delete {name}")
+    if block.provider in OPERATOR_PROVIDERS and not policy.simulated:
+        yield Finding(("provider",), f'provider "{block.provider}" hands the key to the operator',
+                      'use "broker", "vault" or "tpm"', 'only with platforms = ["simulated"]')
+    if block.provider == "tpm" and not set(policy.tee.platforms) & {"tpm", "simulated"}:
+        yield Finding(("provider",), "a vTPM that the host runs belongs to the operator", 'use "broker" or "vault"',
+                      'provider "tpm" only with platforms = ["tpm"]')
+
+
+def model_key(model: Model, policy: Policy) -> Findings:
+    """A sealed model outlives the boot, so its key must."""
+    if model.key is not None and model.key.provider == "ephemeral":
+        yield Finding(("key", "provider"), "an ephemeral key cannot open a model", "name where its key comes from",
+                      '"ephemeral" is for state')
+
+
+_LISTENER_FIELDS = {  # kind: (fields that it needs, fields that it may have)
+    "tcp": ({"port"}, {"address"}),
+    "tls": ({"port", "certificate", "private_key"}, {"address"}),
+    "ra-tls": ({"port"}, {"address", "transport", "names", "rotation"}),
+    "unix": ({"path"}, set[str]()),
+    "vsock": ({"port"}, set[str]()),
+}
+
+
+def listener_fields(block: Listener, policy: Policy) -> Findings:
+    """Each kind of listener has its own fields."""
+    needs, may = _LISTENER_FIELDS[block.kind]
+    given = {"transport": block.transport, "address": block.address, "port": block.port, "path": block.path,
+             "certificate": block.certificate, "private_key": block.private_key, "names": block.names or None,
+             "rotation": block.rotation_ms}
+    for name, value in given.items():
+        if name in needs and value is None:
+            yield Finding(("kind",), f'a listener of kind "{block.kind}" needs {name}', f"add {name} = ...")
+        elif value is not None and name not in needs | may:
+            yield Finding((name,), f'{name} means nothing to a listener of kind "{block.kind}"', f"delete {name}")
+    over_vsock = block.kind == "vsock" or block.transport == "vsock"
+    if over_vsock and block.address is not None and block.kind == "ra-tls":
+        yield Finding(("address",), "vsock has no IP address", "delete address")
+    if block.port is not None and block.port > 65535 and not over_vsock:
+        yield Finding(("port",), f"{block.port} is no TCP port", "write a number from 1 to 65535")
+
+
+def listener_trust(block: Listener, policy: Policy) -> Findings:
+    """On real platforms RA-TLS is the only way in; a plain TCP port never leaves the machine."""
+    if block.kind != "ra-tls" and not policy.simulated:
+        yield Finding(("kind",), f'a listener of kind "{block.kind}" is open to the operator', 'write kind = "ra-tls"',
+                      'other kinds only with platforms = ["simulated"]')
+    if block.kind == "tcp" and not ipaddress.ip_address(block.host).is_loopback:
+        yield Finding(("address",), f"plain text on {block.host} can be read on the network",
+                      'write address = "127.0.0.1", or use kind = "ra-tls"', "a loopback address")
+
+
+def listeners_apart(policy: Policy) -> Findings:
+    """Two listeners cannot share an address or a socket."""
+    seen: dict[tuple[Any, ...], str] = {}
+    for block in policy.service.listeners:
+        vsock = block.kind == "vsock" or block.transport == "vsock"
+        place = (block.path,) if block.kind == "unix" else (("vsock" if vsock else block.host), block.port)
+        if place[-1] is not None and place in seen:
+            yield Finding(("service", "listen", block.name), f'this is where "{seen[place]}" listens',
+                          "choose another port or path")
+        seen.setdefault(place, block.name)
+
+
+POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
+    platforms, budgets, evidence, something_to_do, approvals, state_users, retention, redaction, quotas, tenants,
+    inline_tenants, api_keys, listeners_apart,
+)
+
+
+def _models(policy: Policy) -> Iterable[tuple[Path, Any]]:
+    return [(("model", model.name), model) for model in policy.models]
+
+
+def _keys(policy: Policy) -> Iterable[tuple[Path, Any]]:
+    if (state := getattr(policy, "state", None)) is not None:
+        yield ("state", "key"), state.key
+    for path, model in _models(policy):
+        if getattr(model, "key", None) is not None:
+            yield (*path, "key"), model.key
+
+
+def _tenants(policy: Policy) -> Iterable[tuple[Path, Any]]:
+    return [(("tenants", "tenant", block.name), block) for block in policy.tenants.tenants]
+
+
+def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
+    return [(("service", "listen", block.name), block) for block in policy.service.listeners]
+
+
+BLOCK_RULES: tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Findings], ...]], ...] = (
+    (_models, (draft, sealed, publisher, context, sampling, model_key)),
+    (_keys, (key,)),
+    (_tenants, (tenant,)),
+    (_listeners, (listener_fields, listener_trust)),
+)
+
+
+def _place(positions: dict[Path, Span], path: Path) -> Span:
+    """Return where a path stands, or else the nearest block around it that stands in the file."""
+    while path and path not in positions:
+        path = path[:-1]
+    return positions.get(path, Span(0, 1))
+
+
+def apply(policy: Policy, positions: dict[Path, Span], report: Report) -> None:
+    """Run all rules; a rule that needs a field which is wrong itself is skipped."""
+    partial = report.failed
+
+    def run(findings: Findings, base: Path) -> None:
+        try:
+            for finding in findings:
+                path = (*base, *finding.path)
+                report.add(finding.severity, "rule", finding.summary, _place(positions, path), detail=finding.detail,
+                           fix=finding.fix, path=path_text(path))
+        except AttributeError:
+            if not partial:
+                raise
+
+    for rule in POLICY_RULES:
+        run(rule(policy), ())
+    for select, rules in BLOCK_RULES:
+        try:
+            blocks = list(select(policy))
+        except AttributeError:
+            if not partial:
+                raise
+            continue
+        for base, block in blocks:
+            for block_rule in rules:
+                run(block_rule(block, policy), base)
