@@ -23,9 +23,7 @@ from appliance.policy.canonical import canonical_bytes
 SERVE = "appliance/serve/v1"
 KEY_RELEASE = "appliance/key-release/v1"
 REPORT_DATA_BYTES = 64
-HOST_DATA_BYTES = 32
 MIN_NONCE_BYTES, MAX_NONCE_BYTES = 16, 64
-_HOST_DATA_DOMAIN = b"appliance/host-data/v1\n"
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -120,13 +118,6 @@ def report_data(statement: Statement) -> bytes:
     """The 64 bytes that hardware signs: SHA-512(type || 0x0A || canonical statement)."""
     domain = statement.type.encode("ascii") + b"\n"
     return hashlib.sha512(domain + statement_bytes(statement)).digest()
-
-
-def host_data(policy_sha384: bytes) -> bytes:
-    """The 32 bytes for a launch field too short for the policy digest (HOST_DATA of SEV-SNP)."""
-    if len(policy_sha384) != hashlib.sha384().digest_size:
-        raise ValueError(f"a policy digest is 48 bytes, not {len(policy_sha384)}")
-    return hashlib.sha256(_HOST_DATA_DOMAIN + policy_sha384).digest()
 
 
 def parse_statement(value: Any) -> Statement:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from appliance.attestation.binding import ServeStatement, host_data
+from appliance.attestation.binding import ServeStatement
 from appliance.attestation.evidence import SIMULATED
 from appliance.attestation.verify import Claims
 from appliance.errors import RejectedEvidenceError
+from appliance.policy.digest import host_data
 
 Outcome = Literal["holds", "fails", "not checked"]
 

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from appliance import __version__
 from appliance.attestation.attestor import Attestor, State
-from appliance.attestation.binding import host_data
 from appliance.attestation.evidence import SIMULATED, SimulatedProvider
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence, place
@@ -82,7 +81,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             note.detail = ", ".join(running)
 
         with steps.step("attestation") as note:
-            provider = SimulatedProvider(host_data(loaded.digest))
+            provider = SimulatedProvider(loaded.host_data)
             attestor = Attestor(provider, State(loaded.digest, tested.digest, identity.build(table)))
             generation = attestor.new_generation(model.bound() for model in running.values())
             note.detail = f"{provider.platform}, generation {generation}"

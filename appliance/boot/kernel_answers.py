@@ -1,0 +1,131 @@
+"""Self-test of the kernels: each is run on fixed inputs, and the bits of its output must be the known ones.
+
+Results are the same bits on every CPU, so that one table serves all targets. `known_answers.json` holds it: SHA-256 of
+the output by test; tests/goldens/kernel_answers.py makes it from the plain reference twins. A kernel without a known
+answer fails the test: none can be added and forgotten.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.resources
+import json
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from appliance.boot import kernel_inputs
+from appliance.engine.kernels.memory import aligned
+from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
+from appliance.engine.kernels.table import KernelTable
+from appliance.engine.kernels.threads import Pool
+from appliance.models import quants
+
+_SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
+_IN_STEP = b"all threads kept step"
+
+
+def quantise(table: KernelTable, kind: str, tokens: int, label: str) -> bytes:
+    """Activations of `tokens` rows of fixed floats, as the kernel lays them out."""
+    values = kernel_inputs.placed(kernel_inputs.floats(label, tokens, kernel_inputs.COLUMNS))
+    columns = kernel_inputs.COLUMNS
+    out = aligned(activation_nbytes(kind, columns, tokens))
+    table.function(f"quantise_{kind}")(values.address, 4 * columns, columns, out.address, 0, tokens, tokens)
+    return out.view(np.uint8).tobytes()
+
+
+def product(table: KernelTable, name: str, tokens: int) -> bytes:
+    """float32 (tokens, ROWS): twice the product, for it is first written and then added to."""
+    rows, columns = kernel_inputs.ROWS, kernel_inputs.COLUMNS
+    weights = kernel_inputs.packed(name, kernel_inputs.weights(name), rows, columns)
+    kind = activation_kind(name)
+    activations = kernel_inputs.placed(np.frombuffer(quantise(table, kind, tokens, f"product {tokens}"), np.uint8))
+    out = aligned(4 * rows * tokens)
+    call = table.function(f"product_{SHAPES[name].suffix}")
+    for accumulate in (0, 1):
+        call(weights.address, columns, activations.address, tokens, out.address, 4 * rows, accumulate, 0, rows // 16)
+    return out.view(np.uint8).tobytes()
+
+
+def gather(table: KernelTable, name: str) -> bytes:
+    """float32 (3, COLUMNS): the first, a middle and the last row, decoded."""
+    rows, columns = kernel_inputs.ROWS, kernel_inputs.COLUMNS
+    weights = kernel_inputs.packed(name, kernel_inputs.weights(name), rows, columns)
+    out = aligned(4 * columns * 3)
+    for index, row in enumerate((0, 21, rows - 1)):
+        table.function(f"gather_{SHAPES[name].suffix}")(
+            weights.address, columns, row, out.address + 4 * columns * index)
+    return out.view(np.uint8).tobytes()
+
+
+def _quantise_answer(table: KernelTable, kind: str) -> bytes:
+    return b"".join(quantise(table, kind, tokens, f"quantise {tokens}") for tokens in kernel_inputs.TOKENS)
+
+
+def _product_answer(table: KernelTable, suffix: str) -> bytes:
+    return b"".join(product(table, _SUFFIXES[suffix], tokens) for tokens in kernel_inputs.TOKENS)
+
+
+def _gather_answer(table: KernelTable, suffix: str) -> bytes:
+    return gather(table, _SUFFIXES[suffix])
+
+
+def _lockstep_answer(table: KernelTable, _name: str) -> bytes:
+    """Every kernel of the pool takes part in starting, running and stopping one."""
+    with Pool(table, 2) as pool:
+        pool.check()
+    return _IN_STEP
+
+
+Case = Callable[[KernelTable, str], bytes]
+_CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
+    (re.compile(rf"quantise_({'|'.join(ACTIVATIONS)})"), _quantise_answer),
+    (re.compile(rf"product_({'|'.join(_SUFFIXES)})"), _product_answer),
+    (re.compile(rf"gather_({'|'.join(_SUFFIXES)})"), _gather_answer),
+    (re.compile(r"lockstep_(run|work|stop|spin|probe)"), _lockstep_answer),
+)
+
+
+def _needed(name: str, formats: frozenset[str]) -> bool:
+    """Whether models in these block formats use a kernel; kernels that belong to no format always count."""
+    verb, _, rest = name.partition("_")
+    if verb in ("product", "gather") and rest in _SUFFIXES:
+        return _SUFFIXES[rest] in formats
+    if verb == "quantise" and rest in ACTIVATIONS:
+        return rest in {activation_kind(name) for name in formats if name in SHAPES}
+    return True
+
+
+def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
+    """Kernels to test: all, or those that models in these block formats use."""
+    return [name for name in table.names if formats is None or _needed(name, formats)]
+
+
+@functools.cache
+def known() -> dict[str, str]:
+    """SHA-256 (hex) of each kernel's right output."""
+    text = importlib.resources.files("appliance.boot").joinpath("known_answers.json").read_text(encoding="ascii")
+    return dict(json.loads(text))
+
+
+def output(table: KernelTable, name: str) -> bytes | None:
+    """What a kernel makes of its fixed inputs; None if there are none for it."""
+    for pattern, case in _CASES:
+        match = pattern.fullmatch(name)
+        if match is not None:
+            return case(table, match[1])
+    return None
+
+
+def answer(table: KernelTable, name: str) -> tuple[str, str]:
+    """SHA-256 (hex) of a kernel's output: expected and found, or words where there is none."""
+    made = output(table, name)
+    found = "no known answer" if made is None else hashlib.sha256(made).hexdigest()
+    return known().get(name, "a known answer"), found
+
+
+def formats_of(table: KernelTable) -> frozenset[str]:
+    """The block formats that a table has products for."""
+    return frozenset(name for name in quants.FORMATS if f"product_{SHAPES[name].suffix}" in table.names)
