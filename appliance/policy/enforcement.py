@@ -33,7 +33,7 @@ ENFORCED: dict[str, Any] = {
     "limits": ANY,
     "tenants.tenant": ANY,
     "service.listen.kind": ("tcp", "unix"), "service.listen.address": ANY, "service.listen.port": ANY,
-    "service.listen.path": ANY, "service.drain_timeout": ANY,
+    "service.listen.path": ANY, "service.drain_timeout": ANY, "service.operator_may_set": ANY,
     "audit.sink": ("stdout",),
 }
 
