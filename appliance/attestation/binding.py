@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from appliance.attestation import merkle
 from appliance.errors import MalformedEvidenceError
-from appliance.policy.canonical import canonical_bytes
+from appliance.policy.canonical import canonical
 
 SERVE = "appliance/serve/v1"
 KEY_RELEASE = "appliance/key-release/v1"
@@ -111,7 +111,7 @@ _TYPES: dict[str, type[ServeStatement] | type[KeyReleaseStatement]] = {
 
 def statement_bytes(statement: Statement) -> bytes:
     """The statement's one canonical form (RFC 8785)."""
-    return canonical_bytes(statement.model_dump(mode="json"))
+    return canonical(statement.model_dump(mode="json"))
 
 
 def report_data(statement: Statement) -> bytes:

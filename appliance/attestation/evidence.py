@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from appliance.attestation import merkle, simulated_abi
 from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
 from appliance.errors import MalformedEvidenceError
-from appliance.policy.canonical import canonical_bytes
+from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/evidence/v1"
 SIMULATED = "simulated"
@@ -87,7 +87,7 @@ class Evidence(Frozen):
 
     def to_json(self) -> bytes:
         """Canonical JSON of the whole."""
-        return canonical_bytes(self.model_dump(mode="json"))
+        return canonical(self.model_dump(mode="json"))
 
 
 def make(provider: Provider, report: bytes, statement: Statement, proof: NonceProof) -> Evidence:

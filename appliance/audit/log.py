@@ -22,7 +22,7 @@ import structlog
 
 from appliance.audit.events import Vocabularies, schema
 from appliance.errors import AuditError
-from appliance.policy.canonical import canonical_bytes
+from appliance.policy.canonical import canonical
 
 FORMAT = 1
 # Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records are chained.
@@ -127,7 +127,7 @@ class AuditLog:
 
     def _render(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]
                 ) -> tuple[tuple[bytes], dict[str, Any]]:
-        return (canonical_bytes(dict(entry)) + b"\n",), {}
+        return (canonical(dict(entry)) + b"\n",), {}
 
     def _append(self, line: bytes) -> None:
         """Append one whole line; after a failure the log stays broken, for its last line may be cut."""

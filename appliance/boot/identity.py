@@ -12,7 +12,7 @@ from appliance.attestation.binding import Build
 from appliance.audit.log import AuditLog
 from appliance.engine.kernels import ahead
 from appliance.engine.kernels.table import KernelTable
-from appliance.policy.canonical import canonical_bytes
+from appliance.policy.canonical import canonical
 from appliance.policy.schema import Policy
 
 _LEFT_OUT = ("__pycache__",)
@@ -32,7 +32,7 @@ def code_digest() -> bytes:
     """SHA-384 over the canonical map from each of the package's files to its SHA-256: 48 bytes."""
     root = importlib.resources.files("appliance")
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in _files(root)}
-    return hashlib.sha384(canonical_bytes(digests)).digest()
+    return hashlib.sha384(canonical(digests)).digest()
 
 
 def build(table: KernelTable) -> Build:

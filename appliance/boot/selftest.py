@@ -15,7 +15,7 @@ from typing import Any
 from appliance.boot import crypto_answers, entropy, kernel_answers
 from appliance.engine.kernels.table import KernelTable
 from appliance.errors import BootError
-from appliance.policy.canonical import canonical_bytes
+from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/self-test/v1"
 
@@ -65,7 +65,7 @@ class SelfTest:
     @property
     def digest(self) -> bytes:
         """SHA-384 over the canonical results: 48 bytes."""
-        return hashlib.sha384(canonical_bytes(self.as_json())).digest()
+        return hashlib.sha384(canonical(self.as_json())).digest()
 
 
 def _hashed(data: bytes) -> str:
