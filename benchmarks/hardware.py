@@ -1,0 +1,98 @@
+"""What the CPU can do at most, measured with kernels of our own: bytes read from memory, 8-bit products summed.
+
+Kernels run on the engine's thread pool, compiled for the engine's target, in the same process as the engine, so the
+limits are those of the very threads and pages that the engine has.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from appliance.engine.kernels import jit, targets, vector  # noqa: F401  jit fixes numba's CPU first
+from appliance.engine.kernels.lower import Loader
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.registry import Kernel
+from appliance.engine.kernels.signature import Signature
+from appliance.engine.kernels.threads import Pool
+from appliance.engine.kernels.vector import dot7, get_i64, load_i32, prefetch, splat_i32, store_i32
+
+BUFFER = 1 << 30
+"""Bytes read in one pass: far more than any cache."""
+
+AHEAD = (0, 4096, 8192)
+"""Distances of software prefetch that are tried; the best one counts."""
+
+_ROUNDS = 1 << 18
+_CHAINS = 12  # independent sums: latency 4 or 5, two ports
+_DOT_PRODUCTS = 16 * 4 * _CHAINS  # of one round
+
+
+def _reader(ahead: int) -> Any:
+    def read(thread: int, threads: int, arguments: int) -> None:
+        """Sum `nbytes` from `address`, each thread a contiguous share; arguments (i64): address, nbytes, out."""
+        share = get_i64(arguments + 8) // threads // 256 * 256
+        start = get_i64(arguments) + thread * share
+        a = b = c = d = splat_i32(0)
+        position = start
+        while position < start + share:
+            if ahead:
+                prefetch(position + ahead)
+                prefetch(position + ahead + 64)
+                prefetch(position + ahead + 128)
+                prefetch(position + ahead + 192)
+            a = a + load_i32(position)
+            b = b + load_i32(position + 64)
+            c = c + load_i32(position + 128)
+            d = d + load_i32(position + 192)
+            position += 256
+        store_i32(get_i64(arguments + 16) + thread * 64, a + b + c + d)
+    return read
+
+
+def _dots(thread: int, threads: int, arguments: int) -> None:
+    """`rounds` of 12 independent dot products of registers; arguments (i64): address, rounds, out."""
+    x, y = load_i32(get_i64(arguments)), load_i32(get_i64(arguments) + 64)
+    a = b = c = d = e = f = g = h = i = j = k = m = splat_i32(0)
+    left = get_i64(arguments + 8)
+    while left > 0:
+        a, b, c, d = dot7(a, x, y), dot7(b, x, y), dot7(c, x, y), dot7(d, x, y)
+        e, f, g, h = dot7(e, x, y), dot7(f, x, y), dot7(g, x, y), dot7(h, x, y)
+        i, j, k, m = dot7(i, x, y), dot7(j, x, y), dot7(k, x, y), dot7(m, x, y)
+        left -= 1
+    store_i32(get_i64(arguments + 16) + thread * 64, a + b + c + d + e + f + g + h + i + j + k + m)
+
+
+class Hardware:
+    """Measures the limits of a pool's threads."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._loader = Loader()
+        signature = Signature.parse("void(i8,i8,i8)")
+        self._readers = [self._loader.load(Kernel(f"read_{ahead}", signature, _reader(ahead))) for ahead in AHEAD]
+        self._dots = self._loader.load(Kernel("dots", signature, _dots))
+        self._arguments = Memory(64)
+        self._out = Memory(64 * pool.threads)
+        self._buffer: Memory | None = None
+
+    def _run(self, kernel: int, address: int, count: int) -> float:
+        self._arguments.view("i8")[:3] = (address, count, self._out.address)
+        start = time.perf_counter()
+        self._pool.run(kernel, self._arguments.address)
+        return time.perf_counter() - start
+
+    def bandwidth(self) -> float:
+        """Bytes a second that the pool's threads read together, the best of three passes for each way to read."""
+        if self._buffer is None:
+            self._buffer = Memory(BUFFER, huge=True)
+            self._buffer.view("u1")[:] = 1  # every page is real
+        buffer = self._buffer.address
+        return BUFFER / min(self._run(kernel, buffer, BUFFER) for kernel in self._readers for _ in range(3))
+
+    def dot_peak(self) -> float:
+        """8-bit multiply-and-add operations (two each) a second, all threads, best of five."""
+        data = Memory(128)
+        data.view("u1")[:] = 1
+        best = min(self._run(self._dots, data.address, _ROUNDS) for _ in range(5))
+        return 2 * _DOT_PRODUCTS * _ROUNDS * self._pool.threads / best

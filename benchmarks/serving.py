@@ -1,0 +1,38 @@
+"""The loop of a measured process: one JSON command a line in, one JSON answer a line out.
+
+Commands carry `do` and arguments; an engine is an object with methods of these names, each measuring itself and
+answering seconds:
+
+    open(model, threads, context, slots)   load a model; further calls replace it
+    first(tokens)                          prefill `tokens` in an empty context and give the first logits
+    decode(depth, tokens)                  single tokens after `depth` positions
+    batch(sequences, depth, tokens)        `tokens` steps of one token for each of `sequences`
+    limits()                               optional: read bandwidth and integer peak of this machine
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+
+def answers() -> TextIO:
+    """The stream for answers: what was standard output. Whatever libraries print there goes to standard error."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(kept, "w")
+
+
+def serve(engine: Any) -> None:
+    """Serve commands until the input ends."""
+    out = answers()
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = getattr(engine, command.pop("do"))(**command)
+        except Exception as error:  # noqa: BLE001  the runner shows it, and goes on with the others
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
