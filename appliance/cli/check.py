@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from appliance.policy import Checked, check_file, policy_digest
 
@@ -18,13 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check one file; findings go to stderr, the verdict to stdout."""
+    """Check one file: print its findings, then the verdict."""
     checked = check_file(args.file)
     if args.json:
         print(json.dumps(_as_json(checked), indent=2))
     else:
         for diagnostic in checked.diagnostics:
-            print(f"{diagnostic}\n", file=sys.stderr)
+            print(f"{diagnostic}\n")
         print(f"{args.file}: {_verdict(checked)}")
     return 0 if checked.valid else 1
 

@@ -16,6 +16,8 @@ from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, FieldShape, fields
 from appliance.policy.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
 
+MAX_BLOCKS = 256  # labelled blocks of one type in one place
+
 Path = tuple[str | int, ...]  # HCL names, labels, and positions in lists: ("model", "demo", "sampling")
 
 
@@ -104,7 +106,7 @@ class Binder:
     def _parse(self, kind: Kind, node: Node, path: Path, name: str) -> Any:
         """Return what a kind makes of a literal, or `_NOTHING` after a report."""
         self.positions[path] = node.span
-        if isinstance(node, Broken):
+        if isinstance(node, Broken) or self.report.full:
             return _NOTHING
         value: Any = node.value if isinstance(node, Literal) else [] if isinstance(node, ListNode) else {}
         try:
@@ -122,11 +124,13 @@ class Binder:
         """Bind a nested block, or several with labels."""
         nodes = [block for block in body.blocks if block.type == shape.name]
         attribute = body.attributes.get(shape.name)
+        if attribute is not None and isinstance(attribute.value, Body) and not shape.labelled:
+            nodes.insert(0, BlockNode(shape.name, attribute.name_span, (), attribute.value, attribute.value.span))
         if attribute is not None and not isinstance(attribute.value, Broken):
             label = ' "name"' if shape.labelled else ""
             self._error("wrong-shape", f"{shape.name} is a block, not an attribute", attribute.name_span,
                         (*path, shape.name), fix=f"write {shape.name}{label} {{ ... }}, without =")
-        if attribute is not None:
+        if attribute is not None and not nodes:
             return
         if shape.labelled:
             values[shape.attribute] = self._labelled(shape, cls, nodes, path, where)
@@ -152,7 +156,10 @@ class Binder:
                   where: str) -> tuple[Any, ...]:
         """Bind the labelled blocks of one type, sorted by label."""
         bound: dict[str, Any] = {}
-        for number, node in enumerate(nodes):
+        if len(nodes) > MAX_BLOCKS:
+            self._error("too-large", f"there are {len(nodes)} {shape.name} blocks", nodes[MAX_BLOCKS].type_span,
+                        (*path, shape.name), detail=f"at most {MAX_BLOCKS}", fix="delete some")
+        for number, node in enumerate(nodes[:MAX_BLOCKS]):
             label = self._label(cls, node, (*path, shape.name))
             key = f"\uffff{number}" if label is None else label  # no label: kept apart, behind the others
             if key in bound:
@@ -185,6 +192,8 @@ class Binder:
         strays = [(a.name, a.name_span) for a in body.attributes.values() if a.name not in known]
         strays += [(b.type, b.type_span) for b in body.blocks if b.type not in known]
         for name, span in strays:
+            if self.report.full:
+                return
             guess = closest(name, known)
             elsewhere = [path.rpartition(".")[0] for path in self.table if path.rpartition(".")[2] == name]
             fix = f"did you mean {guess}?" if guess else "delete it"

@@ -106,15 +106,15 @@ def _harmless(text: str) -> str:
 def excerpt(text: Text, position: Position, *, secret: bool) -> tuple[str, str]:
     """Return the source line of a position and the marker below it, both cut to a readable width."""
     raw = text.line(position.line)
-    line = _harmless(raw)
     start = position.column - 1
-    end = position.end_column - 1 if position.end_line == position.line else len(line)
-    end = max(start + 1, min(end, len(line)))
+    end = position.end_column - 1 if position.end_line == position.line else len(raw)
+    end = max(start + 1, min(end, len(raw)))
+    left = max(0, start - _WINDOW // 2)
+    margin = max(0, left - _WINDOW)  # so that a secret that begins left of the window is seen as one
+    line = _harmless(raw[margin:left + 2 * _WINDOW])[left - margin:][:_WINDOW]
+    start, end = start - left, min(end - left, _WINDOW)
     if secret:
         line = line[:start] + "*" * (min(end, len(line)) - start) + line[end:]
-    left = max(0, start - _WINDOW // 2)
-    line = line[left:left + _WINDOW]
-    start, end = start - left, min(end - left, _WINDOW)
     return line.rstrip(), " " * start + "^" * max(1, end - start)
 
 

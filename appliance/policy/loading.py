@@ -86,13 +86,14 @@ def check(text: str, filename: str = "policy.hcl") -> Checked:
 
 def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
     """Check a policy file's bytes; never raises on account of them."""
-    text, problem = source.decode(data)
+    text, problem, where = source.decode(data)
     report = Report(Text(text, filename))
     digest = hashlib.sha384(data).digest()
     if problem is not None:
-        report.error("encoding", problem, Span(0, 0), fix="save the file as plain UTF-8",
+        report.error("encoding", problem, where, fix="save the file as plain UTF-8",
                      detail=f"UTF-8 without byte-order mark, at most {MAX_BYTES} bytes")
-        return Checked(report.sorted(), None, Positions(report.text, {}), digest)
+        if not text:
+            return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     body = source.parse(report, top_level=[shape.name for shape in fields(Policy)])
     policy, spans = bind.bind(body, report)
     rules.apply(policy, spans, report)

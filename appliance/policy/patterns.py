@@ -14,6 +14,7 @@ The stdlib's own parser (`re._parser`) reads the pattern, so that what is judged
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,11 +139,14 @@ def _repeat(low: int, high: int, body: Sequence[Any]) -> Bounds:
         raise Refused("repeats something that may be empty", "make the repeated part take at least one character")
     if high * inner.high > MAX_WIDTH:
         raise Refused(f"matches up to {high * inner.high} characters", f"bound it to {MAX_WIDTH}")
-    ways, cost, product = int(low == 0), 1, 1
-    for count in range(1, high + 1):  # at most MAX_WIDTH rounds
-        cost = min(_CAP, inner.cost + inner.ways * cost)
-        product = min(_CAP, product * inner.ways)
-        ways = min(_CAP, ways + (product if count >= low else 0))
+    ways, cost, product = high - low + 1, 1 + high * inner.cost, 1
+    if inner.ways > 1:
+        ways, cost = int(low == 0), 1
+        for count in range(1, min(high, 64) + 1):  # 2**64 is beyond the cap
+            cost = min(_CAP, inner.cost + inner.ways * cost)
+            product = min(_CAP, product * inner.ways)
+            ways = min(_CAP, ways + (product if count >= low else 0))
+        ways = _CAP if high > 64 else ways
     return Bounds(low * inner.low, high * inner.high, max(1, ways), inner.ways == 1, cost, inner.first, inner.chars)
 
 
@@ -168,6 +172,7 @@ def _characters(code: Any, value: Any) -> Chars:
     return _ALL - frozenset(c for c in chars if c != _OTHER and not chr(c).isalpha()) | {_OTHER}
 
 
+@functools.cache
 def _category(entry: Any) -> Chars:
     """Return the characters of \\d, \\w, \\s or their opposites, beyond ASCII taken as possible."""
     tests = {op.CATEGORY_DIGIT: r"[0-9]", op.CATEGORY_NOT_DIGIT: r"[^0-9]", op.CATEGORY_SPACE: r"\s",

@@ -286,12 +286,12 @@ def listener_fields(block: Listener, policy: Policy) -> Findings:
 
 def listener_trust(block: Listener, policy: Policy) -> Findings:
     """On real platforms RA-TLS is the only way in; a plain TCP port never leaves the machine."""
-    if block.kind != "ra-tls" and not policy.simulated:
-        yield Finding(("kind",), f'a listener of kind "{block.kind}" is open to the operator', 'write kind = "ra-tls"',
-                      'other kinds only with platforms = ["simulated"]')
     if block.kind == "tcp" and not ipaddress.ip_address(block.host).is_loopback:
         yield Finding(("address",), f"plain text on {block.host} can be read on the network",
                       'write address = "127.0.0.1", or use kind = "ra-tls"', "a loopback address")
+    if block.kind != "ra-tls" and not policy.simulated:
+        yield Finding(("kind",), f'a listener of kind "{block.kind}" is open to the operator', 'write kind = "ra-tls"',
+                      'other kinds only with platforms = ["simulated"]')
 
 
 def listeners_apart(policy: Policy) -> Findings:

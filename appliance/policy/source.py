@@ -23,20 +23,23 @@ _OPERATORS = frozenset(["+", "-", "*", "/", "%", "==", "!=", "<", ">", "<=", ">=
                         "...", "!", "=>"])
 
 
-def decode(data: bytes) -> tuple[str, str | None]:
-    """Return the text of a policy file, line ends as newlines, and what is wrong with it as a whole, if anything."""
+def decode(data: bytes) -> tuple[str, str | None, Span]:
+    """Return the text of a policy file, line ends as newlines, and what is wrong with its encoding, and where.
+
+    A text that is too long comes back empty; one with wrong bytes has replacement characters in it.
+    """
     if len(data) > MAX_BYTES:
-        return "", f"the file has {len(data)} bytes, more than the {MAX_BYTES} allowed"
-    problem = None
+        return "", f"the file has more than the {MAX_BYTES} bytes allowed", Span(0, 0)
     try:
-        text = data.decode("utf-8")
+        text, problem, at = data.decode("utf-8"), None, 0
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
         text = data.decode("utf-8", errors="replace")
-        problem = f"byte 0x{data[error.start]:02x} at offset {error.start}, line {line}, is not UTF-8"
+        problem = f"byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8"
+        at = len(data[:error.start].decode("utf-8").replace("\r\n", "\n"))
     if text.startswith("\ufeff"):
-        problem = problem or "the file begins with a byte-order mark"
-    return text.replace("\r\n", "\n"), problem
+        text = text[1:]
+        problem, at = problem or "the file begins with a byte-order mark", max(0, at - 1)
+    return text.replace("\r\n", "\n"), problem, Span(at, at + 1)
 
 
 class Parser:

@@ -7,6 +7,7 @@ than it runs) are findings here already.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ _HEX = {"u": re.compile(r"[0-9a-fA-F]{4}"), "U": re.compile(r"[0-9a-fA-F]{8}")}
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 # C0 controls but tab and newline, DEL, C1 controls, bidirectional overrides and isolates, line separators, BOM
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_FORBIDDEN_RUN = re.compile(_FORBIDDEN.pattern + "+")
 
 
 class Lexer:
@@ -57,11 +59,10 @@ class Lexer:
 
     def run(self) -> list[Token]:
         """Return all tokens, the last of kind `END`."""
-        for count, match in enumerate(_FORBIDDEN.finditer(self.text)):
-            if count < 5:
-                self.report.error(
-                    "character", f"the control character U+{ord(match[0]):04X} stands here", Span(*match.span()),
-                    detail="printable characters, tabs and line ends", fix="delete it")
+        for match in itertools.islice(_FORBIDDEN.finditer(self.text), 5):
+            self.report.error(
+                "character", f"the control character U+{ord(match[0]):04X} stands here", Span(*match.span()),
+                detail="printable characters, tabs and line ends", fix="delete it")
         while self.at < len(self.text) and not self.report.full:
             if len(self.tokens) >= MAX_TOKENS:
                 self.report.error("too-large", f"the policy has more than {MAX_TOKENS} words and marks",
@@ -97,8 +98,8 @@ class Lexer:
             self._push(MARK, text[at:at + 2], at + 2)
         elif text.startswith("...", at):
             self._push(MARK, "...", at + 3)
-        elif _FORBIDDEN.match(char):
-            self.at += 1  # reported already
+        elif skip := _FORBIDDEN_RUN.match(text, at):
+            self.at = skip.end()  # reported already
         else:
             self._push(MARK, char, at + 1)
 
@@ -122,7 +123,7 @@ class Lexer:
     def _string(self) -> None:
         """Take a quoted string; a template or an open end is reported, and the token is broken."""
         text, at, parts, broken = self.text, self.at + 1, list[str](), False
-        while True:
+        while not self.report.full:
             if match := _PLAIN.match(text, at):
                 parts.append(match[0])
                 at = match.end()

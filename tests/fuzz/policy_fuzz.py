@@ -1,0 +1,51 @@
+"""Fuzz target: any bytes as a policy file. Only findings may come of it, and a valid policy must keep its digest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from appliance.policy import check_bytes, policy_digest, render, unenforced
+from appliance.policy.canonical import canonical
+from appliance.policy.digest import digested
+from appliance.policy.diagnostics import MAX_DIAGNOSTICS
+
+ROOT = Path(__file__).parents[2]
+
+FRAGMENTS = [
+    b"", b"a", b"a = 1", b"a = [1, 2,\n 3]", b'a "b" "c" { d = "e" }', b"a = <<E\nx\nE\n", b"a = <<-E\n  x\n  E\n",
+    b"a = { b = 1, c : [true] }", b'a = "\\u0041\\U0001F600\\n"', b'a = "${b}"', b'a = "%{ if x }"', b"a = b.c[0]",
+    b"a = f(1)", b"/* */ # x\n// y\n", b"a = -1.5e-3", b"a = null", b"limits { prompt_tokens = 1 }",
+    b'privacy { redaction { pattern "x" { regex = "(a|b){1,5}[^c]\\\\d{2}" } } }', b"limits = { a = 1 }",
+    b'tenants { commitment = "sha384:' + b"ab" * 48 + b'" }',
+]
+
+
+def seeds() -> list[bytes]:
+    """Return the example policies, pieces of syntax, and an example with Windows line ends."""
+    files = sorted(ROOT.glob("examples/*.hcl")) + sorted(ROOT.glob("policies/*.hcl"))
+    whole = [file.read_bytes() for file in files]
+    return whole + FRAGMENTS + [whole[0].replace(b"\n", b"\r\n")]
+
+
+def fuzz(data: bytes) -> None:
+    """Check one input; every finding must render, lie inside of the text, and stay within the bounds."""
+    checked = check_bytes(data, "fuzz.hcl")
+    lines = data.count(b"\n") + 1
+    for finding in checked.diagnostics:
+        if not (1 <= finding.line <= finding.end_line <= lines + 1 and finding.column >= 1 and finding.summary):
+            raise AssertionError(f"a finding lies outside of the text: {finding!r}")
+        if len(finding.source) > 200 or not finding.source.isprintable():
+            raise AssertionError(f"a source line is not fit to print: {finding!r}")
+    if len(checked.diagnostics) > 2 * MAX_DIAGNOSTICS:
+        raise AssertionError("too many findings")
+    render(checked.diagnostics)
+    json.dumps([finding.as_json() for finding in checked.diagnostics])
+    if checked.policy is None:
+        if not any(finding.severity == "error" for finding in checked.diagnostics):
+            raise AssertionError("neither a policy nor an error")
+        return
+    document = canonical(digested(checked.policy))
+    if canonical(json.loads(document)) != document or len(policy_digest(checked.policy)) != 48:
+        raise AssertionError("the canonical form is not stable")
+    unenforced(checked.policy)
