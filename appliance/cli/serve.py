@@ -1,7 +1,6 @@
-"""`appliance serve FILE`: boot by a policy and serve the API until SIGTERM.
+"""`appliance serve FILE`: boot by a policy and serve the API until SIGTERM or Ctrl+C, which drain it.
 
-Exit codes: 0 served and drained; 1 the policy has findings; 2 the boot was refused or failed; 130 interrupted
-before the service was ready.
+Standard output carries the audit log (unless the policy sends it elsewhere), standard error everything else.
 """
 
 from __future__ import annotations
@@ -9,23 +8,32 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-EPILOG = __doc__
+from appliance.boot.checks import Operator
+from appliance.service import console
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("0 to 65535")
+    return port
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
-    parser.epilog = EPILOG
-    parser.add_argument("policy", metavar="FILE", type=Path, help="the deployment policy")
-    parser.add_argument("--models", metavar="DIR", type=Path, help="where model files are, besides the policy's folder")
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="the policy")
+    parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder with model files, besides the policy's own; may be given more than once")
     parser.add_argument("--listen-address", metavar="IP", help="another address, if the policy grants listen_address")
-    parser.add_argument("--listen-port", metavar="PORT", type=int,
-                        help="another TCP port (0: any free one), if the policy grants listen_port")
+    parser.add_argument("--listen-port", metavar="PORT", type=_port,
+                        help="another TCP port (0: any that is free), if the policy grants listen_port")
     parser.add_argument("--log", metavar="FILE", type=Path, help="the audit log's file, if the policy grants log_sink")
-    parser.add_argument("--json", action="store_true", help="report boot steps and readiness as JSON lines")
+    parser.add_argument("--json", action="store_true", help="report the boot as JSON lines")
+    parser.epilog = ("exit codes: 0 served and drained, 1 the policy has findings, 2 the boot was refused or failed, "
+                     "130 interrupted before it served")
 
 
 def run(args: argparse.Namespace) -> int:
     """Boot and serve."""
-    from appliance.service.console import serve
-
-    return serve(args)
+    operator = Operator(listen_address=args.listen_address, listen_port=args.listen_port, log_sink=args.log)
+    return console.run(args.file, operator=operator, model_folders=tuple(args.models), as_json=args.json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from litestar import Litestar, Request, Response
@@ -9,6 +10,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
 from appliance.boot.booted import Booted
+from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Policy
 from appliance.service.attest import Evidences
 from appliance.service.context import ServedModel, Service
@@ -47,7 +49,9 @@ def create(service: Service) -> Guard:
 
 
 def _models(booted: Booted) -> dict[str, ServedModel]:
-    raise NotImplementedError
+    queue = booted.policy.limits.concurrent_requests  # which bounds what is running and waiting together
+    return {name: ServedModel(running, Scheduler(running.engine, queue=queue), int(time.time()))
+            for name, running in booted.models.items()}
 
 
 def _timing(policy: Policy) -> Timing:

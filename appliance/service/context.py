@@ -8,6 +8,9 @@ from typing import Any
 
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
+from appliance.boot.models import RunningModel
+from appliance.engine.scheduler import Scheduler
+from appliance.engine.tokenizer import Tokenizer
 from appliance.policy.schema import Model, Policy
 from appliance.service.attest import Evidences
 from appliance.service.exchange import Exchange
@@ -21,19 +24,26 @@ from appliance.service.tenants import Caller, Tenants
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that is loaded: its place in the policy, and what turns a request into tokens and back."""
+    """A loaded model and the scheduler that feeds its engine."""
 
-    policy: Model
-    tokenizer: Any
-    template: Any
-    scheduler: Any
-    context_length: int
-    created: int  # seconds since 1970 by the host's clock
+    running: RunningModel
+    scheduler: Scheduler
+    created: int  # when it was loaded: seconds since 1970 by the host's clock
 
     @property
     def name(self) -> str:
         """The name in requests."""
-        return self.policy.name
+        return self.running.name
+
+    @property
+    def policy(self) -> Model:
+        """Its block of the policy."""
+        return self.running.policy
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to tokens and back."""
+        return self.running.tokenizer
 
 
 @dataclass

@@ -14,8 +14,9 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 
-from appliance.engine.engine import GenerationRequest
+from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
+from appliance.engine.stops import MAX_LENGTH
 from appliance.service.context import ServedModel, Service
 from appliance.service.exchange import Exchange
 from appliance.service.limits import Grant
@@ -25,7 +26,6 @@ from appliance.service.redaction import redact
 from appliance.service.wire import ChatRequest, CompletionRequest, SamplingRequest
 
 BOUNDED = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
-MAX_STOP_CHARACTERS = 256
 
 
 @dataclass
@@ -60,7 +60,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         exchange.headers.update(account.headers())
     exchange.closing.append(lambda: grant.settle((exchange.prompt_tokens or 0) + (exchange.completion_tokens or 0)))
     exchange.prompt_tokens = round_up(len(prompt), service.rounding)
-    generation = GenerationRequest(prompt_ids=prompt, max_tokens=bound, sampling=sampling, stop=request.stops)
+    generation = GenerationRequest(tuple(prompt), bound, sampling, request.stops)
     return Job(model, generation, grant, len(prompt))
 
 
@@ -69,7 +69,7 @@ def _encode(service: Service, model: ServedModel, request: ChatRequest | Complet
     rules = service.rules_for("prompt")
     if isinstance(request, ChatRequest):
         messages = [_message(turn.role, redact(rules, turn.text), turn.name) for turn in request.messages]
-        return list(model.template.encode(messages, model.tokenizer))
+        return list(model.running.template.encode(messages, model.tokenizer))
     text = request.text
     if text is not None:
         return list(model.tokenizer.encode(redact(rules, text), add_special=True))
@@ -90,7 +90,7 @@ def _message(role: str, content: str, name: str | None) -> dict[str, str]:
 def _answer_tokens(service: Service, model: ServedModel, prompt: int, wanted: int | None) -> int:
     """How many tokens the answer may have. Counts in refusals are the policy's, not the request's."""
     limits = service.policy.limits
-    most = min(limits.prompt_tokens, model.context_length - 1)
+    most = min(limits.prompt_tokens, model.running.context_length - 1)
     if prompt > most:
         raise RequestError("context_length_exceeded", f"the prompt is longer than {most} tokens")
     if prompt == 0:
@@ -98,7 +98,7 @@ def _answer_tokens(service: Service, model: ServedModel, prompt: int, wanted: in
     if wanted is not None and wanted > limits.generation_tokens:
         raise RequestError("generation_length_exceeded", f"max_tokens: at most {limits.generation_tokens} are allowed",
                            param="max_tokens")
-    return min(wanted or limits.generation_tokens, model.context_length - prompt)
+    return min(wanted or limits.generation_tokens, model.running.context_length - prompt)
 
 
 def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
@@ -109,8 +109,8 @@ def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
         if asked is not None and not rule.min <= asked <= rule.max:
             raise RequestError("invalid_value", f"{name}: allowed are {rule.min:g} to {rule.max:g}", param=name)
         values[name] = rule.default if asked is None else asked
-    if any(len(stop) > MAX_STOP_CHARACTERS for stop in request.stops):
-        raise RequestError("invalid_value", f"stop: at most {MAX_STOP_CHARACTERS} characters", param="stop")
+    if any(len(stop) > MAX_LENGTH for stop in request.stops):
+        raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")
     seed = secrets.randbits(64) if request.seed is None else request.seed % (1 << 64)
     return Sampling(
         temperature=values["temperature"], top_p=values["top_p"], top_k=int(values["top_k"]), min_p=values["min_p"],

@@ -35,8 +35,14 @@ class Listening:
 
 
 def listen_tcp(name: str, address: str, port: int) -> Listening:
-    """A TCP socket on an address of this machine; port 0 takes a free one. BootError if it is taken."""
-    ip = ipaddress.ip_address(address)
+    """A TCP socket on a loopback address; port 0 takes a free one. BootError when it cannot be had."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        raise BootError(f'listener "{name}": not an IP address', hint='write an address such as "127.0.0.1"') from None
+    if not ip.is_loopback:
+        raise BootError(f'listener "{name}": {ip} can be reached from the network, and the listener is plain TCP',
+                        hint="listen on 127.0.0.1 or ::1")
     family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:

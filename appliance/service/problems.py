@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from appliance.errors import (
+    ApplianceError,
     AttestationError,
     CapacityError,
     EngineError,
@@ -76,6 +77,9 @@ PROBLEMS: dict[str, Problem] = {
     "first_token_timeout": Problem(503, SERVER, "no token could be produced in the time that the policy allows"),
 }
 
+# Codes of lower layers -> code: the request may come again.
+PRECISE = {"queue-full": "overloaded", "slots-in-use": "overloaded", "engine-closed": "shutting_down"}
+
 # Errors of lower layers -> code; the most derived class that is listed wins.
 CODES: dict[type, str] = {
     TokenizerError: "unsupported_text",
@@ -120,5 +124,7 @@ def refusal(error: BaseException) -> RequestError:
     """Any exception as a refusal. An unforeseen one tells the caller nothing but that it happened."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, ApplianceError) and error.code in PRECISE:
+        return RequestError(PRECISE[error.code], retry_after=1)
     code = next((CODES[cls] for cls in type(error).__mro__ if cls in CODES), "internal_error")
     return RequestError(code)

@@ -37,7 +37,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
             stack.callback(listening[-1].close)
         service = assemble(booted)
         for model in service.models.values():
-            stack.callback(model.scheduler.close)
+            stack.callback(model.scheduler.close, drain=False)
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service)

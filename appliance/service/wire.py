@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from appliance.engine.stops import MAX_STOPS
 from appliance.service.problems import RequestError
 
-MAX_STOPS = 16
 MAX_BIASED_TOKENS = 1024
 
 # parameter -> values (besides null) that change nothing

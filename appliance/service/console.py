@@ -1,0 +1,111 @@
+"""What the person who starts the service sees: progress, a short boot report, how to ask the first question.
+
+All of it goes to standard error; standard output belongs to the audit log. Nothing here is about requests.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from appliance.boot.booted import Booted
+from appliance.boot.checks import Operator
+from appliance.boot.sequence import boot
+from appliance.policy import InvalidPolicyError, load, render
+from appliance.service import serve
+from appliance.service.listen import Listening
+
+EXAMPLE = """\
+    from openai import OpenAI
+    client = OpenAI(base_url="{url}/v1", api_key="...")
+    answer = client.chat.completions.create(
+        model="{model}", messages=[{{"role": "user", "content": "Hello!"}}])
+    print(answer.choices[0].message.content)"""
+
+
+class Console:
+    """Writes for a terminal, for a file, or as JSON lines."""
+
+    def __init__(self, out: TextIO, *, as_json: bool) -> None:
+        self._out = out
+        self._json = as_json
+        self._live = out.isatty() and not as_json
+        self._step, self._begun, self._drawn = "", 0.0, 0.0
+
+    def progress(self, step: str, done: int, total: int, unit: str) -> None:
+        """A `Progress` of the boot: a new step begins, or a step has come this far."""
+        now = time.monotonic()
+        if step != self._step:
+            self._end_step()
+            self._step, self._begun = step, now
+            if self._live:
+                self._draw(f"{step} ...")
+        elif self._live and total and (now - self._drawn > 0.1 or done == total):
+            self._drawn = now
+            filled = 24 * done // total
+            amount = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if unit == "bytes" else f"{done} of {total} {unit}"
+            self._draw(f"{step:<12} [{'#' * filled:<24}] {amount}")
+
+    def ready(self, booted: Booted, listening: list[Listening]) -> None:
+        """The boot report and the ready line."""
+        self._end_step()
+        urls = [place.url for place in listening]
+        if self._json:
+            self._emit({"event": "ready", "listening": urls, "policy_sha384": booted.policy_digest.hex(),
+                        "platform": booted.attestor.platform, "models": list(booted.models)})
+            return
+        tolerated = [f"{step.name}: {step.detail}" for step in booted.report.steps if step.verdict == "tolerated"]
+        lines = [f"  tolerated    {line}" for line in tolerated]
+        if booted.attestor.platform == "simulated":
+            lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
+        lines += [f"  policy       {booted.policy_digest.hex()}", f"  models       {', '.join(booted.models)}",
+                  f"ready on {', '.join(urls)} after {booted.report.duration_us / 1e6:.1f} s; SIGTERM or Ctrl+C drains"]
+        self._out.write("\n".join(lines) + "\n")
+        web = next((url for url in urls if url.startswith("http")), None)
+        if web is not None:
+            self._out.write(EXAMPLE.format(url=web, model=next(iter(booted.models))) + "\n")
+        self._out.flush()
+
+    def findings(self, error: InvalidPolicyError) -> None:
+        """What is wrong with the policy."""
+        if self._json:
+            self._emit({"event": "refused", "diagnostics": [found.as_json() for found in error.diagnostics]})
+        else:
+            self._out.write(render([found for found in error.diagnostics if found.severity == "error"]) + "\n")
+
+    def _end_step(self) -> None:
+        if not self._step:
+            return
+        seconds = time.monotonic() - self._begun
+        if self._json:
+            self._emit({"event": "step", "step": self._step, "seconds": round(seconds, 3)})
+        else:
+            self._draw(f"  {self._step:<12} {seconds:6.2f} s")
+            self._out.write("\n")
+        self._step = ""
+
+    def _draw(self, text: str) -> None:
+        self._out.write(f"\r\x1b[K{text}" if self._live else text)
+        self._out.flush()
+
+    def _emit(self, record: dict[str, Any]) -> None:
+        self._out.write(json.dumps(record) + "\n")
+        self._out.flush()
+
+
+def run(policy: Path, *, operator: Operator, model_folders: tuple[Path, ...], as_json: bool) -> int:
+    """Load, boot, serve; the exit code as cli/serve.py documents it. BootError when the boot is refused."""
+    console = Console(sys.stderr, as_json=as_json)
+    try:
+        loaded = load(policy)
+    except InvalidPolicyError as error:
+        console.findings(error)
+        return 1
+
+    def start(booted: Booted) -> int:
+        return serve.run(booted, announce=lambda listening: console.ready(booted, listening))
+
+    return boot(loaded, start_service=start, operator=operator, model_folders=model_folders, progress=console.progress)

@@ -1,0 +1,63 @@
+"""Fixtures that many tests share: models in files, and servers that are booted once for a whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import server, synthetic
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a small llama-architecture model with random weights."""
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    path.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"]))
+    return path
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[server.Server]:
+    """A server with one small model and nothing that holds answers back."""
+    policy = server.write_policy(
+        tmp_path_factory.mktemp("service"), {"tiny": tiny_model}, model="sampling { max_logprobs = 5 }",
+        limits='request_size = "64KiB"')
+    running = server.Server(policy, [tiny_model]).wait_ready()
+    yield running
+    running.stop()
+
+
+STRICT_PRIVACY = """
+  timing_padding {
+    first_token = "50ms"
+    total       = "400ms"
+    jitter      = "5ms"
+  }
+  token_count_rounding = 16
+  redaction {
+    fields = ["metadata.id", "tools"]
+    pattern "pair" {
+      regex       = "[a-m][a-z]"
+      replacement = "*"
+    }
+  }
+"""
+STRICT_LIMITS = """
+  prompt_tokens       = 200
+  generation_tokens   = 64
+  concurrent_requests = 2
+  requests_per_minute = 40
+  tokens_per_minute   = 2000
+"""
+
+
+@pytest.fixture(scope="session")
+def strict_service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[server.Server]:
+    """A server whose policy pads times, rounds counts, redacts and limits."""
+    policy = server.write_policy(tmp_path_factory.mktemp("strict"), {"tiny": tiny_model}, privacy=STRICT_PRIVACY,
+                                 limits=STRICT_LIMITS)
+    running = server.Server(policy, [tiny_model]).wait_ready()
+    yield running
+    running.stop()

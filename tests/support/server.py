@@ -1,0 +1,155 @@
+"""A real server process, booted by a policy that a test writes, on a free port of the loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+
+KEY, OTHER_KEY, AUDITOR_KEY = "sk-test-user", "sk-test-other", "sk-test-auditor"
+BOOT_SECONDS = 240  # kernels are compiled at boot where no library was built ahead
+
+POLICY = """
+appliance {{
+  name   = "test"
+  schema = 1
+}}
+tee {{ platforms = ["simulated"] }}
+{models}
+privacy {{ {privacy} }}
+limits {{ {limits} }}
+tenants {{
+  tenant "user" {{
+    models         = {names}
+    api_key_sha256 = ["{key}"]
+  }}
+  tenant "other" {{
+    role           = "admin"
+    models         = ["tiny"]
+    api_key_sha256 = ["{other}"]
+  }}
+  tenant "auditor" {{
+    role           = "auditor"
+    api_key_sha256 = ["{auditor}"]
+  }}
+}}
+service {{
+  operator_may_set = ["listen_port", "log_sink"]
+  {listeners}
+  {service}
+}}
+"""
+
+MODEL = """
+model "{name}" {{
+  file   = "{file}"
+  sha256 = "{sha256}"
+  chat_template_fallback = "chatml"
+  {more}
+}}
+"""
+TCP = """listen "api" {
+    kind = "tcp"
+    port = 8080
+  }"""
+
+
+def sha256(data: str | bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def write_policy(folder: Path, models: dict[str, Path], *, privacy: str = "", limits: str = "", service: str = "",
+                 listeners: str = TCP, model: str = "") -> Path:
+    """A policy file in `folder` for models (by name) in other folders; each argument is the inside of a block."""
+    blocks = "".join(MODEL.format(name=name, file=path.name, sha256=sha256(path.read_bytes()), more=model)
+                     for name, path in models.items())
+    path = folder / "policy.hcl"
+    path.write_text(POLICY.format(
+        models=blocks, names=json.dumps(list(models)), privacy=privacy, limits=limits, service=service,
+        listeners=listeners, key=sha256(KEY), other=sha256(OTHER_KEY), auditor=sha256(AUDITOR_KEY)))
+    return path
+
+
+class Server:
+    """One process. What it wrote is in `folder`: `stdout`, `stderr` and `audit.jsonl`."""
+
+    def __init__(self, policy: Path, models: list[Path], *, environment: dict[str, str] | None = None,
+                 audit_bytes: int | None = None) -> None:
+        self.folder, self.policy = policy.parent, policy
+        folders = [word for path in models for word in ("--models", str(path.parent))]
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (audit_bytes, audit_bytes))) if audit_bytes else None
+        with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "appliance", "serve", str(policy), "--json", "--listen-port", "0",
+                 "--log", str(self.folder / "audit.jsonl"), *folders],
+                stdout=out, stderr=err, env={**os.environ, **(environment or {})}, preexec_fn=limit)  # noqa: PLW1509
+        self.ready: dict[str, Any] = {}
+
+    def wait_ready(self) -> Server:
+        """Wait until the server listens; fails with what it wrote when it ends before."""
+        deadline = time.monotonic() + BOOT_SECONDS
+        while not self.ready:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise AssertionError(f"the server did not start:\n{self.text('stderr')}")
+            for line in self.text("stderr").splitlines():
+                if '"event": "ready"' in line:
+                    self.ready = json.loads(line)
+            time.sleep(0.02)
+        return self
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return str(self.ready["listening"][0])
+
+    def client(self, key: str = KEY, **more: Any) -> openai.OpenAI:
+        """The official client, without its retries."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60, **more)
+
+    def http(self, key: str | None = KEY) -> httpx.Client:
+        """A plain HTTP client."""
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+    def text(self, name: str) -> str:
+        """What it wrote to a file so far."""
+        path = self.folder / name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def audit(self, event: str | None = None) -> list[dict[str, Any]]:
+        """The audit log's records so far, or those of one event."""
+        records = [json.loads(line) for line in self.text("audit.jsonl").splitlines()]
+        return [record for record in records if event in (None, record["event"])]
+
+    def audited(self, request_id: str) -> dict[str, Any]:
+        """The record of one request, which is written just after its answer."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            for record in self.audit():
+                if record.get("request") == request_id and record["event"].startswith("request."):
+                    return record
+            time.sleep(0.01)
+        raise AssertionError(f"no record of {request_id}")
+
+    def stop(self, *, number: int = signal.SIGTERM, seconds: float = 30) -> int:
+        """Signal the process and wait for its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
