@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.attestation.binding import LoadedModel
+from appliance.boot import machine
 from appliance.engine.engine import Engine
+from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.engine.tokenizer import load as load_tokenizer
@@ -18,6 +20,8 @@ from appliance.errors import BootError, ModelError
 from appliance.models import inspection
 from appliance.models.resident import ResidentSource, open_resident
 from appliance.policy.schema import Limits, Model
+
+_CACHE_SHARE = 4  # of the memory that is available, one part in this many may hold keys and values of one model
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,10 @@ def _context_length(model: Model, limits: Limits, own: int | None) -> int:
 
 
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
-         progress: Callable[[int, int], None]) -> RunningModel:
-    """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all.
+         progress: Callable[[int, int], None], *, kernels: KernelTable | None = None,
+         threads: int | None = None) -> RunningModel:
+    """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
+    that were tested, so that none is compiled twice.
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
@@ -82,7 +88,10 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
         architecture = source.metadata.get("general.architecture")
         own = source.metadata.get(f"{architecture}.context_length")
         length = _context_length(model, limits, own if isinstance(own, int) else None)
-        engine = Engine.open(source, context_length=length, slots=1, kv_cache=model.kv_cache)
+        available = machine.available_memory()
+        engine = Engine.open(
+            source, context_length=length, slots=limits.concurrent_requests, kv_cache=model.kv_cache, kernels=kernels,
+            threads=threads, cache_nbytes=None if available is None else available // _CACHE_SHARE)
         return RunningModel(model, source, tokenizer, template, engine, length)
     except BaseException:
         source.close()

@@ -19,7 +19,7 @@ from appliance.engine.forward import WANTED, Forward
 from appliance.engine.generation import Generation, GenerationRequest, Step
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.threads import Pool
-from appliance.engine.kvcache import KVCache
+from appliance.engine.kvcache import KVCache, slot_nbytes
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import CapacityError, EngineError
 from appliance.models.tiles import TileSource
@@ -39,8 +39,10 @@ class Engine:
 
     @classmethod
     def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
-             threads: int | None = None, kernels: kernel_table.KernelTable | None = None) -> Engine:
-        """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap).
+             threads: int | None = None, kernels: kernel_table.KernelTable | None = None,
+             cache_nbytes: int | None = None) -> Engine:
+        """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
+        `cache_nbytes` lowers the number of slots until the cache fits, but not below one.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
@@ -53,7 +55,10 @@ class Engine:
         kernels = kernel_table.load() if kernels is None else kernels
         pool = Pool(kernels, threads)
         try:
-            cache = KVCache(shape, slots, shape.context(context_length), kv_cache)
+            context = shape.context(context_length)
+            if cache_nbytes is not None:
+                slots = max(1, min(slots, cache_nbytes // slot_nbytes(shape, context)))
+            cache = KVCache(shape, slots, context, kv_cache)
             forward = Forward(source, shape, plan, cache, kernels, pool)
         except BaseException:
             pool.close()

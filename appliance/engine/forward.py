@@ -8,7 +8,7 @@ text, sampling or requests. Not safe to use from two threads at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,15 @@ def _round(nbytes: int) -> int:
 def _stride(floats: int) -> int:
     """Bytes between rows: whole cache lines, and one more so that rows do not fall on the same cache sets."""
     return _round(4 * floats) + _LINE
+
+
+def kernel_names(formats: Collection[str]) -> tuple[str, ...]:
+    """Every kernel that models of these block formats may need, to compile them ahead."""
+    shapes = [SHAPES[name] for name in sorted(formats) if name in SHAPES]
+    kinds = sorted({shape.activation for shape in shapes})
+    return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step",
+            *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
+            *(f"quantise_{kind}" for kind in kinds))
 
 
 class Words:

@@ -39,4 +39,4 @@ def _kept(rope: Rope, pairs: int) -> NDArray[np.float64]:
     low = max(0.0, math.floor(pair_of(_FAST)))
     high = min(2.0 * pairs - 1, math.ceil(pair_of(_SLOW)))
     ramp = (np.arange(pairs) - low) / max(0.001, high - low)
-    return 1.0 - np.clip(ramp, 0.0, 1.0)
+    return np.asarray(1.0 - np.clip(ramp, 0.0, 1.0), np.float64)

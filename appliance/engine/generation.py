@@ -5,7 +5,7 @@ This module knows nothing of slots, batches or threads; `engine_batch` feeds it 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,10 +38,10 @@ class Vocabulary(Protocol):
 class GenerationRequest:
     """A prompt as token ids, and the bounds of its answer."""
 
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     ignore_end: bool = False  # go on after a token that ends a generation (for measurements)
 
 

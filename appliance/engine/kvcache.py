@@ -20,6 +20,11 @@ _ELEMENT = 2  # bytes of a binary16
 MAX_SLOTS = 1024
 
 
+def slot_nbytes(architecture: Architecture, context: int) -> int:
+    """Bytes of keys and values of one slot."""
+    return 2 * _ELEMENT * architecture.kv_width * architecture.blocks * -(-context // BLOCK) * BLOCK
+
+
 class KVCache:
     """Keys and values of `slots` sequences of up to `context` positions. Strides and addresses are in bytes."""
 

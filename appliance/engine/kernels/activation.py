@@ -40,14 +40,14 @@ def gated(code: Code, gate: Val, up: Val) -> Val:
 
 
 @device
-def swiglu(gate, up, count):
+def swiglu(gate: int, up: int, count: int) -> None:
     """gate[i] = silu(gate[i]) * up[i] for `count` floats, a multiple of 16."""
     for i in range(count // 16):
         store_f32(gate + 64 * i, gated(load_f32(gate + 64 * i), load_f32(up + 64 * i)))
 
 
 @device
-def add_vector(y, x, count):
+def add_vector(y: int, x: int, count: int) -> None:
     """y[i] += x[i] for `count` floats, a multiple of 16."""
     for i in range(count // 16):
         store_f32(y + 64 * i, load_f32(y + 64 * i) + load_f32(x + 64 * i))

@@ -168,7 +168,7 @@ tile_1, tile_2, tile_3, tile_4 = (_tile(rows) for rows in (1, 2, 3, 4))
 
 
 @device
-def start(state, rows, head_size):
+def start(state: int, rows: int, head_size: int) -> None:
     """Empty the states of `rows` query rows, but for their positions."""
     for row in range(rows):
         place = state + (4 * head_size + VALUES) * row
@@ -178,7 +178,8 @@ def start(state, rows, head_size):
 
 
 @device(inline=False)
-def attend(query, state, rows, head_size, keys, values, stride, first, last, weights):
+def attend(query: int, state: int, rows: int, head_size: int, keys: int, values: int, stride: int,
+           first: int, last: int, weights: int) -> None:
     """Add positions first..last-1 (`first` a multiple of BLOCK) to the states of `rows` query rows.
 
     `keys` and `values` are those of position 0; `stride` bytes lie between blocks.
@@ -201,7 +202,7 @@ def attend(query, state, rows, head_size, keys, values, stride, first, last, wei
 
 
 @device
-def merge(total, part, head_size):
+def merge(total: int, part: int, head_size: int) -> None:
     """Add the state of a later span to the state of all earlier ones."""
     one, two = get_f32(total), get_f32(part)
     peak = max(one, two)
@@ -213,7 +214,7 @@ def merge(total, part, head_size):
 
 
 @device
-def finish(total, out, head_size):
+def finish(total: int, out: int, head_size: int) -> None:
     """The attended values of a query row: weighted values over the sum of weights."""
     scale = splat_f32(f32(1.0) / sum_f32(load_f32(total + SUMS)))
     for i in range(head_size // LANES):

@@ -135,7 +135,7 @@ def _integers(name: str, values: Sequence[int] | Int64s) -> Int64s:
 
 
 def _within(name: str, values: Int64s, end: int) -> None:
-    if values.size and not (0 <= int(values.min()) and int(values.max()) < end):
+    if values.size and (int(values.min()) < 0 or int(values.max()) >= end):
         raise EngineError(f"a {name} is outside 0..{end - 1}")
 
 

@@ -9,7 +9,7 @@ from appliance.engine.kernels.vector import f32, fma_f32, load_f32, splat_f32, s
 
 
 @device
-def rms_norm(x, weight, out, size, epsilon):
+def rms_norm(x: int, weight: int, out: int, size: int, epsilon: float) -> None:
     """out[i] = x[i] / sqrt(mean(x²) + epsilon) * weight[i]; `size` floats, a multiple of 32. Two chains of sums."""
     even = splat_f32(f32(0.0))
     odd = splat_f32(f32(0.0))

@@ -64,19 +64,20 @@ UNIT_TILE, UNIT_SPAN = _U["UNIT_TILE"], _U["UNIT_SPAN"]
 
 
 @device
-def turns(jobs, thread, threads):
+def turns(jobs: int, thread: int, threads: int) -> int:
     """How many of the jobs thread, thread + threads, thread + 2 threads... there are below `jobs`."""
     return (jobs - thread + threads - 1) // threads
 
 
 @device
-def private(p, thread):
+def private(p: int, thread: int) -> int:
     """This thread's own memory."""
     return get_i64(p + PRIVATE) + thread * get_i64(p + PRIVATE_STRIDE)
 
 
 @device(inline=False)
-def multiply(w, activations, rows, y, stride, accumulate, first, last, thread):
+def multiply(w: int, activations: int, rows: int, y: int, stride: int, accumulate: int, first: int,
+             last: int, thread: int) -> None:
     """y = (accumulate: y +) weights * activations, for groups first..last-1 of 16 rows of the matrix `w`."""
     if first >= last:
         return
@@ -97,7 +98,7 @@ def multiply(w, activations, rows, y, stride, accumulate, first, last, thread):
 
 
 @device
-def share(w, offset, total, thread, threads):
+def share(w: int, offset: int, total: int, thread: int, threads: int) -> tuple[int, int]:
     """Groups (first, last) of matrix `w` for this thread, where matrices of `total` groups are one after another."""
     groups = get_i64(w + GROUPS)
     first = total * thread // threads - offset
@@ -106,7 +107,7 @@ def share(w, offset, total, thread, threads):
 
 
 @device
-def quantise_row(w, count, x, row, rows, own):
+def quantise_row(w: int, count: int, x: int, row: int, rows: int, own: int) -> None:
     """Quantise row `row` of `rows`, at `x`, once for each kind of activation that `count` matrices from `w` need."""
     for _ in range(count):
         quantise = get_i64(w + QUANTISE)
@@ -117,7 +118,8 @@ def quantise_row(w, count, x, row, rows, own):
 
 
 @device(inline=False)
-def prepare(p, w, count, x, stride, norm, rows, thread, threads):
+def prepare(p: int, w: int, count: int, x: int, stride: int, norm: int, rows: int, thread: int,
+            threads: int) -> None:
     """Normalise (`norm` != 0) and quantise `rows` rows for the matrices from `w` on.
 
     A single row is done by every thread for itself, which costs less than a barrier.
@@ -138,13 +140,13 @@ def prepare(p, w, count, x, stride, norm, rows, thread, threads):
 
 
 @device
-def activations_of(p, w, rows, thread):
+def activations_of(p: int, w: int, rows: int, thread: int) -> int:
     """Where `prepare` put the activations of matrix `w`."""
     return private(p, thread) + get_i64(w + PRIVATE_ACTIVATIONS) if rows == 1 else get_i64(w + ACTIVATIONS)
 
 
 @device(inline=False)
-def embed(p, thread, threads):
+def embed(p: int, thread: int, threads: int) -> None:
     """The residual rows: the tokens' rows of the embedding matrix."""
     w, rows = p + EMBEDDING_WEIGHT, get_i64(p + ROWS)
     for row in range(rows * thread // threads, rows * (thread + 1) // threads):
@@ -154,7 +156,7 @@ def embed(p, thread, threads):
 
 
 @device(inline=False)
-def project(p, layer, rows, thread, threads):
+def project(p: int, layer: int, rows: int, thread: int, threads: int) -> None:
     """Queries, keys and values of the normalised rows, beside each other."""
     prepare(p, layer + QUERY, 3, get_i64(p + RESIDUAL), get_i64(p + RESIDUAL_STRIDE),
             get_i64(layer + ATTENTION_NORM), rows, thread, threads)
@@ -169,13 +171,13 @@ def project(p, layer, rows, thread, threads):
 
 
 @device
-def cache_place(p, slot, layer, head):
+def cache_place(p: int, slot: int, layer: int, head: int) -> int:
     """Byte offset of a key-value head in the cache."""
     return slot * get_i64(p + SLOT_STRIDE) + layer * get_i64(p + LAYER_STRIDE) + head * get_i64(p + HEAD_STRIDE)
 
 
 @device(inline=False)
-def remember(p, layer, row, head):
+def remember(p: int, layer: int, row: int, head: int) -> None:
     """Store the turned key and the value of one row and key-value head in the cache."""
     size = get_i64(p + HEAD_SIZE)
     position = get_i64(get_i64(p + POSITIONS) + 8 * row)
@@ -193,7 +195,7 @@ def remember(p, layer, row, head):
 
 
 @device(inline=False)
-def pack_queries(p, tile, head, query, state):
+def pack_queries(p: int, tile: int, head: int, query: int, state: int) -> int:
     """Turn and scale the query rows of a tile and key-value head into `query`; start their states. Returns rows."""
     size, group = get_i64(p + HEAD_SIZE), get_i64(p + HEADS) // get_i64(p + KV_HEADS)
     count, position = get_i64(tile + COUNT), get_i64(tile + POSITION)
@@ -212,14 +214,14 @@ def pack_queries(p, tile, head, query, state):
 
 
 @device
-def write_attended(p, row, head, state, size):
+def write_attended(p: int, row: int, head: int, state: int, size: int) -> None:
     """Write one finished query row."""
     to = get_i64(p + ATTENDED) + row * get_i64(p + ATTENDED_STRIDE) + 4 * size * head
     attention.finish(state, to, size)
 
 
 @device(inline=False)
-def attend_tile(p, layer, tile, head, thread):
+def attend_tile(p: int, layer: int, tile: int, head: int, thread: int) -> None:
     """All spans of one tile and key-value head, merged as they come."""
     own, size = private(p, thread), get_i64(p + HEAD_SIZE)
     group, spread = get_i64(p + HEADS) // get_i64(p + KV_HEADS), 4 * size + VALUES
@@ -241,7 +243,7 @@ def attend_tile(p, layer, tile, head, thread):
 
 
 @device(inline=False)
-def attend_span(p, layer, tile, head, span, thread):
+def attend_span(p: int, layer: int, tile: int, head: int, span: int, thread: int) -> None:
     """One span of one tile and key-value head; its states stay in PARTS until `merge_tile`."""
     own, size = private(p, thread), get_i64(p + HEAD_SIZE)
     query, part = own + get_i64(p + PRIVATE_QUERY), part_place(p, tile, head, span)
@@ -250,11 +252,12 @@ def attend_span(p, layer, tile, head, span, thread):
     end = get_i64(tile + POSITION) + get_i64(tile + COUNT)
     place = cache_place(p, get_i64(tile + SLOT), layer, head)
     attention.attend(query, part, rows, size, get_i64(p + KEYS) + place, get_i64(p + VALUES_) + place,
-                     get_i64(p + BLOCK_STRIDE), span * SPAN, min(span * SPAN + SPAN, end), own + get_i64(p + PRIVATE_WEIGHTS))
+                     get_i64(p + BLOCK_STRIDE), span * SPAN, min(span * SPAN + SPAN, end),
+                     own + get_i64(p + PRIVATE_WEIGHTS))
 
 
 @device
-def part_place(p, tile, head, span):
+def part_place(p: int, tile: int, head: int, span: int) -> int:
     """Where the states of a tile's span and key-value head are kept."""
     heads = get_i64(p + KV_HEADS)
     rows = get_i64(tile + COUNT) * (get_i64(p + HEADS) // heads)
@@ -263,7 +266,7 @@ def part_place(p, tile, head, span):
 
 
 @device(inline=False)
-def merge_tile(p, tile, head, thread):
+def merge_tile(p: int, tile: int, head: int, thread: int) -> None:
     """Merge the spans of one tile and key-value head, row by row."""
     size = get_i64(p + HEAD_SIZE)
     group, spread = get_i64(p + HEADS) // get_i64(p + KV_HEADS), 4 * size + VALUES
@@ -278,7 +281,7 @@ def merge_tile(p, tile, head, thread):
 
 
 @device(inline=False)
-def attend_rows(p, layer, rows, thread, threads):
+def attend_rows(p: int, layer: int, rows: int, thread: int, threads: int) -> None:
     """Store keys and values, then attend: whole tiles where there are many, spans of tiles where there are few."""
     heads, tiles, table = get_i64(p + KV_HEADS), get_i64(p + TILES), get_i64(p + TILE_TABLE)
     team = get_i64(p + TEAM)
@@ -304,7 +307,7 @@ def attend_rows(p, layer, rows, thread, threads):
 
 
 @device(inline=False)
-def project_back(p, w, x, stride, rows, thread, threads):
+def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int, threads: int) -> None:
     """Add weights * rows at `x` to the residual rows."""
     prepare(p, w, 1, x, stride, 0, rows, thread, threads)
     groups = get_i64(w + GROUPS)
@@ -314,7 +317,7 @@ def project_back(p, w, x, stride, rows, thread, threads):
 
 
 @device(inline=False)
-def expand(p, layer, rows, thread, threads):
+def expand(p: int, layer: int, rows: int, thread: int, threads: int) -> None:
     """The gated hidden rows of the feed-forward network."""
     w = layer + GATE
     prepare(p, w, 2, get_i64(p + RESIDUAL), get_i64(p + RESIDUAL_STRIDE), get_i64(layer + FEED_FORWARD_NORM), rows,
@@ -332,7 +335,7 @@ def expand(p, layer, rows, thread, threads):
 
 
 @device(inline=False)
-def answer(p, thread, threads):
+def answer(p: int, thread: int, threads: int) -> None:
     """Logits of the rows asked for."""
     rows, w, team = get_i64(p + WANTED), p + OUTPUT_WEIGHT, get_i64(p + TEAM)
     own = private(p, thread)
@@ -353,7 +356,7 @@ def answer(p, thread, threads):
 
 
 @kernel("step", "void(i8,i8,i8)")
-def step(thread, threads, p):
+def step(thread: int, threads: int, p: int) -> None:
     """One pass of all rows through the model; `p` is the table STEP of `step_layout`."""
     align_frame()
     rows = get_i64(p + ROWS)

@@ -1,0 +1,151 @@
+"""One prompt through one model of a policy, without a service: what `appliance infer` does.
+
+The policy holds here as it does for a request: pin, sampling bounds, limits; and a policy that this version does not
+enforce as a whole is refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.boot import checks
+from appliance.boot.models import RunningModel, load
+from appliance.engine.engine_batch import Running
+from appliance.engine.forward import kernel_names
+from appliance.engine.generation import GenerationRequest
+from appliance.engine.kernels import table as kernel_table
+from appliance.engine.sampler import Sampling
+from appliance.errors import CapacityError, EngineError, PolicyError
+from appliance.models import inspection
+from appliance.policy import Policy, unenforced
+from appliance.policy import load as load_policy
+from appliance.policy.schema import Model
+
+Progress = Callable[[str, int, int], None]
+"""Called with "compiling" or "loading", what is done and what there is to do."""
+
+_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to run. None stands for the policy's default (of the seed: a random one)."""
+
+    prompt: str
+    raw: bool = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out. Times in seconds."""
+
+    model: str
+    prompt_tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # without the token that ended the answer
+    text: str
+    finish_reason: str
+    seed: int
+    load_seconds: float
+    prompt_seconds: float  # until the first token
+    token_seconds: float  # of each further token
+
+
+class Session:
+    """A loaded model, to be closed."""
+
+    def __init__(self, policy: Policy, running: RunningModel, load_seconds: float) -> None:
+        self._policy, self._running, self._load_seconds = policy, running, load_seconds
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._running.close()
+
+    def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
+        """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError for the request."""
+        limits, model = self._policy.limits, self._running
+        if ask.raw:
+            ids = tuple(model.tokenizer.encode(ask.prompt, add_special=True, parse_special=True))
+        else:
+            ids = tuple(model.template.encode([{"role": "user", "content": ask.prompt}], model.tokenizer))
+        if len(ids) > limits.prompt_tokens:
+            raise CapacityError(f"the prompt has {len(ids)} tokens; the policy allows {limits.prompt_tokens}",
+                                hint="send a shorter prompt, or raise limits.prompt_tokens")
+        most = limits.generation_tokens if ask.max_tokens is None else ask.max_tokens
+        if most > limits.generation_tokens:
+            raise CapacityError(f"{most} tokens are asked for; the policy allows {limits.generation_tokens}",
+                                hint="ask for fewer, or raise limits.generation_tokens")
+        sampling = _sampling(model.policy, ask)
+        watched: list[Running] = []
+        parts: list[str] = []
+        reason = ""
+        request = GenerationRequest(ids, most, sampling)
+        for step in model.engine.generate(request, observe=watched.append):
+            parts.append(step.text)
+            on_text(step.text)
+            reason = step.finish_reason or reason
+        timings = watched[0].timings
+        return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling.seed,
+                      self._load_seconds, timings.prompt_seconds, timings.token_seconds)
+
+
+def _sampling(model: Model, ask: Ask) -> Sampling:
+    """The policy's defaults; a temperature outside of its bounds is refused."""
+    values = {name: getattr(model.sampling, name).default for name in _SETTINGS}
+    bounds = model.sampling.temperature
+    if ask.temperature is not None:
+        if not bounds.min <= ask.temperature <= bounds.max:
+            raise EngineError(f"temperature {ask.temperature:g}: the policy allows {bounds.min:g} to {bounds.max:g}")
+        values["temperature"] = ask.temperature
+    return Sampling(**values, seed=secrets.randbits(63) if ask.seed is None else ask.seed)
+
+
+def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ...] = (), threads: int | None = None,
+                 progress: Progress = lambda step, done, total: None) -> Session:
+    """Load one model of the policy at `path` (its only one when `name` is None). ApplianceError says why not."""
+    begun = time.monotonic()
+    loaded = load_policy(path)
+    missing = [".".join(map(str, where)) for where, _ in unenforced(loaded.policy)]
+    if missing:
+        raise PolicyError(f"not enforced by this version: {', '.join(missing)}", code="not-enforced",
+                          hint="leave these fields out")
+    model = _choose(loaded.policy, name)
+    file = resolve_model_path(loaded.policy, model.name, path.parent, folders)
+    table = kernel_table.load()
+    _compile(table, file, progress)
+    running = load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
+                   kernels=table, threads=threads)
+    return Session(loaded.policy, running, time.monotonic() - begun)
+
+
+def _choose(policy: Policy, name: str | None) -> Model:
+    names = [model.name for model in policy.models]
+    if name is None and len(names) == 1:
+        return policy.models[0]
+    if name not in names:
+        raise PolicyError(f"the policy has no model {name!r}" if name else "the policy has more than one model",
+                          hint=f"--model is one of: {', '.join(names)}", code="model-unknown")
+    return policy.models[names.index(name)]
+
+
+def resolve_model_path(policy: Policy, name: str, folder: Path, more: tuple[Path, ...] = ()) -> Path:
+    """Where a model's file is: in the policy's folder, else in one of the folders given, else `build/models` of the
+    working directory. Whatever is found there, the pin decides."""
+    return checks.find_models(policy, [folder, *more, Path("build/models")])[name]
+
+
+def _compile(table: kernel_table.KernelTable, file: Path, progress: Progress) -> None:
+    """Make the kernels that the file's formats need; at once where they are prebuilt."""
+    names = kernel_names({use.name for use in inspection.inspect(file).formats}) if file.is_file() else ()
+    for index, kernel in enumerate(names):
+        progress("compiling", index, len(names))
+        table.address(kernel)
+    progress("compiling", len(names), len(names))

@@ -1,0 +1,79 @@
+"""`appliance infer FILE`: one prompt through a model that a policy names, under the policy's limits. Nothing is served.
+
+The model's pin, its sampling bounds and the limits on prompt and answer hold as they do in the service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from appliance.boot.inference import Answer, Ask, Session, open_session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="the policy")
+    parser.add_argument("--model", metavar="NAME", help="the model's name in the policy (default: its only model)")
+    parser.add_argument("--prompt", metavar="TEXT", required=True, help="the prompt")
+    parser.add_argument("--raw", action="store_true",
+                        help="no chat template: continue the prompt; names of control tokens are read as such")
+    parser.add_argument("--max-tokens", metavar="N", type=int, help="most tokens of the answer (default: the policy's)")
+    parser.add_argument("--temperature", metavar="T", type=float, help="0 is greedy (default: the policy's)")
+    parser.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same answer (default: random)")
+    parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder with model files, besides the policy's own; may be given more than once")
+    parser.add_argument("--threads", metavar="N", type=int, help="threads (default: what affinity and quota allow)")
+    parser.add_argument("--json", action="store_true", help="print JSON: token ids, text, timings")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one prompt; exit code 0, or 2 by the error that the dispatcher prints."""
+    ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed)
+    with _open(args) as session:
+        answer = session.run(ask, on_text=_quiet if args.json else _write)
+    if args.json:
+        print(json.dumps(_as_json(answer)))
+    else:
+        print()
+    return 0
+
+
+def _open(args: argparse.Namespace) -> Session:
+    """Load the model behind a progress bar on standard error."""
+    bars: dict[str, Any] = {}
+
+    def progress(step: str, done: int, total: int) -> None:
+        if step not in bars:
+            unit = {"unit": "B", "unit_scale": True} if step == "loading" else {}
+            bars[step] = tqdm(total=total, desc=step, file=sys.stderr, leave=False, disable=None, **unit)
+        bars[step].update(done - bars[step].n)
+        if done >= total:
+            bars[step].close()
+    try:
+        return open_session(args.file, args.model, folders=tuple(args.models), threads=args.threads, progress=progress)
+    finally:
+        for bar in bars.values():
+            bar.close()
+
+
+def _write(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _quiet(text: str) -> None:
+    del text
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    return {
+        "model": answer.model, "prompt_tokens": list(answer.prompt_tokens), "tokens": list(answer.tokens),
+        "text": answer.text, "finish_reason": answer.finish_reason, "seed": answer.seed,
+        "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
+                    "seconds_per_token": answer.token_seconds},
+    }

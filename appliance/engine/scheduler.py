@@ -1,0 +1,223 @@
+"""Many requests, one engine: a thread of its own runs passes over all running answers and feeds in waiting ones.
+
+Who waits is served round-robin over tenants and in order within a tenant, so a tenant with many requests delays the
+others by one turn at most. Running answers share every pass (`engine_batch`). Safe to use from any thread.
+
+`on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. It must return at
+once (hand the step to an event loop or a queue). After an error in the engine the handle gets `on_error` instead of a
+last step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from appliance.engine.engine import Engine
+from appliance.engine.engine_batch import Batcher, Running, Timings
+from appliance.engine.generation import CANCELLED, Generation, GenerationRequest, Step
+from appliance.errors import CapacityError, EngineError
+
+OnStep = Callable[[Step], None]
+OnError = Callable[[EngineError], None]
+
+
+class Handle:
+    """A submitted request."""
+
+    def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError) -> None:
+        self.tenant = tenant
+        self.submitted = time.monotonic()
+        self.timings: Timings | None = None  # from the moment the request left the queue
+        self._generation, self._on_step, self._on_error = generation, on_step, on_error
+        self._cancelled = threading.Event()
+        self._done = threading.Event()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._generation.request.prompt_ids)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self._generation.tokens)
+
+    def cancel(self) -> None:
+        """Ask for an end: the answer's last step says "cancelled", unless it ends by itself first."""
+        self._cancelled.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the last step; False when the time is over."""
+        return self._done.wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy a scheduler is."""
+
+    queued: int
+    running: int
+
+
+class Scheduler:
+    """Takes the engine until it is closed."""
+
+    def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128) -> None:
+        """`concurrent`: answers running at the same time (at most, and by default, the engine's slots); `queue`:
+        requests that may wait. Starts the engine's thread."""
+        if queue < 0 or (concurrent is not None and concurrent < 1):
+            raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
+        self._engine = engine
+        self._batcher: Batcher = engine.acquire()
+        self._concurrent = min(concurrent or engine.slots, engine.slots)
+        self._queue_limit = queue
+        self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
+        self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
+        self._queued = 0
+        self._change = threading.Condition()
+        self._closing = self._stopping = False
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, tenant: str, on_step: OnStep,
+               on_error: OnError = lambda error: None) -> Handle:
+        """Queue a request. EngineError or CapacityError, at once, when it can never run or there is no room."""
+        generation = self._engine.generation(request)
+        handle = Handle(generation, tenant, on_step, on_error)
+        with self._change:
+            if self._closing:
+                raise EngineError("the service is shutting down", code="engine-closed")
+            if self._queued >= self._queue_limit + self._concurrent - len(self._running):
+                raise CapacityError(f"{self._queued} requests are waiting; allowed: {self._queue_limit}",
+                                    hint="try again later", code="queue-full")
+            self._waiting.setdefault(tenant, deque()).append(handle)
+            self._queued += 1
+            self._change.notify()
+        return handle
+
+    @property
+    def load(self) -> Load:
+        """Requests in the queue and in the engine."""
+        with self._change:
+            return Load(self._queued, len(self._running))
+
+    def close(self, *, drain: bool = True, seconds: float | None = None) -> None:
+        """Refuse new requests, let those at hand finish (or cancel them, at once or after `seconds`), give the engine
+        back."""
+        with self._change:
+            self._closing = True
+            self._stopping = self._stopping or not drain
+            self._change.notify()
+        self._thread.join(seconds if drain else None)
+        if self._thread.is_alive():
+            with self._change:
+                self._stopping = True
+                self._change.notify()
+            self._thread.join()
+
+    # --- the engine's thread ------------------------------------------------------------------------------------------
+    def _loop(self) -> None:
+        try:
+            while self._admit():
+                self._drop_cancelled()
+                self._pass()
+        finally:
+            self._engine.release()
+
+    def _admit(self) -> bool:
+        """Wait for work and move requests from the queue to free slots; False when all is done."""
+        with self._change:
+            while not self._running and not self._queued and not self._closing:
+                self._change.wait()
+            if self._stopping:
+                self._cancel_everything()
+            while self._queued and len(self._running) < self._concurrent:
+                handle = self._next()
+                running = self._batcher.add(handle._generation)
+                handle.timings = running.timings
+                self._running[running.slot] = (running, handle)
+            return bool(self._running) or not self._closing
+
+    def _next(self) -> Handle:
+        """The first request of the tenant whose turn it is; that tenant goes to the back."""
+        tenant, handles = next(iter(self._waiting.items()))
+        handle = handles.popleft()
+        if handles:
+            self._waiting.move_to_end(tenant)
+        else:
+            del self._waiting[tenant]
+        self._queued -= 1
+        return handle
+
+    def _cancel_everything(self) -> None:
+        for handles in self._waiting.values():
+            for handle in handles:
+                handle.cancel()
+        for _, handle in self._running.values():
+            handle.cancel()
+
+    def _drop_cancelled(self) -> None:
+        """End cancelled answers, running or waiting."""
+        for running, handle in list(self._running.values()):
+            if handle._cancelled.is_set():
+                self._finish(running, handle, handle._generation.cancel())
+        with self._change:
+            dropped = [h for handles in self._waiting.values() for h in handles if h._cancelled.is_set()]
+            for tenant in {handle.tenant for handle in dropped}:
+                left = deque(h for h in self._waiting[tenant] if not h._cancelled.is_set())
+                if left:
+                    self._waiting[tenant] = left
+                else:
+                    del self._waiting[tenant]
+            self._queued -= len(dropped)
+        for handle in dropped:
+            self._deliver(handle, Step(None, "", CANCELLED))
+            handle._done.set()
+
+    def _pass(self) -> None:
+        """One pass of the engine over all running answers."""
+        if not self._running:
+            return
+        try:
+            steps = self._batcher.step()
+        except EngineError as error:
+            self._fail(error)
+            return
+        for running, step in steps:
+            _, handle = self._running[running.slot]
+            if step.finish_reason is not None:
+                self._finish(running, handle, step)
+            elif not self._deliver(handle, step):
+                handle.cancel()
+
+    def _finish(self, running: Running, handle: Handle, step: Step) -> None:
+        self._remove(running)
+        self._deliver(handle, step)
+        handle._done.set()
+
+    def _remove(self, running: Running) -> None:
+        self._batcher.remove(running)
+        with self._change:
+            del self._running[running.slot]
+
+    def _fail(self, error: EngineError) -> None:
+        """A pass failed: every running answer ends with the error."""
+        for running, handle in list(self._running.values()):
+            self._remove(running)
+            with contextlib.suppress(Exception):  # a broken callback must not stop the others
+                handle._on_error(error)
+            handle._done.set()
+
+    @staticmethod
+    def _deliver(handle: Handle, step: Step) -> bool:
+        """Call `on_step`; False when it raised."""
+        try:
+            handle._on_step(step)
+        except Exception:  # noqa: BLE001  a broken callback must not stop the others
+            return False
+        return True

@@ -1,0 +1,47 @@
+"""Engines for tests: kernels are compiled or loaded once for the whole run."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from appliance.engine.engine import Engine
+from appliance.engine.kernels import table
+from appliance.models.resident import ResidentSource, open_resident
+from tests.support import synthetic
+
+
+@functools.cache
+def kernels() -> table.KernelTable:
+    """The kernels of this CPU."""
+    return table.load()
+
+
+@functools.cache
+def synthetic_model(name: str) -> bytes:
+    """The GGUF file of a synthetic variant."""
+    return synthetic.model(synthetic.VARIANTS[name])
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[ResidentSource]:
+    """A resident source of a file's bytes."""
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+        file.write(data)
+        file.flush()
+        source = open_resident(Path(file.name))
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@contextmanager
+def running(name: str, *, threads: int = 1, slots: int = 4, context: int | None = None) -> Iterator[Engine]:
+    """An engine on a synthetic variant."""
+    with opened(synthetic_model(name)) as source, Engine.open(
+            source, threads=threads, slots=slots, context_length=context, kernels=kernels()) as engine:
+        yield engine
