@@ -17,14 +17,15 @@ from appliance.policy.kinds import Kind, Refused, _expect, shown
 _EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _SECRET = re.compile(r"\s*(sk-|-----BEGIN|AGE-SECRET-KEY|ghp_|hvs\.|eyJ)", re.IGNORECASE)
 
-# Encodings of Ed25519 points of small order (RFC 8032 arithmetic; the sign bit is masked before comparison): a
-# signature under such a key can be made by anyone.
-_SMALL_ORDER = frozenset({
-    "00" * 32, "01" + "00" * 31,
-    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
-    "ec" + "ff" * 30 + "7f", "ed" + "ff" * 30 + "7f", "ee" + "ff" * 30 + "7f",
-})
+# Encodings of points of small order, the top bit masked: y coordinates on Ed25519 (RFC 8032), u coordinates on
+# Curve25519 (RFC 7748, section 6.1). Under such a key anyone can sign, or read what is encrypted to it.
+_EITHER = frozenset({"00" * 32, "01" + "00" * 31} | {last + "ff" * 30 + "7f" for last in ("ec", "ed", "ee")})
+_SMALL_ORDER = {
+    "ed25519": _EITHER | {"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+                          "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"},
+    "x25519": _EITHER | {"e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+                         "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"},
+}
 
 
 def looks_secret(text: str) -> bool:
@@ -85,10 +86,9 @@ class Tagged(Kind):
         if re.fullmatch(rf"{self.algorithm}:[0-9a-f]{{{2 * self.nbytes}}}", text) is None:
             raise Refused(f"is not a {self.noun} of this form",
                           f'write "{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits')
-        if self.algorithm == "ed25519" and self.nbytes == 32:
-            raw = bytes.fromhex(text.split(":")[1])
-            if (raw[:31] + bytes([raw[31] & 0x7F])).hex() in _SMALL_ORDER:
-                raise Refused("is a point of small order, under which anyone can sign", "write a real public key")
+        raw = bytes.fromhex(text.split(":")[1])
+        if self.nbytes == 32 and (raw[:31] + bytes([raw[31] & 0x7F])).hex() in _SMALL_ORDER[self.algorithm]:
+            raise Refused("is a point of small order, which protects nothing", "write a real public key")
         return text
 
     def allowed(self) -> str:

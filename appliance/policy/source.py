@@ -285,10 +285,10 @@ class Parser:
     def _word(self) -> Node:
         """`true`, `false`; or a mistake: `null`, a text without quotes, a reference, a call."""
         token, after = self._take(), self.token
-        if after.kind == MARK and after.value in ("(", ".", "[", ":"):
-            return self._expression(token)
         if token.value in ("true", "false"):
             return Literal(token.value == "true", token.span)
+        if token.value == "for" or (after.kind == MARK and (after.value in _OPERATORS or after.value == ":")):
+            return self._expression(token)
         if token.value == "null":
             self.report.error("expression", "null is not a value here", token.span,
                               fix="leave the attribute out to get its default")
@@ -322,7 +322,7 @@ class Parser:
                 break
             before = self.at
             items.append(self._value())
-            if self.at == before:
+            if self.at == before and not self._is(","):
                 self.at += 1
             self._comma("]")
         self.depth -= 1
@@ -344,7 +344,7 @@ class Parser:
             self.at += ahead + 1
         elif after.kind in (STRING, NUMBER) and closer == "]":
             end = self.tokens[self.at - 1].end
-            self.report.error("syntax", "a comma is missing between two items", Span(end - 1, end), fix="add it here")
+            self.report.error("syntax", "a comma is missing between two items", Span(end, end + 1), fix="add it here")
 
     def _object(self) -> Node:
         """Read `{ key = value, ... }`: an object; keys may be quoted, and a comma or line end stands between."""

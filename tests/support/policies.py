@@ -1,0 +1,131 @@
+"""Policies for tests: a small valid text, marked snippets, and policies with every field set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from appliance.policy import Checked, check, frozen
+from appliance.policy.identifiers import (
+    ADVISORY, API_VERSION, DEVICE, DNS_NAME, FIELD, NAME, RESOURCE, VARIABLE, Address, Hash, HttpsUrl, Matching,
+    Path, Tagged, Text,
+)
+from appliance.policy.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Whole
+from appliance.policy.patterns import Regex
+from appliance.policy.schema import Policy
+from appliance.policy.schema.base import Block, fields
+
+BASE = """\
+appliance {
+  name   = "demo"
+  schema = 1
+}
+tee {
+  platforms = ["simulated"]
+}
+model "demo" {
+  file   = "demo.gguf"
+  sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+}
+privacy {
+}
+limits {
+}
+tenants {
+  tenant "acme" {
+    models         = ["demo"]
+    api_key_sha256 = ["2b1d8a7f6e5c4b3a29180716253443526170a8b9c0d1e2f3a4b5c6d7e8f90a1b"]
+  }
+}
+service {
+  listen "api" {
+    kind = "tcp"
+    port = 8080
+  }
+}
+audit {
+}
+"""
+MARK = "«"
+
+
+def with_lines(block: str, lines: str, base: str = BASE) -> str:
+    """Return the base policy with lines added at the start of a top-level block; block "" means the end."""
+    if not block:
+        return base + lines + "\n"
+    at = base.index("{\n", base.index(f"\n{block}") + 1 if not base.startswith(block) else 0) + 2
+    return base[:at] + lines + "\n" + base[at:]
+
+
+def marked(text: str) -> tuple[str, tuple[int, int]]:
+    """Return a text without its mark, and the line and column where the mark stood."""
+    before, _, after = text.partition(MARK)
+    return before + after, (before.count("\n") + 1, len(before) - before.rfind("\n"))
+
+
+def valid(text: str) -> Policy:
+    """Return the policy of a text that must be valid."""
+    checked: Checked = check(text)
+    if checked.policy is None:
+        raise AssertionError("\n".join(map(str, checked.diagnostics)))
+    return checked.policy
+
+
+_SAMPLES: dict[Matching, tuple[str, str]] = {
+    NAME: ("one", "two"), VARIABLE: ("ONE", "TWO"), DEVICE: ("/dev/vdb", "/dev/vdc"), RESOURCE: ("a/b", "a/c"),
+    DNS_NAME: ("a.example", "b.example"), ADVISORY: ("INTEL-SA-00001", "INTEL-SA-00002"),
+    API_VERSION: ("1.55", "1.56"), FIELD: ("user", "metadata.id"),
+}
+
+
+def two_values(kind: Kind) -> tuple[Any, Any]:
+    """Return two different literals that a kind allows."""
+    if isinstance(kind, Matching):
+        return _SAMPLES[kind]
+    if isinstance(kind, SetOf):
+        one, two = two_values(kind.item)
+        return [one], [one, two]
+    table: list[tuple[type[Kind], Any]] = [
+        (Flag, lambda k: (True, False)), (Whole, lambda k: (k.low, k.low + 1)), (Number, lambda k: (k.low, k.high)),
+        (Size | Duration, lambda k: (k.low, k.high)),  # type: ignore[list-item]
+        (Choice, lambda k: (k.options[0], k.options[-1])),
+        (Hash, lambda k: ("01" * (k.bits // 8), "02" * (k.bits // 8))),
+        (Tagged, lambda k: (f"{k.algorithm}:" + "03" * k.nbytes, f"{k.algorithm}:" + "04" * k.nbytes)),
+        (Path, lambda k: ("/a/b", "/a/c") if k.absolute else ("a.gguf", "b.gguf")),
+        (Address, lambda k: ("127.0.0.1", "::1")), (HttpsUrl, lambda k: ("https://a.example", "https://b.example")),
+        (Text, lambda k: ("x", "xy")), (Regex, lambda k: ("ab", "cd")),
+    ]
+    pair: tuple[Any, Any] = next(make(kind) for cls, make in table if isinstance(kind, cls))
+    return pair
+
+
+def every_field(cls: type[Block] = Policy, place: str = "", label: str = "one", choose: int = 0,
+                override: tuple[str, Any] | None = None) -> Any:
+    """Return a block in which every field has a value and every optional block stands; `override` is the path of one
+    leaf, without labels, and its parsed value. Rules between fields are not asked."""
+    table = frozen.table(frozen.LATEST)
+    values: dict[str, Any] = {} if cls.LABEL is None else {cls.LABEL: label}
+    for shape in fields(cls):
+        where = f"{place}.{shape.name}" if place else shape.name
+        if where not in table:
+            raise AssertionError(f"{where} is not in the frozen table")
+        if shape.block is not None:
+            one = every_field(shape.block, where, "one", choose, override)
+            values[shape.info.alias or shape.attribute] = (one,) if shape.labelled else one
+        elif shape.kind is not None:
+            value = shape.kind.parse(two_values(shape.kind)[choose])
+            if override is not None and override[0] == where:
+                value = override[1]
+            values[shape.info.alias or shape.attribute] = value
+    return cls.model_construct(**values)
+
+
+def leaves(cls: type[Block] = Policy, place: str = "") -> list[tuple[str, Kind]]:
+    """Return the path and kind of every plain field."""
+    found: list[tuple[str, Kind]] = []
+    for shape in fields(cls):
+        where = f"{place}.{shape.name}" if place else shape.name
+        if shape.block is not None:
+            found += leaves(shape.block, where)
+        elif shape.kind is not None:
+            found.append((where, shape.kind))
+    return found
