@@ -14,6 +14,7 @@ from appliance.boot.hardening import Measure
 from appliance.boot.models import RunningModel
 from appliance.boot.report import BootReport
 from appliance.boot.selftest import SelfTest
+from appliance.errors import BootError
 from appliance.policy.schema import Policy
 
 
@@ -31,7 +32,8 @@ class Booted:
     self_test: SelfTest
     measures: tuple[Measure, ...]   # hardening
     report: BootReport
-    _ready: Callable[[], None] = field(default=lambda: None, repr=False)
+    _end: Callable[[Exception | None], BootError | None] = field(default=lambda error: None, repr=False)
+    listening: bool = False
 
     def attest(self, nonce: bytes | str) -> Evidence:
         """Evidence for a client's nonce, raw or as text. Raises MalformedEvidenceError on a bad nonce."""
@@ -39,7 +41,12 @@ class Booted:
 
     def ready(self) -> None:
         """To be called by the service once its listeners are open: ends the last step of the boot."""
-        self._ready()
+        self.listening = True
+        self._end(None)
+
+    def refuse(self, error: Exception) -> BootError:
+        """The diagnostic for a service that could not start; ends the last step of the boot as failed."""
+        return self._end(error) or BootError(str(error))
 
     def close(self) -> None:
         """Drop the models and close the audit log."""

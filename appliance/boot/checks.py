@@ -13,7 +13,8 @@ from pathlib import Path
 
 from appliance.boot import machine
 from appliance.errors import BootError
-from appliance.policy.schema import Policy
+from appliance.policy import Loaded, Policy, unenforced
+from appliance.policy.bind import path_text
 
 # A resident model takes its file's size, and this much more while it is read and repacked.
 LOADING_FACTOR = 1.3
@@ -50,13 +51,15 @@ def operator_choices(policy: Policy, operator: Operator) -> Iterator[str]:
             yield f"{name}: the policy does not let the operator set it; expected it in service.operator_may_set"
 
 
-def tenants(policy: Policy) -> Iterator[str]:
-    """A copy of a policy without its tenants verifies, but never boots."""
-    if policy.tenants.commitment is not None:
-        yield "tenants: this copy of the policy leaves the tenants out; expected the policy itself"
+def unkept(loaded: Loaded) -> Iterator[str]:
+    """A field that asks for something this version does not do is refused by its name and place."""
+    for path, reason in unenforced(loaded.policy):
+        if path != ("tee", "platforms"):  # `platform` says it better
+            place = loaded.positions.of(path)
+            yield f"{path_text(path)} ({loaded.path.name}:{place.line}:{place.column}): {reason}"
 
 
-def model_files(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
+def model_files(files: dict[str, Path]) -> Iterator[str]:
     """Every model's file must be there and be a plain file. What is in it, the pins decide later."""
     for name, path in files.items():
         try:
@@ -105,10 +108,11 @@ def find_models(policy: Policy, folders: list[Path]) -> dict[str, Path]:
     return found
 
 
-def check(policy: Policy, operator: Operator, files: dict[str, Path]) -> None:
+def check(loaded: Loaded, operator: Operator, files: dict[str, Path]) -> None:
     """Run every check. Raises BootError with all findings."""
+    policy = loaded.policy
     findings = [
-        *platform(policy), *operator_choices(policy, operator), *tenants(policy), *model_files(policy, files),
+        *platform(policy), *unkept(loaded), *operator_choices(policy, operator), *model_files(files),
         *memory(policy, files, machine.total_memory(), machine.available_memory()), *private_files(policy)]
     if findings:
         raise BootError("; ".join(findings), code="policy-not-met-here",

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from appliance.boot import kernel_inputs
+from appliance.boot import kernel_inputs, kernel_model
 from appliance.engine.kernels.memory import aligned
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
 from appliance.engine.kernels.table import KernelTable
@@ -79,12 +79,17 @@ def _lockstep_answer(table: KernelTable, _name: str) -> bytes:
     return _IN_STEP
 
 
+def _step_answer(table: KernelTable, name: str) -> bytes:
+    return kernel_model.logits(table, name).tobytes()
+
+
 Case = Callable[[KernelTable, str], bytes]
 _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(rf"quantise_({'|'.join(ACTIVATIONS)})"), _quantise_answer),
     (re.compile(rf"product_({'|'.join(_SUFFIXES)})"), _product_answer),
     (re.compile(rf"gather_({'|'.join(_SUFFIXES)})"), _gather_answer),
     (re.compile(r"lockstep_(run|work|stop|spin|probe)"), _lockstep_answer),
+    (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
 )
 
 
@@ -99,19 +104,23 @@ def _needed(name: str, formats: frozenset[str]) -> bool:
 
 
 def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
-    """Kernels to test: all, or those that models in these block formats use."""
-    return [name for name in table.names if formats is None or _needed(name, formats)]
+    """Tests to run: one a kernel, of all or of those that models in these block formats use; `step` once a format."""
+    tests = [name for name in table.names if name != "step" and (formats is None or _needed(name, formats))]
+    if "step" in table.names:
+        matrices = formats_of(table) if formats is None else formats & formats_of(table)
+        tests += [f"step/{name}" for name in sorted(matrices)] or ["step"]
+    return tests
 
 
 @functools.cache
 def known() -> dict[str, str]:
-    """SHA-256 (hex) of each kernel's right output."""
+    """SHA-256 (hex) of each test's right output."""
     text = importlib.resources.files("appliance.boot").joinpath("known_answers.json").read_text(encoding="ascii")
     return dict(json.loads(text))
 
 
 def output(table: KernelTable, name: str) -> bytes | None:
-    """What a kernel makes of its fixed inputs; None if there are none for it."""
+    """What a test's kernel makes of its fixed inputs; None if there are none for it."""
     for pattern, case in _CASES:
         match = pattern.fullmatch(name)
         if match is not None:
@@ -120,7 +129,7 @@ def output(table: KernelTable, name: str) -> bytes | None:
 
 
 def answer(table: KernelTable, name: str) -> tuple[str, str]:
-    """SHA-256 (hex) of a kernel's output: expected and found, or words where there is none."""
+    """SHA-256 (hex) of a test's output: expected and found, or words where there is none."""
     made = output(table, name)
     found = "no known answer" if made is None else hashlib.sha256(made).hexdigest()
     return known().get(name, "a known answer"), found

@@ -37,10 +37,10 @@ def floats(label: str, *shape: int) -> Floats:
     return values
 
 
-def weights(name: str, rows: int = ROWS, columns: int = COLUMNS, *, scale: float = 2.0 ** -9) -> bytes:
+def weights(name: str, rows: int = ROWS, columns: int = COLUMNS, *, label: str = "", scale: float = 2.0 ** -9) -> bytes:
     """Rows of a block format, as in a GGUF file: every quant is any value, every scale is a small number."""
     block_format = quants.FORMATS[name]
-    data = stream(f"weights {name} {rows} {columns}", rows * block_format.row_nbytes(columns))
+    data = stream(f"weights {name} {rows} {columns} {label}", rows * block_format.row_nbytes(columns))
     blocks = data.view(quants.layout(block_format))
     for field in ("d", "dmin", "m", "s", "x"):
         if field in (blocks.dtype.names or ()):

@@ -5,7 +5,7 @@ The disk is hostile: each file is read once, and what is hashed against the pin 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from appliance.engine.engine import Engine
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
-from appliance.engine.tokenizer import load as load_tokenizer
 from appliance.errors import BootError, ModelError
 from appliance.models import inspection
+from appliance.models.gguf import TensorInfo
 from appliance.models.resident import ResidentSource, open_resident
 from appliance.policy.schema import Limits, Model
 
@@ -30,15 +30,23 @@ class RunningModel:
 
     policy: Model
     source: ResidentSource
-    tokenizer: Tokenizer
-    template: ChatTemplate
     engine: Engine
-    context_length: int  # tokens a request may take, prompt and answer together
+    template: ChatTemplate
 
     @property
     def name(self) -> str:
         """Its name in the policy and in requests."""
         return self.policy.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to token ids and back."""
+        return self.engine.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a request may take, prompt and answer together: the least of model's, policy's and limits'."""
+        return self.engine.context
 
     def bound(self) -> LoadedModel:
         """What attestation says about it: digests of what was read, not of what was asked for."""
@@ -50,21 +58,20 @@ class RunningModel:
         self.source.close()
 
 
+def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:
+    """Block formats of the matrices: vectors are decoded once, without a kernel."""
+    return {info.format.name for info in tensors.values() if len(info.shape) > 1}
+
+
 def formats_named_by(paths: list[Path]) -> frozenset[str]:
     """Block formats that the files' headers name. Nothing is believed yet: what was loaded is compared later."""
     names: set[str] = set()
     for path in paths:
         try:
-            names.update(use.name for use in inspection.inspect(path).formats)
+            names |= _matrix_formats(inspection.header(path).tensors)
         except ModelError:
             continue  # the models step reports it, with the pin
     return frozenset(names)
-
-
-def _context_length(model: Model, limits: Limits, own: int | None) -> int:
-    """The shortest of: the model's own context, the policy's bound, the longest request that limits allow."""
-    lengths = [model.context_length, limits.prompt_tokens + limits.generation_tokens]
-    return min([*lengths, own] if own else lengths)
 
 
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
@@ -77,22 +84,19 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
     """
     source = open_resident(path, bytes.fromhex(model.sha256), progress)
     try:
-        used = {info.format.name for info in source.tensors.values()}
+        used = _matrix_formats(source.tensors)
         if tested is not None and not used <= tested:
             raise BootError(
                 f"model {model.name}: uses {', '.join(sorted(used - tested))}, which the self-test did not cover",
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
-        tokenizer = load_tokenizer(source.metadata)
         template = ChatTemplate.from_metadata(
             source.metadata, override=model.chat_template, fallback=model.chat_template_fallback)
-        architecture = source.metadata.get("general.architecture")
-        own = source.metadata.get(f"{architecture}.context_length")
-        length = _context_length(model, limits, own if isinstance(own, int) else None)
+        length = min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
         available = machine.available_memory()
         engine = Engine.open(
             source, context_length=length, slots=limits.concurrent_requests, kv_cache=model.kv_cache, kernels=kernels,
             threads=threads, cache_nbytes=None if available is None else available // _CACHE_SHARE)
-        return RunningModel(model, source, tokenizer, template, engine, length)
+        return RunningModel(model, source, engine, template)
     except BaseException:
         source.close()
         raise

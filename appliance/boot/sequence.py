@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from appliance import __version__
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.evidence import SIMULATED, SimulatedProvider
 from appliance.audit.log import AuditLog, open_sink
-from appliance.audit.stdlib import Silence, place
+from appliance.audit.stdlib import Silence
 from appliance.boot import checks, hardening, identity, models, selftest
 from appliance.boot.booted import Booted
-from appliance.boot.report import BootReport, Note, Progress, Step, quiet
+from appliance.boot.report import BootReport, Progress, quiet
+from appliance.boot.steps import Steps, diagnostic
 from appliance.engine.kernels import table as kernels
-from appliance.errors import ApplianceError, AuditError, BootError
+from appliance.errors import AuditError
 from appliance.policy import Loaded
 
 
@@ -36,7 +37,12 @@ def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: ch
     """Boot by a checked policy and serve until the service ends; returns its exit code. Raises BootError."""
     booted = prepare(loaded, operator=operator, model_folders=model_folders, progress=progress)
     with contextlib.closing(booted):
-        return start_service(booted)  # calls booted.ready() once it listens
+        try:
+            return start_service(booted)  # calls booted.ready() once it listens
+        except Exception as error:
+            if booted.listening:
+                raise
+            raise booted.refuse(error) from None
 
 
 def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_folders: tuple[Path, ...] = (),
@@ -45,14 +51,16 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
     policy, operator, begun = loaded.policy, operator or checks.Operator(), time.monotonic_ns()
     tolerant = policy.simulated
     try:
-        audit = AuditLog(open_sink(operator.log_sink))
+        granted = "log_sink" in policy.service.operator_may_set
+        audit = AuditLog(open_sink(operator.log_sink if granted else None))
     except AuditError as error:
-        raise _failure("policy", error) from None
-    silence, steps = Silence(audit).install(), _Steps(audit, BootReport(), progress)
+        raise diagnostic("policy", error) from None
+    silence, steps = Silence(audit).install(), Steps(audit, BootReport(), progress)
+    running: dict[str, models.RunningModel] = {}
     try:
         with steps.step("policy") as note:
             files = checks.find_models(policy, [loaded.path.parent, *model_folders])
-            checks.check(policy, operator, files)
+            checks.check(loaded, operator, files)
             identity.name_things(audit, policy)
             audit.write("boot.start", version=__version__, platform=SIMULATED, policy_sha384=loaded.digest.hex())
             note.detail = loaded.digest.hex()
@@ -72,11 +80,10 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         with steps.step("key-release") as note:
             note.skip("no model is sealed")
 
-        running = {}
         with steps.step("models") as note:
             for model in policy.models:
                 running[model.name] = models.load(
-                    model, policy.limits, files[model.name], formats, steps.counter("bytes"))
+                    model, policy.limits, files[model.name], formats, steps.counter("bytes"), kernels=table)
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
             note.detail = ", ".join(running)
 
@@ -86,59 +93,11 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             generation = attestor.new_generation(model.bound() for model in running.values())
             note.detail = f"{provider.platform}, generation {generation}"
 
-        listening = time.monotonic_ns()
-
-        def ready() -> None:
-            steps.done("service", "passed", listening)
-            audit.seal()
-            audit.write("boot.ready", duration_us=(time.monotonic_ns() - begun) // 1000, generation=generation,
-                        self_test_sha384=tested.digest.hex(), models=len(running))
-
         return Booted(policy, loaded.digest, operator, running, attestor, audit, silence, tested, measures,
-                      steps.report, ready)
+                      steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
+        for model_running in running.values():
+            model_running.close()
         audit.close()
         silence.restore()
         raise
-
-
-class _Steps:
-    """Names, times and records the steps."""
-
-    def __init__(self, audit: AuditLog, report: BootReport, progress: Progress) -> None:
-        self.audit, self.report, self._progress = audit, report, progress
-        self._name = ""
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[Note]:
-        """Run one step; whatever goes wrong in it becomes one BootError."""
-        self._name, note, begun = name, Note(), time.monotonic_ns()
-        self._progress(name, 0, 0, "")
-        try:
-            yield note
-        except Exception as error:  # noqa: BLE001 - fail closed, whatever it was
-            failure = _failure(name, error)
-            self.audit.admit_codes([failure.code])
-            self.done(name, "failed", begun, failure.summary, failure.code)
-            self.audit.write("boot.failed", step=name, code=failure.code)
-            raise failure from None
-        self.done(name, note.verdict, begun, note.detail)
-
-    def done(self, name: str, verdict: str, begun: int, detail: str = "", code: str | None = None) -> None:
-        """Record a step's end."""
-        took = (time.monotonic_ns() - begun) // 1000
-        self.report.steps.append(Step(name, verdict, took, detail))  # type: ignore[arg-type]
-        self.audit.write("boot.step", step=name, verdict=verdict, duration_us=took, code=code)
-
-    def counter(self, unit: str) -> Callable[[int, int], None]:
-        """A progress callback for the present step."""
-        return lambda done, total: self._progress(self._name, done, total, unit)
-
-
-def _failure(step: str, error: Exception) -> BootError:
-    """One diagnostic: the step, then what was expected and found."""
-    if isinstance(error, ApplianceError):
-        return BootError(f"boot stopped at step {step}: {error.summary}", hint=error.hint, code=error.code)
-    spot = place(error.__traceback__) or "a library"
-    return BootError(f"boot stopped at step {step}: {type(error).__name__} at {spot}", code="boot-internal",
-                     hint="this is a defect of the appliance, or the machine is out of memory or disk")

@@ -56,6 +56,12 @@ def inspect(path: Path) -> Inspection:
         return _inspection(path, file.size, _header(file))
 
 
+def header(path: Path) -> GGUFFile:
+    """The parsed header of the file at `path`, of which nothing is authenticated. Errors as `inspect`."""
+    with DiskFile(path) as file:
+        return _header(file)
+
+
 def _header(file: DiskFile) -> GGUFFile:
     """Parse as much of the file as its header needs, reading four times more each time that it does not suffice."""
     buffer = bytearray()
