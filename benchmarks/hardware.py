@@ -66,14 +66,25 @@ def _dots(thread: int, threads: int, arguments: int) -> None:
 class Hardware:
     """Measures the limits of a pool's threads."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    _made: Hardware | None = None
+
+    @classmethod
+    def of(cls, pool: Pool) -> Hardware:
+        """The measure of this process: kernels are compiled and the buffer is filled once."""
+        if cls._made is None:
+            cls._made = cls()
+        cls._made._pool = pool
+        cls._made._out = Memory(64 * pool.threads)
+        return cls._made
+
+    def __init__(self) -> None:
+        self._pool: Any = None
         self._loader = Loader()
         signature = Signature.parse("void(i8,i8,i8)")
         self._readers = [self._loader.load(Kernel(f"read_{ahead}", signature, _reader(ahead))) for ahead in AHEAD]
         self._dots = self._loader.load(Kernel("dots", signature, _dots))
         self._arguments = Memory(64)
-        self._out = Memory(64 * pool.threads)
+        self._out = Memory(64)
         self._buffer: Memory | None = None
 
     def _run(self, kernel: int, address: int, count: int) -> float:

@@ -1,0 +1,97 @@
+"""`python -m benchmarks`: our engine and llama.cpp side by side on the same files, interleaved in one run.
+
+Builds llama.cpp with gcc and with clang where they are installed (once), makes the synthetic models (once), measures
+and prints ratios to the faster build, with spread. Writes `results.json` and `chart.svg`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks import measure, models, peer, process, report
+
+DEMO = Path("build/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=["demo", "1.1b"],
+                        help=f"demo, {', '.join(models.SHAPES)} (synthetic), or GGUF files (default: demo 1.1b)")
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
+    parser.add_argument("--rounds", type=int, help="rounds of every row (default: 7, with --quick 3)")
+    parser.add_argument("--kinds", default="prefill,decode,batch", help="which rows (default: %(default)s)")
+    parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")],
+                        default=sorted({1, len(os.sched_getaffinity(0))}), metavar="N,N",
+                        help="thread counts (default: 1 and all)")
+    parser.add_argument("--target", help="our kernels' target (default: best of this CPU)")
+    parser.add_argument("--cpu", choices=("native", "avx2"), default="native", help="what llama.cpp is built for")
+    parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER",
+                        help="use a built llama.cpp (the folder of libllama.so) and build none; may be repeated")
+    parser.add_argument("--work", type=Path, default=Path("build/bench"), help="where builds and models are kept")
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/results.json"))
+    parser.add_argument("--json", action="store_true", help="print the JSON document instead of a table")
+    return parser.parse_args()
+
+
+def _plan(args: argparse.Namespace) -> measure.Plan:
+    plan = measure.QUICK if args.quick else measure.Plan()
+    kinds = args.kinds.split(",")
+    return dataclasses.replace(
+        plan, rounds=args.rounds or plan.rounds, prompts=plan.prompts if "prefill" in kinds else (),
+        depths=plan.depths if "decode" in kinds else (), batches=plan.batches if "batch" in kinds else ())
+
+
+def _paths(args: argparse.Namespace) -> list[Path]:
+    found = []
+    for name in args.models:
+        path = DEMO if name == "demo" else models.make(name, args.work) if name in models.SHAPES else Path(name)
+        if not path.is_file():
+            raise SystemExit(f"{path} does not exist" + ("; run `make demo`" if name == "demo" else ""))
+        found.append(path.absolute())
+    return found
+
+
+def main() -> int:
+    """Measure and report; 0, or 1 when some row is slower than llama.cpp."""
+    args = _arguments()
+    plan, paths = _plan(args), _paths(args)
+    builds = [peer.given(text, args.work) for text in args.llama] or [
+        peer.build(args.work, family, args.cpu) for family in peer.compilers()]
+    engines = [process.own(args.target), *(process.llama(build) for build in builds)]
+    document: dict[str, Any] = {"machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
+                                "load_average": os.getloadavg()[0], "settings": [], "rows": []}
+    each = len(plan.prompts) + len(plan.depths) + len(plan.batches)
+    with tqdm(total=each * len(paths) * len(args.threads), file=sys.stderr, unit="row") as bar:
+        for path in paths:
+            size = report.sizes(path)
+            for threads in args.threads:
+                rows, facts = measure.run(engines, path, threads, plan, bar)
+                document["settings"].append(facts)
+                document["rows"] += [report.entry(row, facts, size) for row in rows]
+                args.output.parent.mkdir(parents=True, exist_ok=True)
+                args.output.write_text(json.dumps(document, indent=1) + "\n")
+                args.output.with_suffix(".svg").write_text(report.chart(document["rows"]))
+    for engine in engines:
+        engine.close()
+    if args.json:
+        print(json.dumps(document, indent=1))
+    else:
+        print(report.HEADING, *(report.line(item) for item in document["rows"]), sep="\n")
+        for facts in document["settings"]:
+            print(f"{facts['model']} {facts['threads']}t: read bandwidth {facts['bandwidth'] / 1e9:.1f} GB/s, integer "
+                  f"peak {facts['dot_peak'] / 1e9:.0f} GOPS, load {json.dumps(facts['load_seconds'])} s")
+    return int(any(item["ratio"] is not None and item["ratio"] < 1 for item in document["rows"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Our engine as a measured process: `python -m benchmarks.own_server [TARGET]`."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from appliance.engine import architecture, architecture_tensors
+from appliance.engine.forward import ROWS, Forward
+from appliance.engine.kernels import table
+from appliance.engine.kernels.threads import Pool
+from appliance.engine.kvcache import KVCache
+from appliance.models.resident import open_resident
+from benchmarks.serving import serve
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+class Own:
+    """One model and one set of buffers."""
+
+    def __init__(self, target: str | None) -> None:
+        self._kernels = table.load(target)
+        self._bare = resident_bytes()
+        self._path, self._source = "", None
+        self._forward: Forward | None = None
+        self._pool: Pool | None = None
+        self._depth = (0, 0)
+
+    def open(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
+        """Load a model (again only if it is another one) and make buffers."""
+        start = time.perf_counter()
+        if self._forward is not None and self._pool is not None:
+            self._forward.release()
+            self._cache.release()
+            self._pool.close()
+        if self._path != model:
+            if self._source is not None:
+                self._source.close()
+            self._source, self._path = open_resident(Path(model)), model
+        assert self._source is not None
+        shape = architecture.read(self._source.metadata)
+        plan = architecture_tensors.check(shape, self._source.tensors)
+        self._pool = Pool(self._kernels, threads)
+        self._cache = KVCache(shape, slots, context)
+        self._forward = Forward(self._source, shape, plan, self._cache, self._kernels, self._pool)
+        self._vocabulary, self._depth = shape.vocabulary, (0, 0)
+        return {"seconds": time.perf_counter() - start, "resident": resident_bytes(), "bare": self._bare,
+                "origin": self._kernels.origin, "target": self._kernels.target.name}
+
+    def _tokens(self, count: int) -> list[int]:
+        return np.random.default_rng(count).integers(3, self._vocabulary, count).tolist()
+
+    def _prompt(self, slot: int, tokens: int, *, wanted: bool) -> None:
+        """Read a prompt from position 0 on, in as few passes as the engine does."""
+        assert self._forward is not None
+        ids = self._tokens(tokens)
+        for first in range(0, tokens, ROWS):
+            part = ids[first:first + ROWS]
+            last = [len(part) - 1] if wanted and first + len(part) == tokens else []
+            self._forward.run(part, range(first, first + len(part)), [slot] * len(part), last)
+
+    def _fill(self, sequences: int, depth: int) -> None:
+        """Bring the cache to `depth` positions in each of the first slots."""
+        assert self._forward is not None
+        fresh = self._depth != (sequences, depth)
+        for slot in range(self._cache.slots):
+            self._forward.boundary.forget(slot, depth if not fresh and slot < sequences else 0)
+        if fresh and depth:
+            for slot in range(sequences):
+                self._prompt(slot, depth, wanted=False)
+        self._depth = (sequences, depth)
+
+    def first(self, tokens: int) -> dict[str, Any]:
+        """Prefill in an empty context."""
+        self._fill(0, 0)
+        start = time.perf_counter()
+        self._prompt(0, tokens, wanted=True)
+        return {"seconds": time.perf_counter() - start}
+
+    def decode(self, depth: int, tokens: int) -> dict[str, Any]:
+        """Single tokens after `depth` positions."""
+        return self.batch(1, depth, tokens)
+
+    def batch(self, sequences: int, depth: int, tokens: int) -> dict[str, Any]:
+        """Steps of one token for each sequence."""
+        assert self._forward is not None
+        self._fill(sequences, depth)
+        ids, slots = self._tokens(tokens), range(sequences)
+        start = time.perf_counter()
+        for step, token in enumerate(ids):
+            self._forward.run([token] * sequences, [depth + step] * sequences, slots, slots)
+        return {"seconds": time.perf_counter() - start}
+
+    def limits(self, peak: bool) -> dict[str, Any]:
+        """Read bandwidth, and the integer peak if asked for, of the open pool's threads."""
+        from benchmarks.hardware import Hardware  # brings the compiler; not before memory was measured
+
+        assert self._pool is not None
+        hardware = Hardware.of(self._pool)
+        return {"bandwidth": hardware.bandwidth(), "dot_peak": hardware.dot_peak() if peak else None}
+
+
+if __name__ == "__main__":
+    serve(Own(sys.argv[1] if len(sys.argv) > 1 else None))
