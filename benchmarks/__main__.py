@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")],
                         default=sorted({1, len(os.sched_getaffinity(0))}), metavar="N,N",
                         help="thread counts (default: 1 and all)")
+    parser.add_argument("--cold", action="store_true", help="also time processes from start to first token")
     parser.add_argument("--target", help="our kernels' target (default: best of this CPU)")
     parser.add_argument("--cpu", choices=("native", "avx2"), default="native", help="what llama.cpp is built for")
     parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER",
@@ -67,7 +69,8 @@ def main() -> int:
     plan, paths = _plan(args), _paths(args)
     builds = [peer.given(text, args.work) for text in args.llama] or [
         peer.build(args.work, family, args.cpu) for family in peer.compilers()]
-    engines = [process.own(args.target), *(process.llama(build) for build in builds)]
+    makers = [partial(process.own, args.target), *(partial(process.llama, build) for build in builds)]
+    engines = [make() for make in makers]
     document: dict[str, Any] = {"machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
                                 "load_average": os.getloadavg()[0], "settings": [], "rows": []}
     each = len(plan.prompts) + len(plan.depths) + len(plan.batches)
@@ -78,6 +81,8 @@ def main() -> int:
                 rows, facts = measure.run(engines, path, threads, plan, bar)
                 document["settings"].append(facts)
                 document["rows"] += [report.entry(row, facts, size) for row in rows]
+                if threads == max(args.threads) and args.cold:
+                    facts["cold_seconds"] = measure.cold(makers, path, threads)
                 args.output.parent.mkdir(parents=True, exist_ok=True)
                 args.output.write_text(json.dumps(document, indent=1) + "\n")
                 args.output.with_suffix(".svg").write_text(report.chart(document["rows"]))
@@ -90,6 +95,8 @@ def main() -> int:
         for facts in document["settings"]:
             print(f"{facts['model']} {facts['threads']}t: read bandwidth {facts['bandwidth'] / 1e9:.1f} GB/s, integer "
                   f"peak {facts['dot_peak'] / 1e9:.0f} GOPS, load {json.dumps(facts['load_seconds'])} s")
+            if "cold_seconds" in facts:
+                print(f"  start to first token (kernels: {facts['origin']}), s: {json.dumps(facts['cold_seconds'])}")
     return int(any(item["ratio"] is not None and item["ratio"] < 1 for item in document["rows"]))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,7 +117,22 @@ def rows_of(model: str, threads: int, plan: Plan) -> list[Row]:
     return rows + [Row(model, threads, "batch", count) for count in plan.batches]
 
 
-def run(engines: list[Engine], path: Path, threads: int, plan: Plan, bar: tqdm[Any]) -> tuple[list[Row], dict[str, Any]]:
+def cold(makers: list[Callable[[], Engine]], path: Path, threads: int, rounds: int = 3) -> dict[str, list[float]]:
+    """Seconds from the start of a process to the first token of a 16-token prompt, by engine; files are cached."""
+    seconds: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for make in makers:
+            start = time.perf_counter()
+            engine = make()
+            engine.ask("open", model=str(path), threads=threads, context=512, slots=1)
+            engine.ask("first", tokens=16)
+            seconds.setdefault(engine.name, []).append(time.perf_counter() - start)
+            engine.close()
+    return seconds
+
+
+def run(engines: list[Engine], path: Path, threads: int, plan: Plan,
+        bar: tqdm[Any]) -> tuple[list[Row], dict[str, Any]]:
     """Measure one model with one thread count; the rows, and the limits and load times of this setting."""
     context = max((*plan.prompts, *(depth + 64 for depth in plan.depths)))
     facts: dict[str, Any] = {"model": path.name, "threads": threads, "load_seconds": {}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import platform
 import statistics
 from pathlib import Path
@@ -16,7 +17,8 @@ _BAR, _LEFT, _WIDTH = 18, 330, 460  # of the chart, in pixels
 
 def sizes(path: Path) -> tuple[int, int]:
     """Bytes of weights that one token reads, and weights that take part in products with it (embedding left out)."""
-    file = gguf.parse_file(path)
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        file = gguf.parse(data)
     tied = "output.weight" not in file.tensors
     used = [info for name, info in file.tensors.items() if tied or name != "token_embd.weight"]
     matrices = [info for info in used if len(info.shape) == 2]
@@ -86,7 +88,8 @@ def chart(items: list[dict[str, Any]]) -> str:
         middle = top + _BAR / 2
         parts += [
             f'<text x="{_LEFT - 6}" y="{middle + 4}" text-anchor="end">{escape(label)}</text>',
-            f'<rect x="{_LEFT}" y="{top + 3}" width="{scale * item["ratio"]:.1f}" height="{_BAR - 6}" fill="{colour}"/>',
+            f'<rect x="{_LEFT}" y="{top + 3}" width="{scale * item["ratio"]:.1f}" height="{_BAR - 6}" '
+            f'fill="{colour}"/>',
             f'<path d="M{low:.1f} {middle}H{high:.1f}" stroke="black"/>',
             f'<text x="{high + 5:.1f}" y="{middle + 4}">{item["ratio"]:.2f}</text>']
     one = _LEFT + scale
