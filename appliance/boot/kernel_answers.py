@@ -21,6 +21,7 @@ from appliance.engine.kernels.memory import aligned
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
+from appliance.errors import EngineError
 from appliance.models import quants
 
 _SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
@@ -130,7 +131,10 @@ def output(table: KernelTable, name: str) -> bytes | None:
 
 def answer(table: KernelTable, name: str) -> tuple[str, str]:
     """SHA-256 (hex) of a test's output: expected and found, or words where there is none."""
-    made = output(table, name)
+    try:
+        made = output(table, name)
+    except EngineError as error:
+        return known().get(name, "a known answer"), f"error {error.code}"
     found = "no known answer" if made is None else hashlib.sha256(made).hexdigest()
     return known().get(name, "a known answer"), found
 

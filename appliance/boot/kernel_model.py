@@ -21,7 +21,9 @@ from appliance.models.metadata import Metadata
 from appliance.models.tiles import Weight
 
 THREADS = 2
-SCALE = 2.0 ** -7  # of the weights
+# Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a trained model.
+EXPONENTS = {"F32": -9, "F16": -9, "BF16": -9, "Q4_0": -6, "Q4_1": -7, "Q5_0": -7, "Q5_1": -8, "Q8_0": -10, "Q8_1": -10,
+             "Q2_K": -8, "Q3_K": -9, "Q4_K": -12, "Q5_K": -13, "Q6_K": -14}
 # Two query heads share a key-value head; rows of 256, as the largest blocks need.
 SHAPE = Architecture(
     blocks=2, embedding=256, heads=4, kv_heads=2, head_size=64, feed_forward=512, vocabulary=96, context_length=512,
@@ -29,6 +31,12 @@ SHAPE = Architecture(
 PROMPT = [(7 * i + 3) % SHAPE.vocabulary for i in range(300)]  # more positions than one attention span
 OTHER = [5, 90, 17]
 WANTED = (0, 63, 64, 255, 256, 299)
+
+
+def weights(format_name: str, tensor: str, rows: int, columns: int) -> bytes:
+    """A matrix of the model, as rows of a GGUF file."""
+    scale = 2.0 ** EXPONENTS[format_name]
+    return kernel_inputs.weights(format_name, rows, columns, label=tensor, scale=scale)
 
 
 class FixedSource:
@@ -46,7 +54,7 @@ class FixedSource:
         """A matrix in kernel order."""
         rows, columns = self._shapes[name]
         if name not in self._packed:
-            data = kernel_inputs.weights(self._format.name, rows, columns, label=name, scale=SCALE)
+            data = weights(self._format.name, name, rows, columns)
             self._packed[name] = kernel_inputs.packed(self._format.name, data, rows, columns)
         memory = self._packed[name]
         nbytes = layout.interleaved_nbytes(self._format, rows, columns)
