@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
 from appliance.service.exchange import Exchange, endpoint
@@ -22,6 +22,7 @@ from appliance.service.problems import RequestError
 if TYPE_CHECKING:
     from appliance.service.context import Service
 
+HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
 WRITE_SECONDS = 30.0  # a client that takes no byte for so long is gone
 
 HEADERS = {
@@ -52,6 +53,7 @@ class Guard:
         self._service.metrics.in_flight.inc()
         try:
             self._service.require_audit()
+            check_head(scope)
             await self._app(scope, receive, reply)
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, error)
@@ -78,6 +80,8 @@ class Guard:
         """Stop what still runs for the request, then report it."""
         seconds = time.monotonic() - exchange.arrived
         exchange.close()
+        if exchange.streaming and exchange.finish is None and exchange.code is None:
+            exchange.finish = "cancelled"
         self._service.metrics.record(exchange, seconds)
         try:
             report(self._service, exchange, seconds)
@@ -126,6 +130,16 @@ class Reply:
         ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
         kept: list[tuple[bytes, bytes]] = list(head["headers"])  # type: ignore[typeddict-item]
         return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
+
+
+def check_head(scope: HTTPScope) -> None:
+    """Refuse a head that is too large (the parser bounds only heads that arrive in parts), and methods of no use."""
+    headers = list(scope["headers"])
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    if size + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_BYTES or len(headers) > MAX_HEADERS:
+        raise RequestError("headers_too_large")
+    if scope["method"] not in ("GET", "POST"):
+        raise RequestError("method_not_allowed")
 
 
 def report(service: Service, exchange: Exchange, seconds: float) -> None:

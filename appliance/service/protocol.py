@@ -16,7 +16,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from appliance.service.problems import RequestError
 
 HEAD_SECONDS = 10.0
-HEAD_BYTES = 16 * 1024
 MAX_CONNECTIONS = 1024
 
 

@@ -22,6 +22,7 @@ from appliance.policy.schema import Listener
 from appliance.service import protocol
 from appliance.service.app import assemble, create
 from appliance.service.context import Service
+from appliance.service.guard import HEAD_BYTES
 from appliance.service.listen import Listening, listen_tcp, listen_unix
 
 KEEP_ALIVE_SECONDS = 15
@@ -71,7 +72,7 @@ class Server(uvicorn.Server):
         super().__init__(uvicorn.Config(
             create(service), http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
             log_config=None, log_level=None, access_log=False, proxy_headers=False, server_header=False,
-            date_header=False, h11_max_incomplete_event_size=protocol.HEAD_BYTES,
+            date_header=False, h11_max_incomplete_event_size=HEAD_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=max(1, round(drain))))
 
     async def startup(self, sockets: Any = None) -> None:

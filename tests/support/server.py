@@ -93,7 +93,7 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "appliance", "serve", str(policy), "--json", "--listen-port", "0",
                  "--log", str(self.folder / "audit.jsonl"), *folders],
-                stdout=out, stderr=err, env={**os.environ, **(environment or {})}, preexec_fn=limit)  # noqa: PLW1509
+                stdout=out, stderr=err, env={**os.environ, **(environment or {})}, preexec_fn=limit)
         self.ready: dict[str, Any] = {}
 
     def wait_ready(self) -> Server:
