@@ -40,6 +40,12 @@ def test_cpu_flags_of_both_architectures():
     assert frozenset() == targets.cpu_flags("nothing")
 
 
+def test_unreadable_cpuinfo_leaves_the_portable_target(tmp_path, monkeypatch):
+    """Where nothing is known of the CPU, no special instruction is used."""
+    monkeypatch.setattr(targets, "CPUINFO", tmp_path / "none")
+    assert "portable" == targets.detect().name
+
+
 def test_other_architecture_has_the_portable_target():
     """Aarch64 runs what LLVM lowers; an unknown architecture runs nothing."""
     assert ["portable"] == [target.name for target in targets.known("aarch64")]

@@ -61,14 +61,16 @@ def test_library_holds_the_kernels_and_nothing_else(folder):
 
 
 def test_ahead_and_jit_are_the_same_instructions(tmp_path):
-    """A worker process emits the very object that this process loads."""
-    target = targets.compiling()
-    worker = kernels._Worker(target.name, tmp_path, debug=False)
+    """A worker process emits the very objects that this process loads, whatever either compiled before."""
+    worker = kernels._Worker(targets.compiling().name, tmp_path)
+    names = ("lockstep_probe", "gather_q4_0", "quantise_q8_32", "product_q8_0")
     try:
-        worker.ask("lockstep_probe")
+        for name in names:
+            worker.ask(name)
     finally:
         worker.close()
-    assert lower.lower(registry.definitions()["lockstep_probe"]) == (tmp_path / "lockstep_probe.o").read_bytes()
+    for name in reversed(names):
+        assert lower.lower(registry.definitions()[name]) == (tmp_path / f"{name}.o").read_bytes()
 
 
 PROBE = """
@@ -173,6 +175,16 @@ def test_without_numba_a_stale_or_missing_library_is_an_error(stale, copy):
     assert found.startswith("EngineError")
     assert ("other sources" if stale else "no prebuilt kernels") in found
     assert "appliance kernels build" in found
+
+
+def test_debug_kernels_never_come_from_a_library():
+    """A process that compiles with checks inside takes no prebuilt kernels."""
+    code = ("from appliance.engine.kernels import table, targets\n"
+            "targets.compile_for(targets.detect().name, debug=True)\n"
+            "found = table.load()\n"
+            "from appliance.engine.kernels import jit\n"
+            "print(found.origin, jit.DEBUG)")
+    assert "jit True\n" == run(code)
 
 
 def test_no_environment_variable_redirects(folder, copy, monkeypatch):

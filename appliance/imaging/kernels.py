@@ -51,10 +51,10 @@ class Built:
 class _Worker:
     """One compiling process."""
 
-    def __init__(self, target: str, folder: Path, *, debug: bool) -> None:
+    def __init__(self, target: str, folder: Path) -> None:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("NUMBA_", "PYTHON"))}
         environment |= {"PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0"}
-        command = [sys.executable, "-P", "-m", "appliance.imaging.kernels", target, str(folder), str(int(debug))]
+        command = [sys.executable, "-P", "-m", "appliance.imaging.kernels", target, str(folder)]
         self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self._target = target
@@ -87,7 +87,7 @@ class _Worker:
 
 
 def build(target: targets.Target, folder: Path, *, names: Collection[str] | None = None, jobs: int | None = None,
-          debug: bool = False, progress: Progress = lambda done, total, name: None) -> Built:
+          progress: Progress = lambda done, total, name: None) -> Built:
     """Compile kernels (`names`, or every one) for a target; write `kernels-<target>.so` and `.json` into a folder.
 
     `jobs` processes compile (one for each CPU by default). EngineError names the kernel, symbol or tool at fault.
@@ -99,7 +99,7 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
     before = ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")])
     with tempfile.TemporaryDirectory(prefix="kernels-") as scratch:
         objects = Path(scratch)
-        workers = [_Worker(target.name, objects, debug=debug)
+        workers = [_Worker(target.name, objects)
                    for _ in range(jobs or len(os.sched_getaffinity(0)))]
         signatures, sources = _compile(workers, names, progress)
         data = _link(linker, target, objects, sorted(signatures))
@@ -112,7 +112,7 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
     library = ahead.default_path(target, folder)
     document = {
         "schema": ahead.SCHEMA, "target": target.name, "machine": target.machine, "llvm_cpu": target.llvm_cpu,
-        "llvm_features": target.llvm_features, "debug": debug, "sha256": hashlib.sha256(data).hexdigest(),
+        "llvm_features": target.llvm_features, "sha256": hashlib.sha256(data).hexdigest(),
         "compilers": ahead.compiler_versions(), "sources": digests,
         "kernels": dict(sorted(signatures.items())),
     }
@@ -193,9 +193,9 @@ def _replace(path: Path, data: bytes) -> None:
     fresh.replace(path)
 
 
-def work(target: str, folder: Path, *, debug: bool) -> None:
+def work(target: str, folder: Path) -> None:
     """A worker's life: names on standard input, one line of JSON each on standard output."""
-    targets.compile_for(target, debug=debug)
+    targets.compile_for(target)
     from appliance.engine.kernels import lower, registry
 
     kernels = registry.definitions()
@@ -217,4 +217,4 @@ def work(target: str, folder: Path, *, debug: bool) -> None:
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], Path(sys.argv[2]), debug=sys.argv[3] == "1")
+    work(sys.argv[1], Path(sys.argv[2]))

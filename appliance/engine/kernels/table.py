@@ -126,11 +126,14 @@ def load(target: str | None = None, library: Path | None = None) -> KernelTable:
 
     `library`: a prebuilt library to use, and no other: EngineError when it does not fit. Without it the package's
     own prebuilt library is used if it was built from the sources at hand; if not, kernels are compiled (a notice in
-    the log says why), and where numba is missing EngineError says what to do.
+    the log says why), and where numba is missing EngineError says what to do. A process that compiles with checks
+    inside (`targets.compile_for(..., debug=True)`) uses no library.
     """
     chosen = targets.detect() if target is None else targets.runnable(target)
     if library is not None:
         return KernelTable(chosen, _Ahead(ahead.open_library(library, chosen)))
+    if targets.debugging():
+        return KernelTable(chosen, _Jit(chosen))
     try:
         return KernelTable(chosen, _Ahead(ahead.open_library(ahead.default_path(chosen), chosen)))
     except EngineError as error:

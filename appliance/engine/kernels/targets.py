@@ -60,8 +60,12 @@ def known(machine: str | None = None) -> tuple[Target, ...]:
 
 def cpu_flags(text: str | None = None) -> frozenset[str]:
     """Features of the first CPU in the text of /proc/cpuinfo (read when not given)."""
-    lines = (CPUINFO.read_text() if text is None else text).splitlines()
-    for line in lines:
+    if text is None:
+        try:
+            text = CPUINFO.read_text()
+        except OSError:  # nothing is known of the CPU: only the portable target remains
+            return frozenset()
+    for line in text.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
             return frozenset(value.split())
@@ -125,5 +129,4 @@ def compiling() -> Target:
 
 def debugging() -> bool:
     """Whether kernels are compiled with checks inside (`compile_for(name, debug=True)`)."""
-    compiling()
     return _compiling is not None and _compiling[1]
