@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.service.problems import PROBLEMS, RequestError, refusal
-from appliance.service.wire import NEUTRAL, ChatRequest, CompletionRequest, parse
+from appliance.service.wire import DROPPED, NEUTRAL, ChatRequest, CompletionRequest, parse
 
 TURN = {"role": "user", "content": "hi"}
 CHAT = {"model": "demo", "messages": [TURN]}
@@ -152,3 +154,13 @@ def test_unforeseen_errors_say_nothing() -> None:
     refused = refusal(ValueError("CANARY"))
     assert (500, "internal_error") == (refused.status, refused.code)
     assert b"CANARY" not in refused.body()
+
+
+def test_reference_lists_every_code_and_parameter() -> None:
+    """The reference names each code with its status, and each parameter that is known."""
+    reference = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
+    rows = {int(row[1]): set(re.findall(r"`(\w+)`", row[2])) for row in re.finditer(r"\| (\d+) \| (.*) \|", reference)}
+    told = {code: problem.status for code, problem in PROBLEMS.items() if problem.status != 499}
+    assert told == {code: status for status, codes in rows.items() for code in codes}
+    for name in [*NEUTRAL, *DROPPED, *ChatRequest.model_fields, *CompletionRequest.model_fields]:
+        assert f"`{name}" in reference, name

@@ -7,7 +7,6 @@ writes the one audit line and the metrics of each request.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from appliance.service.context import Service
 
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
-WRITE_SECONDS = 30.0  # a client that takes no byte for so long is gone
 
 HEADERS = {
     "cache-control": "no-store",
@@ -71,10 +69,7 @@ class Guard:
         """Answer for an exception that no handler took; a broken stream is just closed."""
         refused = self._service.refuse(exchange, error)
         if not reply.started:
-            try:
-                await reply.problem(refused)
-            except (OSError, TimeoutError):
-                exchange.code = "client_closed_request"
+            await reply.problem(refused)
 
     def _finish(self, exchange: Exchange) -> None:
         """Stop what still runs for the request, then report it."""
@@ -99,7 +94,7 @@ class Reply:
         self.started = False
 
     async def __call__(self, message: Message) -> None:
-        """Send one ASGI message, in time."""
+        """Send one ASGI message."""
         if message["type"] == "http.response.start":
             self._head = message
             return
@@ -110,8 +105,8 @@ class Reply:
             self._exchange.status = head["status"]  # type: ignore[typeddict-item]
             head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
             self.started = True
-            await self._write(head)
-        await self._write(message)
+            await self._send(head)
+        await self._send(message)
 
     async def problem(self, error: RequestError) -> None:
         """Send a refusal as the whole answer."""
@@ -121,10 +116,6 @@ class Reply:
         self._head = None
         await self({"type": "http.response.start", "status": error.status, "headers": headers})
         await self({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _write(self, message: Message) -> None:
-        async with asyncio.timeout(WRITE_SECONDS):
-            await self._send(message)
 
     def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
         ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}

@@ -69,7 +69,6 @@ PROBLEMS: dict[str, Problem] = {
     # 500: us
     "internal_error": Problem(500, SERVER, "an internal error occurred"),
     "engine_error": Problem(500, SERVER, "inference failed"),
-    "redaction_failed": Problem(500, SERVER, "the answer could not be redacted as the policy demands"),
     "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment"),
     "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all"),
     "overloaded": Problem(503, SERVER, "the queue is full: retry later"),

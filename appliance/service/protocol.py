@@ -1,12 +1,14 @@
 """uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods, plain-text errors.
 
-A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike;
-uvicorn alone would wait for ever. Bytes that are not HTTP are answered in OpenAI's shape and reported by code.
+A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike, and
+`WRITE_SECONDS` to take bytes that wait for it; uvicorn alone would wait for ever. Bytes that are not HTTP are answered
+in OpenAI's shape and reported by code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from typing import Any
 
@@ -16,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from appliance.service.problems import RequestError
 
 HEAD_SECONDS = 10.0
+WRITE_SECONDS = 30.0
 MAX_CONNECTIONS = 1024
 
 
@@ -23,17 +26,22 @@ class Protocol(H11Protocol):
     """One client connection."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or drop it at once when there are too many."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
+        own = transport.get_extra_info("socket")
+        if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):  # also for what the kernel still holds
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer with the connection."""
         self._disarm()
+        self._writable()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -45,6 +53,16 @@ class Protocol(H11Protocol):
         """Go on to the connection's next request, of which a part may be here already."""
         super().on_response_complete()
         self._watch_head()
+
+    def pause_writing(self) -> None:
+        """The client does not take what is sent: give it some time."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._writable()
+        super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are not HTTP, in OpenAI's shape, and close."""
@@ -79,6 +97,11 @@ class Protocol(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _writable(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _head_is_late(self) -> None:
         if not self.transport.is_closing():
