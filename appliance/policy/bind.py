@@ -182,8 +182,11 @@ class Binder:
             return None
         text, span = node.labels[0]
         kind = next(entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
-        label = self._parse(kind, Literal(text, span), (*path, text), "the label")
-        return None if label is _NOTHING else str(label)
+        try:
+            return str(kind.parse(text))
+        except Refused as refused:
+            self._refuse(refused, kind, span, path, "the label")
+            return None
 
     def _unknown(self, cls: type[Block], body: Body, place: str) -> None:
         """Report keys that the block does not have, with the nearest that it has, or the block that has them."""

@@ -21,6 +21,11 @@ MAX_INTEGER = 2**53 - 1  # the largest integer that RFC 8785 and every JSON read
 
 _UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MISTAKEN_BYTES = {f"{prefix}{tail}": f"{prefix.upper()}iB" for prefix in "kmgt" for tail in ("", "b", "ib")} | {
+    "bytes": "B", "byte": "B", "b": "B"}
+_MISTAKEN_MS = {word: unit for unit, words in {
+    "ms": "msec msecs millis milliseconds", "s": "sec secs second seconds", "m": "min mins minute minutes",
+    "h": "hr hrs hour hours", "d": "day days"}.items() for word in [unit, *words.split()]}
 
 
 class Refused(ValueError):  # noqa: N818 - a refusal is a finding, not a failure of the program
@@ -172,6 +177,7 @@ class _Measured(Kind):
     high: str
 
     units: ClassVar[Mapping[str, int]] = {"B": 1}
+    mistaken: ClassVar[Mapping[str, str]] = {}  # what people write instead of a unit, in lower case
     noun: ClassVar[str] = "size"
     example: ClassVar[str] = "512MiB"
 
@@ -183,7 +189,7 @@ class _Measured(Kind):
                           f'write digits and a unit ({units}), such as "{self.example}"')
         unit = self.units.get(match[2])
         if unit is None:
-            guess = closest(match[2], self.units) or next((u for u in self.units if u[0] == match[2][0].upper()), None)
+            guess = self.mistaken.get(match[2].lower())
             hint = f'did you mean "{match[1]}{guess}"? ' if guess else ""
             raise Refused(f'has the unknown unit "{match[2]}"', f"{hint}units are {units}")
         return int(match[1]) * unit
@@ -211,6 +217,7 @@ class Size(_Measured):
     """A number of bytes with a binary unit, such as "512MiB"; parsed to bytes."""
 
     units = _UNITS_BYTES
+    mistaken = _MISTAKEN_BYTES
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,7 @@ class Duration(_Measured):
     """A length of time with a unit, such as "250ms"; parsed to milliseconds."""
 
     units = _UNITS_MS
+    mistaken = _MISTAKEN_MS
     noun = "duration"
     example = "250ms"
 

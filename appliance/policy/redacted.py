@@ -12,20 +12,16 @@ from appliance.policy.source import parse_text
 def without_tenants(loaded: Loaded) -> str:
     """Return the policy's text with a commitment in place of its `tenant` blocks.
 
-    All else stays as it is written, comments outside of these blocks too. A policy with a signed list is returned
-    unchanged: no tenant stands in it.
+    The whole `tenants` block is replaced, with the comments in it; all else stays as it is written. A policy with a
+    signed list is returned unchanged: no tenant stands in it.
     """
     text = loaded.positions.text.text
     policy = loaded.policy
     if not policy.tenants.tenants:
         return text
     inline = document(policy, frozen.table(policy.appliance.schema_version))["tenants"]["tenant"]
-    line = f'commitment = "{tenants_commitment(inline)}"'
-    body = parse_text(text)
-    block = next(block for block in body.blocks if block.type == "tenants")
-    for number, tenant in reversed(list(enumerate(b for b in block.body.blocks if b.type == "tenant"))):
-        text = text[:tenant.span.start] + (line if number == 0 else "") + text[tenant.span.end:]
-    text = "".join(line for line in text.splitlines(keepends=True) if line.strip() or line == "\n")
+    span = next(block.span for block in parse_text(text).blocks if block.type == "tenants")
+    text = f'{text[:span.start]}tenants {{\n  commitment = "{tenants_commitment(inline)}"\n}}{text[span.end:]}'
     copy = check(text, str(loaded.path)).policy
     if copy is None or policy_digest(copy) != loaded.digest:
         raise PolicyError("the copy without tenants does not have the policy's digest", code="internal",

@@ -6,8 +6,21 @@ from typing import Any
 
 from appliance.policy import Checked, check, frozen
 from appliance.policy.identifiers import (
-    ADVISORY, API_VERSION, DEVICE, DNS_NAME, FIELD, NAME, RESOURCE, VARIABLE, Address, Hash, HttpsUrl, Matching,
-    Path, Tagged, Text,
+    ADVISORY,
+    API_VERSION,
+    DEVICE,
+    DNS_NAME,
+    FIELD,
+    NAME,
+    RESOURCE,
+    VARIABLE,
+    Address,
+    Hash,
+    HttpsUrl,
+    Matching,
+    Path,
+    Tagged,
+    Text,
 )
 from appliance.policy.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Whole
 from appliance.policy.patterns import Regex
@@ -99,9 +112,10 @@ def two_values(kind: Kind) -> tuple[Any, Any]:
 
 
 def every_field(cls: type[Block] = Policy, place: str = "", label: str = "one", choose: int = 0,
-                override: tuple[str, Any] | None = None) -> Any:
+                override: tuple[str, Any] | None = None, relabel: str = "") -> Any:
     """Return a block in which every field has a value and every optional block stands; `override` is the path of one
-    leaf, without labels, and its parsed value. Rules between fields are not asked."""
+    leaf, without labels, and its parsed value; `relabel` the path of a block whose label is "two" instead of "one".
+    Rules between fields are not asked."""
     table = frozen.table(frozen.LATEST)
     values: dict[str, Any] = {} if cls.LABEL is None else {cls.LABEL: label}
     for shape in fields(cls):
@@ -109,7 +123,7 @@ def every_field(cls: type[Block] = Policy, place: str = "", label: str = "one", 
         if where not in table:
             raise AssertionError(f"{where} is not in the frozen table")
         if shape.block is not None:
-            one = every_field(shape.block, where, "one", choose, override)
+            one = every_field(shape.block, where, "two" if relabel == where else "one", choose, override, relabel)
             values[shape.info.alias or shape.attribute] = (one,) if shape.labelled else one
         elif shape.kind is not None:
             value = shape.kind.parse(two_values(shape.kind)[choose])

@@ -12,6 +12,7 @@ the reference manual (`appliance schema` prints them). Conventions that the rest
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Iterator
@@ -60,8 +61,13 @@ def _block_of(annotation: Any) -> tuple[type[Block] | None, bool]:
     return None, False
 
 
-def fields(cls: type[Block]) -> Iterator[FieldShape]:
-    """Yield the fields of a block class in their order, without the one that the label fills."""
+@functools.cache
+def fields(cls: type[Block]) -> tuple[FieldShape, ...]:
+    """Return the fields of a block class in their order, without the one that the label fills."""
+    return tuple(_fields(cls))
+
+
+def _fields(cls: type[Block]) -> Iterator[FieldShape]:
     for attribute, info in cls.model_fields.items():
         if attribute == cls.LABEL:
             continue

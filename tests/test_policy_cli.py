@@ -1,0 +1,140 @@
+"""The verbs on policies: output, JSON and exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.main import main
+from appliance.policy import check, policy_digest
+from tests.support.policies import BASE, with_lines
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Return a function that writes a policy file and returns its path."""
+    def inner(text: str) -> str:
+        path = tmp_path / "deployment.hcl"
+        path.write_text(text)
+        return str(path)
+    return inner
+
+
+def test_check_valid(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """A valid file gives exit code 0 and one line."""
+    path = write(BASE)
+    assert 0 == main(["check", path])
+    assert f"{path}: valid\n" == capsys.readouterr().out
+
+
+def test_check_findings(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """Findings give exit code 1, and each stands in the output with its place and fix."""
+    path = write(with_lines("limits", 'prompt_tokens = 0\nfirst_token_timeout = "1x"'))
+    assert 1 == main(["check", path])
+    out = capsys.readouterr().out
+    assert f"{path}:15:17: error[value]: prompt_tokens is 0" in out
+    assert f"{path}:16:23: error[value]: first_token_timeout" in out
+    assert 2 == out.count("  fix: ")
+    assert f"{path}: not valid (2 errors)" in out
+
+
+def test_check_notes(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """What this version does not enforce is a note, and the file is valid."""
+    assert 0 == main(["check", write(with_lines("model", 'kv_cache = "q8"'))])
+    out = capsys.readouterr().out
+    assert 'note[unenforced]: model "demo".kv_cache: not enforced by this version' in out
+    assert "valid (1 note)" in out
+
+
+def test_check_json(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """The JSON has the same findings, with line, column, fix and path."""
+    assert 1 == main(["check", "--json", write(with_lines("limits", "prompt_tokens = 0"))])
+    found = json.loads(capsys.readouterr().out)
+    assert (False, None) == (found["valid"], found["digest"])
+    finding = found["diagnostics"][0]
+    assert ("error", "value", 15, 17, "limits.prompt_tokens") == tuple(
+        finding[key] for key in ("severity", "code", "line", "column", "path"))
+    assert finding["fix"]
+    assert 0 == main(["check", "--json", write(BASE)])
+    found = json.loads(capsys.readouterr().out)
+    policy = check(BASE).policy
+    assert policy is not None
+    assert (True, [], policy_digest(policy).hex()) == (found["valid"], found["diagnostics"], found["digest"])
+
+
+@pytest.mark.parametrize("verb", [["check"], ["check", "--json"], ["digest"], ["digest", "--json"]])
+def test_cannot_run(verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is not there gives exit code 2 and one line on stderr."""
+    assert 2 == main([*verb, str(tmp_path / "none.hcl")])
+    captured = capsys.readouterr()
+    assert "" == captured.out
+    assert "error[policy-unreadable]" in captured.err
+
+
+def test_digest(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """The digest is printed in hex; the JSON has all forms."""
+    path = write(BASE)
+    assert 0 == main(["digest", path])
+    digest = capsys.readouterr().out.strip()
+    policy = check(BASE).policy
+    assert policy is not None
+    assert policy_digest(policy).hex() == digest
+    assert 0 == main(["digest", path, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (digest, 1, hashlib.sha384(BASE.encode()).hexdigest()) == (
+        found["policy_sha384"], found["schema"], found["source_sha384"])
+    assert 64 == len(found["host_data"])
+    assert 0 == main(["digest", path, "--without-tenants"])
+    copy = capsys.readouterr().out
+    assert "acme" not in copy
+    again = check(copy).policy
+    assert again is not None
+    assert digest == policy_digest(again).hex()
+
+
+def test_digest_of_an_invalid_policy(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """An invalid policy has no digest; its findings are shown."""
+    assert 0 != main(["digest", write(with_lines("limits", "prompt_tokens = 0"))])
+    captured = capsys.readouterr()
+    assert "" == captured.out
+    assert "prompt_tokens is 0" in captured.err
+
+
+def test_key_new(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """A new key is random, its hash is the SHA-256 of its text, and the printed line is valid in a policy."""
+    keys = set()
+    for _ in range(2):
+        assert 0 == main(["key", "new", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert hashlib.sha256(found["api_key"].encode()).hexdigest() == found["api_key_sha256"]
+        assert re.fullmatch(r"sk-appliance-[A-Za-z0-9_-]{43}", found["api_key"])
+        keys.add(found["api_key"])
+    assert 2 == len(keys)
+    assert 0 == main(["key", "new"])
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if "api_key_sha256" in line)
+    assert 0 == main(["check", write(re.sub(r".*api_key_sha256.*", line, BASE))])
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    """The reference in the docs is what the command prints; both forms are there."""
+    assert 0 == main(["schema"])
+    assert (ROOT / "docs/reference/policy.md").read_text() == capsys.readouterr().out, (
+        "run: appliance schema > docs/reference/policy.md")
+    for flag in (["--json"], ["--format", "json-schema"]):
+        assert 0 == main(["schema", *flag])
+        assert "https://json-schema.org/draft/2020-12/schema" == json.loads(capsys.readouterr().out)["$schema"]
+
+
+def test_demo_key_is_the_documented_one() -> None:
+    """The demo policy admits the API key that the documentation names."""
+    digest = hashlib.sha256(b"sk-appliance-demo").hexdigest()
+    policy = check((ROOT / "examples/demo.hcl").read_text()).policy
+    assert policy is not None
+    assert ((digest,),) == tuple(tenant.api_key_sha256 for tenant in policy.tenants.tenants)

@@ -1,0 +1,255 @@
+"""The policy digest: what changes it, what does not, and that it never changes for an old file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.policy import check, frozen, load, policy_digest, without_tenants
+from appliance.policy.canonical import canonical
+from appliance.policy.diagnostics import Report, Text
+from appliance.policy.digest import digested, document, host_data, tenants_commitment
+from appliance.policy.schema import Policy
+from appliance.policy.source import parse
+from appliance.policy.tree import Body, ListNode, Literal, Node
+from tests.support.policies import BASE, every_field, leaves, two_values, valid, with_lines
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted([*ROOT.glob("examples/*.hcl"), *ROOT.glob("policies/*.hcl")])
+
+
+def test_schema_1_is_frozen() -> None:
+    """The table of schema 1 is what it was at its release: an edit would change the digests of existing files."""
+    text = (ROOT / "appliance/policy/schema_1.json").read_bytes()
+    assert "cbaec49951ae49ebef9feb08b2cd6922d0384738e25748988f06170b7f40ea14" == hashlib.sha256(text).hexdigest()
+
+
+def test_code_agrees_with_the_latest_table() -> None:
+    """The defaults that the code states are those of the latest table: whoever changes one makes a new version."""
+    assert frozen.table(frozen.LATEST) == dict(frozen.from_code())
+
+
+def test_a_default_comes_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where code and table differ, a file that declares the table's version gets the table's default."""
+    before = valid(BASE)
+    field = Policy.model_fields["limits"].annotation.model_fields["prompt_tokens"]  # type: ignore[union-attr]
+    monkeypatch.setattr(field, "default", 4096)
+    assert 2048 == valid(BASE).limits.prompt_tokens
+    assert policy_digest(before) == policy_digest(valid(BASE))
+
+
+def test_absent_blocks_have_no_required_fields() -> None:
+    """A block that is filled in where it is absent can be: none of its fields is required."""
+    table = frozen.table(1)
+    always = [path for path, entry in table.items() if entry.get("block") == "always"]
+    assert [] == [path for path, entry in table.items() if ("required" in entry or entry.get("block") == "required")
+                  and path.rpartition(".")[0] in always]
+
+
+def test_known_digests() -> None:
+    """The digests of the examples, as they were when schema 1 was released."""
+    assert PINNED == {path.name: load(path).digest.hex()[:32] for path in EXAMPLES}
+
+
+PINNED = {
+    "demo.hcl": "4234cb6bf89ef0f69ec2a69018f86f55",
+    "development.hcl": "ff65332007f6c2b4eff66fcb2e20ca20",
+    "sev-snp-production.hcl": "65164db11c79a2ac266ee5d9d3e6ebe8",
+}
+
+
+@pytest.mark.parametrize(("place", "kind"), leaves(), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_field_changes_the_digest(place: str, kind: Any) -> None:
+    """Another value of any field, or its label, gives another digest."""
+    if place == "appliance.schema":
+        pytest.skip("there is only one version yet")
+    one, two = (kind.parse(value) for value in two_values(kind))
+    assert one != two
+    digests = [policy_digest(every_field(override=(place, value))) for value in (one, two)]
+    if place == "tenants.commitment":  # stands for tenants that are left out, and these are there
+        assert digests[0] == digests[1]
+    else:
+        assert digests[0] != digests[1]
+
+
+LABELLED = [path for path, entry in frozen.table(1).items() if entry.get("block") == "labelled"]
+
+
+@pytest.mark.parametrize("place", LABELLED)
+def test_every_label_changes_the_digest(place: str) -> None:
+    """A block's label is a value, too."""
+    assert policy_digest(every_field()) != policy_digest(every_field(relabel=place))
+
+
+def test_optional_blocks_change_the_digest() -> None:
+    """An empty optional block is something else than none."""
+    plain = policy_digest(valid(BASE))
+    assert plain != policy_digest(valid(with_lines("privacy", "timing_padding {}")))
+    assert plain == policy_digest(valid(with_lines("privacy", "redaction {}\nretention {}")))
+
+
+def test_every_field_is_in_the_document() -> None:
+    """The hashed document has each field of the table, absent ones as null."""
+    def walk(block: dict[str, Any], place: str) -> set[str]:
+        found = set()
+        for name, value in block.items():
+            where = f"{place}.{name}" if place else name
+            found.add(where)
+            if frozen.table(1)[where].get("block") == "labelled":
+                found |= walk(value["one"], where)
+            elif isinstance(value, dict):
+                found |= walk(value, where)
+        return found
+
+    assert set(frozen.table(1)) == walk(document(every_field(), frozen.table(1)), "")
+    assert {"state": None, "approvals": None}.items() <= digested(valid(BASE)).items()
+
+
+def render(body: Body, rng: random.Random, level: int = 0) -> str:
+    """Write a body anew: order, spacing, comments, escapes, line ends and sizes' spaces at random."""
+    def value(node: Node) -> str:
+        if isinstance(node, ListNode):
+            items = [value(item) for item in node.items]
+            rng.shuffle(items)
+            gap = rng.choice([" ", "\n", " # c\n", " /* c */ "])
+            return "[" + gap + f",{gap}".join(items) + rng.choice([",", ""] if items else [""]) + gap + "]"
+        if not isinstance(node, Literal):
+            raise TypeError(node)
+        if isinstance(node.value, str):
+            text = json.dumps(node.value, ensure_ascii=rng.random() < 0.5)
+            text = re.sub(r"\\u(d[89ab]..)\\u(d[c-f]..)", lambda m: json.loads(f'"{m[0]}"'), text)
+            text = text.replace("${", "$${").replace("%{", "%%{")
+            first = node.value[:1]
+            if first.isalnum() and first.isascii() and rng.random() < 0.3:
+                text = f'"\\u{ord(first):04x}' + text[2:]
+            return text
+        if isinstance(node.value, bool):
+            return "true" if node.value else "false"
+        return str(node.value)
+
+    def comment() -> str:
+        return rng.choice(["", "", " # x = 1", " // } {", ' /* " */', "\t"])
+
+    equals = ["=", " = ", "  =\t"]
+    lines = [f"{name}{rng.choice(equals)}{value(attribute.value)}{comment()}"
+             for name, attribute in body.attributes.items()]
+    for block in body.blocks:
+        labels = "".join(f" {json.dumps(label)}" for label, _ in block.labels)
+        lines.append(f"{block.type}{labels} {{{comment()}\n{render(block.body, rng, level + 1)}}}")
+    rng.shuffle(lines)
+    return "".join(rng.choice(["", "\n", " ", "# c\n"]) + line + rng.choice(["\n", "\n\n"]) for line in lines)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.randoms(use_true_random=False))
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_formatting_does_not_change_the_digest(path: Path, rng: random.Random) -> None:
+    """Spacing, comments, escapes, line ends, and the order of fields, blocks and lists mean nothing."""
+    text = path.read_text()
+    again = render(parse(Report(Text(text, ""))), rng)
+    again = again.replace("\n", "\r\n") if rng.random() < 0.3 and "\\n" not in again else again
+    assert policy_digest(valid(text)) == policy_digest(valid(again))
+
+
+SAME = [
+    ("limits", "prompt_tokens = 2048"), ("limits", 'first_token_timeout = "30000ms"'),
+    ("limits", 'first_token_timeout = "30 s"'), ("limits", 'request_size = "1024KiB"'),
+    ("tee", 'plaintext_budget = "8MiB"'), ("tee", "evidence {}"), ("privacy", "token_count_rounding = 1"),
+    ("model", 'kv_cache = "f16"'), ("model", "sampling { temperature { default = 0.80 } }"),
+    ("model", "sampling { temperature { max = 2 } }"), ("model", "sampling { presence_penalty { default = -0.0 } }"),
+]
+
+
+@pytest.mark.parametrize(("block", "lines"), SAME)
+def test_writing_a_default_out_changes_nothing(block: str, lines: str) -> None:
+    """A default means the same whether it is written or not, and in whichever unit."""
+    assert policy_digest(valid(BASE)) == policy_digest(valid(with_lines(block, lines)))
+
+
+def test_commitment_hides_tenants_and_keeps_the_digest(tmp_path: Path) -> None:
+    """The copy without tenants has the same digest, shows no tenant, and is refused at boot by name."""
+    for path in EXAMPLES:
+        loaded = load(path)
+        copy = without_tenants(loaded)
+        again = check(copy)
+        assert again.policy is not None
+        assert loaded.digest == policy_digest(again.policy)
+        for tenant in loaded.policy.tenants.tenants:
+            assert not any(digest in copy for digest in tenant.api_key_sha256)
+            assert f'tenant "{tenant.name}"' not in copy
+            assert any("never boots" in d.summary for d in again.diagnostics)
+        if not loaded.policy.tenants.tenants:
+            assert path.read_text() == copy
+
+
+def test_commitment_binds_tenants() -> None:
+    """Another key, role, name or model of a tenant is another digest."""
+    digests = {policy_digest(valid(text)) for text in (
+        BASE, BASE.replace("2b1d8a7f", "2b1d8a70"), BASE.replace('"acme"', '"acma"'),
+        with_lines("tenants", 'tenant "z" {\n role = "auditor"\n api_key_sha256 = ["' + "ab12" * 16 + '"]\n}'),
+        BASE.replace("models         =", 'role = "admin"\nmodels ='))}
+    assert 5 == len(digests)
+
+
+def test_digest_forms() -> None:
+    """The digests are the hashes that the specification says, over independent JSON text."""
+    policy = valid(BASE)
+    whole = document(policy, frozen.table(1))
+    inline = whole["tenants"].pop("tenant")
+    plain = {"ensure_ascii": False, "sort_keys": True, "separators": (",", ":")}
+    text = json.dumps(inline, **plain)  # type: ignore[arg-type]
+    commitment = "sha384:" + hashlib.sha384(b"appliance/policy-tenants/v1\n" + text.encode()).hexdigest()
+    assert commitment == tenants_commitment(inline)
+    whole["tenants"]["commitment"] = commitment
+    text = json.dumps(whole, **plain)  # type: ignore[arg-type]
+    text = re.sub(r"(?<=[:,\[])(-?\d+)\.0(?=[,}\]])", r"\1", text)  # ECMAScript writes 2.0 as 2
+    digest = hashlib.sha384(b"appliance/policy-digest/v1\n" + text.encode()).digest()
+    assert digest == policy_digest(policy)
+    assert hashlib.sha256(b"appliance/policy-host-data/v1\n" + digest).digest() == host_data(digest)
+    with pytest.raises(ValueError, match="48 bytes"):
+        host_data(b"x" * 32)
+
+
+def test_source_digest_is_of_the_bytes(tmp_path: Path) -> None:
+    """The digest of the file as it is stands beside the policy digest, and a comment changes it."""
+    path = tmp_path / "p.hcl"
+    path.write_bytes(BASE.replace("\n", "\r\n").encode())
+    loaded = load(path)
+    assert hashlib.sha384(path.read_bytes()).digest() == loaded.source_sha384
+    path.write_bytes(b"# comment\n" + path.read_bytes())
+    again = load(path)
+    assert (loaded.digest, False) == (again.digest, loaded.source_sha384 == again.source_sha384)
+    assert host_data(again.digest) == again.host_data
+
+
+def test_positions() -> None:
+    """A loaded policy knows where each field stands, or the block around it."""
+    checked = check(BASE)
+    assert (9, 12) == checked.positions.of(("model", "demo", "file"))[:2]
+    assert (8, 1) == checked.positions.of(("model", "demo", "kv_cache"))[:2]
+    assert (23, 3, 23, 15) == checked.positions.of(("service", "listen", "api", "names"))
+    assert (1, 1) == checked.positions.of(("state",))[:2]
+
+
+def test_worked_example_of_the_specification() -> None:
+    """The example in docs/formats/policy-digest.md is true: its policy, canonical text and digests."""
+    text = (ROOT / "docs/formats/policy-digest.md").read_text()
+    source, canonical_text, tenants_text = (
+        re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", text, re.DOTALL)[1]  # type: ignore[index]
+        for name in ("policy", "canonical", "tenants"))
+    policy = valid(source)
+    assert canonical_text.replace("\n", "") == canonical(digested(policy)).decode()
+    inline = document(policy, frozen.table(1))["tenants"]["tenant"]
+    assert tenants_text.strip() == canonical(inline).decode()
+    digest = policy_digest(policy)
+    for value in (digest.hex(), host_data(digest).hex(), tenants_commitment(inline),
+                  hashlib.sha384(source.encode()).hexdigest()):
+        assert value in text
