@@ -36,6 +36,7 @@ STRICT_PRIVACY = """
     jitter      = "5ms"
   }
   token_count_rounding = 16
+  size_padding = "512B"
   redaction {
     fields = ["metadata.id", "tools"]
     pattern "pair" {

@@ -30,8 +30,9 @@ def test_whole_answers_leave_on_the_total_grid(strict_service: Server) -> None:
         http.get("/health")  # opens the connection
         for body in ({**CHAT, "max_tokens": 1}, {**CHAT, "model": "none"}, {**CHAT, "n": 3}):
             begun = time.monotonic()
-            http.post("/v1/chat/completions", json=body)
+            answer = http.post("/v1/chat/completions", json=body)
             took = time.monotonic() - begun
+            assert 0 == len(answer.content) % 512
             assert took >= 0.4
             assert _on_grid(took, 0.4)
 
@@ -46,6 +47,7 @@ def test_stream_events_leave_on_the_grid(strict_service: Server) -> None:
             for data in answer.iter_raw():
                 times.append(time.monotonic() - begun)
                 assert data.endswith(b"\n\n")
+                assert 0 == len(data) % 512
     assert _on_grid(times[-1], 0.4)
     assert int(times[-1] / 0.05) == len(times) + int(times[0] / 0.05) - 1
     assert all(_on_grid(moment, 0.05) for moment in times)

@@ -28,7 +28,7 @@ ENFORCED: dict[str, Any] = {
     "model.chat_template": ANY, "model.chat_template_fallback": ANY,
     "privacy.timing_padding.first_token": ANY, "privacy.timing_padding.total": ANY,
     "privacy.timing_padding.jitter": ANY,
-    "privacy.token_count_rounding": ANY,
+    "privacy.token_count_rounding": ANY, "privacy.size_padding": ANY,
     "privacy.redaction.fields": ANY, "privacy.redaction.pattern": ANY, "privacy.redaction.apply_to": ANY,
     "limits": ANY,
     "tenants.tenant": ANY,

@@ -71,5 +71,7 @@ def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     service: Service = request.app.state.service
     if isinstance(error, HTTPException):
         error = RequestError(FRAMEWORK.get(error.status_code, "internal_error"))
-    refused = service.refuse(Exchange.of(request.scope), error)
-    return Response(refused.body(), media_type="application/json", status_code=refused.status, headers=refused.headers)
+    exchange = Exchange.of(request.scope)
+    refused = service.refuse(exchange, error)
+    body = service.refusal_body(exchange, refused)
+    return Response(body, media_type="application/json", status_code=refused.status, headers=refused.headers)

@@ -13,10 +13,10 @@ from appliance.engine.scheduler import Scheduler
 from appliance.engine.tokenizer import Tokenizer
 from appliance.policy.schema import Model, Policy
 from appliance.service.attest import Evidences
-from appliance.service.exchange import Exchange
+from appliance.service.exchange import INFERENCE, Exchange
 from appliance.service.limits import Accounts
 from appliance.service.metrics import Metrics
-from appliance.service.privacy import Timing
+from appliance.service.privacy import Timing, pad_json
 from appliance.service.problems import RequestError, refusal
 from appliance.service.redaction import Rule
 from appliance.service.tenants import Caller, Tenants
@@ -123,6 +123,11 @@ class Service:
         if refused.code == "internal_error" and not self.unaudited:
             self.booted.silence.exception("request", type(error), error.__traceback__)
         return refused
+
+    def refusal_body(self, exchange: Exchange, refused: RequestError) -> bytes:
+        """A refusal's body; on inference endpoints as long as an answer could be."""
+        multiple = self.policy.privacy.size_padding_bytes if exchange.endpoint in INFERENCE else None
+        return pad_json(refused.body(), multiple)
 
     def health(self) -> dict[str, Any]:
         """What `/health` tells: state, platform, policy, models, and the boot's steps."""

@@ -69,7 +69,7 @@ class Guard:
         """Answer for an exception that no handler took; a broken stream is just closed."""
         refused = self._service.refuse(exchange, error)
         if not reply.started:
-            await reply.problem(refused)
+            await reply.problem(refused, self._service.refusal_body(exchange, refused))
 
     def _finish(self, exchange: Exchange) -> None:
         """Stop what still runs for the request, then report it."""
@@ -108,9 +108,8 @@ class Reply:
             await self._send(head)
         await self._send(message)
 
-    async def problem(self, error: RequestError) -> None:
+    async def problem(self, error: RequestError, body: bytes) -> None:
         """Send a refusal as the whole answer."""
-        body = error.body()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
         self._head = None

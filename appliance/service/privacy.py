@@ -1,4 +1,4 @@
-"""What an onlooker learns from time and counts: as little as the policy's grids let through.
+"""What an onlooker learns from times, sizes and counts: as little as the policy's grids let through.
 
 Promised, with `timing_padding` (times from the arrival of the request's head, plus the jitter, on each):
 
@@ -7,8 +7,9 @@ Promised, with `timing_padding` (times from the arrival of the request's head, p
   the answer ends: the gaps and the number of events tell nothing about single tokens;
 * the last byte of a streamed answer, and every byte of another answer or refusal, leave on a multiple of `total`.
 
-Left: the multiple itself (how long, to the grid), and the size of each event and answer. docs/concepts/privacy.md
-says what that means. The grid needs a free CPU: on an overloaded machine an event can leave late.
+Left: the multiple itself (how long, to the grid). With `size_padding`, what is written at one moment, an event or a
+whole answer, has a multiple of that many bytes. docs/concepts/privacy.md says what that means. The grid needs a free
+CPU: on an overloaded machine an event can leave late.
 """
 
 from __future__ import annotations
@@ -47,6 +48,21 @@ def bucket_us(seconds: float, grid: float) -> int:
     if grid > 0:
         seconds = math.ceil(seconds / grid) * grid
     return max(0, round(seconds * 1e6))
+
+
+def pad_json(body: bytes, multiple: int | None) -> bytes:
+    """A JSON text with spaces at its end, up to a multiple of bytes; None: as it is."""
+    return body if multiple is None else body + b" " * (-len(body) % multiple)
+
+
+def pad_event(data: bytes, multiple: int | None) -> bytes:
+    """Server-sent events with a comment before them, up to a multiple of bytes; None: as they are."""
+    if multiple is None or len(data) % multiple == 0:
+        return data
+    missing = -len(data) % multiple
+    if missing == 1:  # the shortest comment has two bytes
+        missing += multiple
+    return b":" + b" " * (missing - 2) + b"\n" + data
 
 
 class Pacer:

@@ -16,6 +16,7 @@ from appliance.service.context import Service
 from appliance.service.exchange import Exchange
 from appliance.service.generation import Generation
 from appliance.service.inference import admit
+from appliance.service.privacy import pad_event, pad_json
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
 
 JSON = "application/json"
@@ -50,16 +51,17 @@ async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | Completi
         return Stream(_told(service, exchange, events), media_type="text/event-stream")
     piece = await unless_gone(request.receive, stream.whole(generation.pieces()))
     body = shape.whole(piece.text, piece.finish or "stop", piece.usage or Usage.of(0, 0), piece.logprobs)
-    return Response(body, media_type=JSON)
+    return Response(pad_json(body, service.policy.privacy.size_padding_bytes), media_type=JSON)
 
 
 async def _told(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A stream's events; what goes wrong on the way becomes its last event."""
+    """A stream's events, padded; what goes wrong on the way becomes its last event."""
+    padding = service.policy.privacy.size_padding_bytes
     async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
         try:
             async for data in open_events:
-                yield data
+                yield pad_event(data, padding)
         except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
             refused = service.refuse(exchange, error)
             await exchange.pacer.hold_end()
-            yield stream.failure(refused)
+            yield pad_event(stream.failure(refused), padding)
