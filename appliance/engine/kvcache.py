@@ -34,6 +34,8 @@ class KVCache:
                               hint=f"allowed: {', '.join(FORMATS)}")
         if not 1 <= slots <= MAX_SLOTS:
             raise EngineError(f"a KV cache of {slots} slots; allowed: 1..{MAX_SLOTS}")
+        if context < 1:
+            raise EngineError(f"a KV cache of {context} positions; allowed: 1 or more")
         self.slots, self.context, self.kind = slots, context, kind
         self.head_stride = BLOCK * architecture.head_size * _ELEMENT
         self.layer_stride = self.head_stride * architecture.kv_heads

@@ -181,7 +181,7 @@ def _highest(logits: Logits, count: int) -> NDArray[np.int64]:
 def _nucleus(logits: Logits, ids: NDArray[np.int64] | None, mass: float) -> NDArray[np.int64]:
     """Ids, ascending, of the shortest run of the most probable whose share of the candidates' mass is `mass`."""
     pool = logits if ids is None else logits[ids]
-    weights = np.exp(pool - pool.max()).astype(np.float64)
+    weights = np.exp(pool.astype(np.float64) - float(pool.max()))
     wanted = mass * weights.sum()
     count = min(256, pool.size)
     while True:

@@ -1,0 +1,115 @@
+"""One answer: tokens, text, stop strings, ends, and the bounds of a request."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from appliance.engine.generation import GenerationRequest
+from appliance.engine.sampler import Sampling
+from appliance.errors import CapacityError, EngineError
+from tests.support.engines import running
+
+GREEDY = Sampling(temperature=0.0)
+PROMPT = (1, 300, 301, 302)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """A synthetic model."""
+    with running("tied", slots=3, context=96) as opened:
+        yield opened
+
+
+def run(engine, **values):
+    """All steps of an answer."""
+    request = GenerationRequest(**({"prompt_ids": PROMPT, "max_tokens": 20, "sampling": GREEDY} | values))
+    return list(engine.generate(request))
+
+
+def test_greedy_answers_follow_the_logits(engine):
+    """Each token is the highest logit after all tokens before it."""
+    steps = run(engine)
+    ids = [*PROMPT, *(step.token for step in steps)]
+    best = engine.logits(ids[:-1]).argmax(-1)[len(PROMPT) - 1:]
+    assert best.tolist() == ids[len(PROMPT):]
+    assert [None] * 19 + ["length"] == [step.finish_reason for step in steps]
+
+
+def test_text_is_that_of_the_tokens(engine):
+    """The joined text equals the decoded tokens, character by character, invalid bytes included."""
+    for seed in range(5):
+        steps = run(engine, sampling=Sampling(seed=seed, temperature=3.0), ignore_end=True)
+        pieces = b"".join(engine.tokenizer.piece(s.token) for s in steps if not engine.tokenizer.is_special(s.token))
+        assert pieces.decode(errors="replace") == "".join(step.text for step in steps)
+
+
+def test_stop_strings_never_leak(engine):
+    """An answer is cut before each string that it contains."""
+    whole = "".join(step.text for step in run(engine))
+    for stop in (whole[5:8], whole[3:4], whole[-2:]):
+        steps = run(engine, stop=(stop, "never there"))
+        assert whole[:whole.index(stop)] == "".join(step.text for step in steps)
+        assert "stop" == steps[-1].finish_reason
+
+
+def test_a_token_ends_the_answer(engine):
+    """The end token comes as the last step, without text; where it is ignored the answer goes on."""
+    steps = run(engine, sampling=Sampling(temperature=0.0, logit_bias={2: 1000.0}))
+    assert [(2, "", "stop", True)] == [(s.token, s.text, s.finish_reason, s.ended) for s in steps]
+    steps = run(engine, sampling=Sampling(temperature=0.0, logit_bias={2: 1000.0}), ignore_end=True, max_tokens=3)
+    assert [2, 2, 2] == [step.token for step in steps]
+
+
+def test_the_context_ends_the_answer(engine):
+    """Prompt and answer share the context."""
+    steps = run(engine, prompt_ids=(1,) * 90, max_tokens=50, ignore_end=True)
+    assert (6, "length") == (len(steps), steps[-1].finish_reason)
+
+
+def test_cancel(engine):
+    """A cancelled answer ends with a step without token, and the engine is free again."""
+    asked = iter([False, False, True])
+    steps = list(engine.generate(GenerationRequest(PROMPT, 20, GREEDY), cancelled=lambda: next(asked)))
+    assert (3, None, "cancelled") == (len(steps), steps[-1].token, steps[-1].finish_reason)
+    generator = engine.generate(GenerationRequest(PROMPT, 20, GREEDY))
+    next(generator)
+    with pytest.raises(EngineError, match="in use"):
+        engine.logits(PROMPT)
+    generator.close()
+    assert len(run(engine)) == 20
+
+
+def test_seed_decides(engine):
+    """The same seed gives the same answer; another seed another."""
+    answers = [[step.token for step in run(engine, sampling=Sampling(seed=seed))] for seed in (1, 1, 2)]
+    assert answers[0] == answers[1]
+    assert answers[0] != answers[2]
+
+
+def test_logprobs(engine):
+    """Log-probabilities come with each step and belong to the logits."""
+    steps = run(engine, sampling=Sampling(temperature=0.0, top_logprobs=2), max_tokens=2)
+    logits = engine.logits(PROMPT)[-1].astype(np.float64)
+    expected = logits.max() - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+    assert pytest.approx(expected, abs=1e-9) == steps[0].logprob
+    assert (2, steps[0].token) == (len(steps[0].top), steps[0].top[0][0])
+
+
+@pytest.mark.parametrize(("values", "error"), [
+    ({"prompt_ids": ()}, EngineError), ({"prompt_ids": (1,) * 96}, CapacityError), ({"max_tokens": 0}, EngineError),
+    ({"prompt_ids": (512,)}, EngineError), ({"prompt_ids": (-1,)}, EngineError), ({"stop": ("",)}, EngineError),
+])
+def test_requests_that_cannot_run(engine, values, error):
+    """Bad requests are refused before anything runs."""
+    with pytest.raises(error):
+        run(engine, **values)
+
+
+def test_closed_engine():
+    """A closed engine refuses; closing twice does nothing."""
+    with running("tied") as engine:
+        engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            engine.logits(PROMPT)
+        engine.close()

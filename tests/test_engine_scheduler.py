@@ -1,0 +1,163 @@
+"""The scheduler: fair, bounded, cancellable, and without influence on what is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from appliance.engine.generation import GenerationRequest
+from appliance.engine.sampler import Sampling
+from appliance.engine.scheduler import Scheduler
+from appliance.errors import CapacityError, EngineError
+from tests.support.engines import running
+
+
+@contextlib.contextmanager
+def scheduling(*, slots=4, concurrent=None, queue=128, threads=1):
+    """A scheduler on a synthetic model."""
+    with running("tied", slots=slots, threads=threads, context=256) as engine:
+        scheduler = Scheduler(engine, concurrent=concurrent, queue=queue)
+        try:
+            yield engine, scheduler
+        finally:
+            scheduler.close(drain=False)
+
+
+def request(seed=0, prompt=(1, 300, 301), tokens=12):
+    """A request that goes on to its last token."""
+    return GenerationRequest(prompt, tokens, Sampling(seed=seed), ignore_end=True)
+
+
+class Gate:
+    """A callback that holds the engine's thread at the first step until it is opened."""
+
+    def __init__(self):
+        self.arrived, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, step):
+        self.arrived.set()
+        assert self.open.wait(60)
+
+
+def test_answers_do_not_depend_on_company():
+    """Ten requests of different lengths, over four slots and two threads, each get the answer that they get alone."""
+    requests = [request(seed, (1, *range(10, 10 + 17 * seed)), 5 + 3 * seed) for seed in range(10)]
+    with running("tied", context=256) as engine:
+        alone = [[step.token for step in engine.generate(each)] for each in requests]
+    with scheduling(threads=2) as (_, scheduler):
+        answers = [[] for _ in requests]
+        handles = [scheduler.submit(each, "t", answers[index].append) for index, each in enumerate(requests)]
+        assert all(handle.wait(60) for handle in handles)
+    assert alone == [[step.token for step in answer] for answer in answers]
+    assert {"length"} == {answer[-1].finish_reason for answer in answers}
+    assert [len(each) for each in alone] == [handle.tokens for handle in handles]
+    assert all(handle.timings.prompt_seconds > 0 for handle in handles)
+
+
+def test_tenants_take_turns():
+    """Of one tenant's three requests and another's one, the other's comes second."""
+    order = []
+    with scheduling(slots=1) as (_, scheduler):
+        gate = Gate()
+        scheduler.submit(request(), "first", gate)
+        assert gate.arrived.wait(60)
+        handles = [scheduler.submit(request(tokens=1), tenant, lambda step, name=name: order.append(name))
+                   for name, tenant in (("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"))]
+        assert (4, 1) == (scheduler.load.queued, scheduler.load.running)
+        gate.open.set()
+        assert all(handle.wait(60) for handle in handles)
+    assert ["a1", "b1", "a2", "a3"] == order
+
+
+def test_queue_is_bounded():
+    """When slots and queue are full a request is refused at once, and one fits again when one has left."""
+    with scheduling(slots=2, concurrent=1, queue=1) as (_, scheduler):
+        gate = Gate()
+        scheduler.submit(request(), "t", gate)
+        assert gate.arrived.wait(60)
+        waiting = scheduler.submit(request(), "t", lambda step: None)
+        with pytest.raises(CapacityError, match="waiting"):
+            scheduler.submit(request(), "t", lambda step: None)
+        waiting.cancel()
+        gate.open.set()
+        assert waiting.wait(60)
+        scheduler.submit(request(), "t", lambda step: None)
+
+
+def test_cancel_running_and_waiting():
+    """Both end with one last step that says so, and the slot is free for the next request."""
+    with scheduling(slots=1) as (_, scheduler):
+        gate, steps, queued = Gate(), [], []
+        first = scheduler.submit(request(tokens=200), "t", lambda step: (steps.append(step), gate(step)))
+        assert gate.arrived.wait(60)
+        second = scheduler.submit(request(), "t", queued.append)
+        first.cancel()
+        second.cancel()
+        gate.open.set()
+        assert first.wait(60)
+        assert second.wait(60)
+        assert ["cancelled"] == [step.finish_reason for step in queued]
+        assert ("cancelled", None) == (steps[-1].finish_reason, steps[-1].token)
+        assert len(steps) < 10
+        assert scheduler.submit(request(), "t", lambda step: None).wait(60)
+
+
+def test_a_broken_callback_ends_only_its_own_answer():
+    """An exception in one callback cancels that answer; the others go on."""
+    with scheduling() as (_, scheduler):
+        good = []
+
+        def broken(step):
+            raise RuntimeError("receiver is gone")
+        one = scheduler.submit(request(tokens=200), "t", broken)
+        two = scheduler.submit(request(), "t", good.append)
+        assert one.wait(60)
+        assert two.wait(60)
+    assert 12 == len(good)
+    assert one.tokens < 200
+
+
+def test_bad_requests_are_refused_when_submitted():
+    """A request that can never run does not reach the queue."""
+    with scheduling() as (_, scheduler):
+        with pytest.raises(EngineError):
+            scheduler.submit(request(prompt=()), "t", lambda step: None)
+        with pytest.raises(CapacityError):
+            scheduler.submit(request(prompt=(1,) * 256), "t", lambda step: None)
+
+
+def test_close_drains_or_cancels():
+    """Draining lets answers at hand finish; otherwise they are cancelled; after both the engine can be used again."""
+    for drain, reason in ((True, "length"), (False, "cancelled")):
+        with running("tied", slots=1, context=256) as engine:
+            scheduler = Scheduler(engine)
+            gate, ends = Gate(), []
+            handles = [scheduler.submit(request(), "t", lambda step: (gate(step), ends.append(step.finish_reason)))
+                       for _ in range(2)]
+            assert gate.arrived.wait(60)
+            closer = threading.Thread(target=scheduler.close, kwargs={"drain": drain})
+            closer.start()
+            while not scheduler._closing:
+                pass
+            with pytest.raises(EngineError, match="shutting down"):
+                scheduler.submit(request(), "t", lambda step: None)
+            gate.open.set()
+            closer.join(60)
+            assert all(handle.wait(1) for handle in handles)
+            assert [reason] * 2 == [end for end in ends if end is not None]
+            assert 3 == len(engine.logits([1, 2, 3]))
+
+
+def test_engine_errors_reach_the_handle():
+    """When a pass fails its answers end with the error, and the scheduler lives on."""
+    with scheduling(slots=1) as (engine, scheduler):
+        gate, errors = Gate(), []
+        handle = scheduler.submit(request(), "t", gate, errors.append)
+        assert gate.arrived.wait(60)
+        engine._forward.boundary.forget(0)  # the next pass would skip positions
+        gate.open.set()
+        assert handle.wait(60)
+        assert 1 == len(errors)
+        assert scheduler.submit(request(), "t", lambda step: None).wait(60)
