@@ -1,0 +1,168 @@
+"""Checks before a boot: every promise that this machine or version cannot keep is refused by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.boot import checks, machine
+from appliance.boot.sequence import prepare
+from appliance.errors import BootError
+from appliance.policy import Loaded, load
+from tests.support import server
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that is no model: these boots never come to read it."""
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    path.write_bytes(b"not read")
+    return path
+
+
+def _loaded(folder: Path, path: Path, **parts: Any) -> Loaded:
+    return load(server.write_policy(folder, {"tiny": path}, **parts))
+
+
+def _refused(loaded: Loaded, model: Path, **arguments: Any) -> BootError:
+    with pytest.raises(BootError) as caught:
+        prepare(loaded, model_folders=(model.parent,), **arguments)
+    assert caught.value.summary.startswith("boot stopped at step policy: ")
+    return caught.value
+
+
+@pytest.mark.parametrize(("parts", "named"), [
+    ({"model": 'kv_cache = "q8"'}, 'model "tiny".kv_cache (policy.hcl:'),
+    ({"model": 'access_pattern = "leaks"'}, 'model "tiny".access_pattern (policy.hcl:'),
+    ({"privacy": 'redaction { detectors = ["email"] }'}, "privacy.redaction.detectors (policy.hcl:"),
+])
+def test_unenforced_fields_stop_the_boot_by_name_and_line(
+        parts: dict[str, str], named: str, tmp_path: Path, model: Path) -> None:
+    """A field that this version would not enforce is refused with the place where it stands."""
+    error = _refused(_loaded(tmp_path, model, **parts), model)
+    assert named in error.summary
+    assert "not enforced by this version" in error.summary
+    assert "policy-not-met-here" == error.code
+
+
+@pytest.mark.parametrize(("operator", "named"), [
+    (checks.Operator(listen_address="0.0.0.0"), "listen_address"),  # noqa: S104
+    (checks.Operator(listen_port=1), None),
+])
+def test_the_operator_may_choose_only_what_is_granted(
+        operator: checks.Operator, named: str | None, tmp_path: Path, model: Path) -> None:
+    """A choice outside of service.operator_may_set is refused by name; a granted one is not a finding."""
+    loaded = _loaded(tmp_path, model)
+    found = list(checks.operator_choices(loaded.policy, operator))
+    assert [named] * (named is not None) == [finding.split(":")[0] for finding in found]
+    if named is not None:
+        assert f"{named}: the policy does not let" in _refused(loaded, model, operator=operator).summary
+
+
+def test_a_log_that_is_not_granted_is_never_opened(tmp_path: Path, model: Path) -> None:
+    """The operator's log file is not even made when the policy does not let it be chosen."""
+    path = server.write_policy(tmp_path, {"tiny": model})
+    path.write_text(path.read_text().replace(', "log_sink"', ""))
+    error = _refused(load(path), model, operator=checks.Operator(log_sink=tmp_path / "audit.log"))
+    assert "log_sink: the policy does not let" in error.summary
+    assert not (tmp_path / "audit.log").exists()
+
+
+def test_a_log_that_cannot_be_opened_stops_the_boot(tmp_path: Path, model: Path) -> None:
+    """Without an audit log there is no boot."""
+    error = _refused(_loaded(tmp_path, model), model, operator=checks.Operator(log_sink=tmp_path / "no" / "audit.log"))
+    assert "audit-error" == error.code
+
+
+def test_all_findings_are_told_at_once(tmp_path: Path) -> None:
+    """A missing model, a field that is not enforced and a choice that is not granted stand in one diagnostic."""
+    gone = tmp_path / "gone.gguf"
+    gone.write_bytes(b"x")
+    loaded = _loaded(tmp_path, gone, model='kv_cache = "q4"')
+    gone.unlink()
+    error = _refused(loaded, gone, operator=checks.Operator(listen_address="::1"))
+    assert all(word in error.summary for word in ("gone.gguf: No such file", "kv_cache", "listen_address"))
+
+
+def test_hardware_platforms_are_refused_by_name(tmp_path: Path, model: Path) -> None:
+    """A platform that cannot be attested does not boot as if it could."""
+    policy = _loaded(tmp_path, model).policy
+    for name in ("sev-snp", "tdx", "tpm"):
+        other = policy.model_copy(update={"tee": policy.tee.model_copy(update={"platforms": (name,)})})
+        assert [f"tee.platforms: {name} cannot be attested by this version; expected simulated"] == list(
+            checks.platform(other))
+
+
+def test_model_files_are_plain_files(tmp_path: Path) -> None:
+    """A folder in a model's place is refused; the first folder that has the file wins."""
+    (tmp_path / "folder.gguf").mkdir()
+    assert ["model x: " + str(tmp_path / "folder.gguf") + " is not a regular file"] == list(
+        checks.model_files({"x": tmp_path / "folder.gguf"}))
+
+
+@pytest.mark.parametrize(("budget", "total", "available", "finding"), [
+    (None, None, None, None),
+    (None, 8 * GIB, 8 * GIB, None),
+    (GIB, 8 * GIB, 8 * GIB, None),
+    (16 * GIB, 8 * GIB, 8 * GIB, "tee.memory_budget: 16,384 MiB, but the machine has 8,192 MiB"),
+    (None, 8 * GIB, 100 << 20, "memory: the models need about 330 MiB, there are 100 MiB"),
+    (256 << 20, 8 * GIB, 8 * GIB, "memory: the models need about 330 MiB, there are 256 MiB"),
+])
+def test_memory_must_suffice(budget: int | None, total: int | None, available: int | None, finding: str | None,
+                             tmp_path: Path, model: Path) -> None:
+    """The budget must exist and hold the models: 200 MiB for the process, 100 MiB of model, 30 MiB to load it."""
+    policy = _loaded(tmp_path, model).policy
+    policy = policy.model_copy(update={"tee": policy.tee.model_copy(update={"memory_budget_bytes": budget})})
+    big = tmp_path / "big.gguf"
+    with big.open("wb") as file:
+        file.truncate(100 << 20)
+    assert [finding] * (finding is not None) == list(checks.memory(policy, {"x": big}, total, available))
+
+
+def test_private_keys_are_private(tmp_path: Path, model: Path) -> None:
+    """A TLS key that others can read, or that is not there, is refused."""
+    policy = _loaded(tmp_path, model).policy
+    key = tmp_path / "key.pem"
+
+    def findings() -> list[str]:
+        listener = policy.service.listeners[0].model_copy(update={"kind": "tls", "private_key": str(key)})
+        service = policy.service.model_copy(update={"listeners": (listener,)})
+        return [finding.replace(str(key), "KEY") for finding in checks.private_files(
+            policy.model_copy(update={"service": service}))]
+
+    assert ["listener api: private key KEY: No such file or directory"] == findings()
+    key.write_text("")
+    key.chmod(0o640)
+    assert ["listener api: private key KEY has mode 0640, expected 0600"] == findings()
+    key.chmod(0o600)
+    assert [] == findings()
+
+
+def test_group_limits_are_read_in_both_versions(tmp_path: Path) -> None:
+    """The tightest limit from the process's group up to the root counts; `max` and the v1 maximum are no limit."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "memory" / "c").mkdir(parents=True)
+    groups = tmp_path / "cgroup"
+    groups.write_text("0::/a/b\n")
+    assert None is machine.group_limit(groups, tmp_path)
+    (tmp_path / "a" / "memory.max").write_text("1000\n")
+    (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
+    assert 1000 == machine.group_limit(groups, tmp_path)
+    groups.write_text("4:memory:/c\n3:cpu,cpuacct:/a\n0::/a\n")
+    (tmp_path / "memory" / "c" / "memory.limit_in_bytes").write_text("700\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert 700 == machine.group_limit(groups, tmp_path)
+    assert None is machine.group_limit(tmp_path / "missing", tmp_path)
+
+
+def test_this_machine_has_memory() -> None:
+    """What the kernel says of this machine is plausible."""
+    total, available = machine.total_memory(), machine.available_memory()
+    assert total is not None
+    assert available is not None
+    assert 64 << 20 < available <= total
+    assert 0 <= machine.swap_total()
