@@ -34,7 +34,7 @@ class Peer:
     """llama.cpp with one model."""
 
     def __init__(self, path: Path) -> None:
-        self._llama = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=2, n_threads_batch=2, verbose=False)
+        self._llama = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, n_threads_batch=1, verbose=False)
 
     def tokenise(self, text: str) -> list[int]:
         """Token ids of a prompt, special tokens of its template recognised."""

@@ -100,18 +100,21 @@ class Score:
 
 
 def score(golden: Golden, logits: Callable[[Sequence[int], int], Floats],
-          reference: Callable[[Sequence[int], int], Floats] | None = None) -> Score:
+          reference: Callable[[Sequence[int], int], Floats] | None = None,
+          choices: list[list[int]] | None = None) -> Score:
     """Measure `logits(ids, last)`, the logits after each of the last `last` tokens, against a golden. The divergence
-    is from `reference`, called alike, or from what the golden keeps of it."""
-    choices, divergences = [], []
-    for ids, continuation, positions in golden.cases():
+    is from `reference`, called alike, or from what the golden keeps of it. The choices to agree with are those of
+    the continuation unless given."""
+    agreeing, divergences = [], []
+    for number, (ids, continuation, positions) in enumerate(golden.cases()):
         found = logits(ids, len(continuation))
-        choices.append(found.argmax(axis=-1) == np.array(continuation))
+        wanted = continuation if choices is None else choices[number]
+        agreeing.append(found.argmax(axis=-1) == np.array(wanted))
         if reference is not None:
             divergences.append(divergence(reference(ids, len(continuation)), found))
         elif golden.likely is not None and golden.logs is not None:
             divergences.append(bucketed_divergence(golden.likely[positions], golden.logs[positions], found))
-    agree = np.concatenate(choices)
+    agree = np.concatenate(agreeing)
     gaps = golden.top[:, 0] - golden.top[:, 1]
     agreement = {gap: (int((gaps > gap).sum()), int(agree[gaps > gap].sum())) for gap in (0.2, 0.5, 1.0)}
     return Score(len(agree), agreement, float(np.concatenate(divergences).mean()), float(golden.kl.mean()))
