@@ -68,6 +68,8 @@ def _section(cls: type[Block], place: str, title: str) -> Iterator[str]:
     """Yield the Markdown of a block and of those in it."""
     table = frozen.table(frozen.LATEST)
     yield f"\n{'#' * min(6, place.count('.') + 2)} {title}\n\n{_plain(cls)}\n"
+    if cls.LABEL is not None:
+        yield f"\nThe label: {cls.model_fields[cls.LABEL].description} It is {_label_kind(cls).allowed()}.\n"
     shapes = [s for s in fields(cls) if (f"{place}.{s.name}" if place else s.name) in table]
     rows = []
     for shape in shapes:
@@ -117,7 +119,7 @@ def _object(cls: type[Block], place: str) -> dict[str, Any]:
         elif shape.block is not None:
             schema = _object(shape.block, where)
             if shape.labelled:
-                schema = {"type": "object", "additionalProperties": schema, "propertyNames": _label(shape.block)}
+                schema = {"type": "object", "additionalProperties": schema, "propertyNames": _label_kind(shape.block).json_schema()}
         schema["description"] = shape.info.description
         properties[shape.name] = schema
         if "required" in entry or entry.get("block") == "required":
@@ -126,7 +128,6 @@ def _object(cls: type[Block], place: str) -> dict[str, Any]:
             "additionalProperties": False}
 
 
-def _label(cls: type[Block]) -> dict[str, Any]:
-    kind = next(entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
-    return kind.json_schema()
+def _label_kind(cls: type[Block]) -> Kind:
+    return next(entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
 
