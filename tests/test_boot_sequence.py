@@ -155,8 +155,8 @@ def test_one_flipped_bit_in_the_self_test_stops_the_boot(
 @pytest.mark.parametrize(("serve", "summary", "code"), [
     ("from appliance.errors import ServiceError; raise ServiceError('the port is taken')",
      "boot stopped at step service: the port is taken", "service-error"),
-    ("raise RuntimeError('xyzzy-canary')", r"boot stopped at step service: RuntimeError at appliance\.boot\.sequence:\d+",
-     "boot-internal"),
+    ("raise RuntimeError('xyzzy-canary')",
+     r"boot stopped at step service: RuntimeError at appliance\.boot\.sequence:\d+", "boot-internal"),
 ])
 def test_a_service_that_cannot_start_is_a_failed_boot(
         serve: str, summary: str, code: str, policy: Path, tiny_model: Path) -> None:

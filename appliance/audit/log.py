@@ -122,7 +122,8 @@ class AuditLog:
     def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Add the envelope. The host owns the wall clock: its time is marked so; order comes from `seq`."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return {"v": FORMAT, "seq": self.records, "boot": self.boot_id, "time": now, "time_source": "host",
+        number, self.records = self.records, self.records + 1
+        return {"v": FORMAT, "seq": number, "boot": self.boot_id, "time": now, "time_source": "host",
                 "mono_us": time.monotonic_ns() // 1000, "prev": None, **entry}
 
     def _render(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]
@@ -141,4 +142,3 @@ class AuditLog:
         if written is not None and written != len(line):
             self._broken = True
             raise AuditError("audit log: the sink took a part of a record", hint="see that the disk has room")
-        self.records += 1

@@ -15,7 +15,7 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Policy
 
-_LEFT_OUT = ("__pycache__",)
+_LEFT_OUT = ("__pycache__", "prebuilt")  # kernel libraries have a digest of their own
 _SUFFIXES = (".py", ".json", ".lark")
 
 
