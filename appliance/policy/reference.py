@@ -119,7 +119,8 @@ def _object(cls: type[Block], place: str) -> dict[str, Any]:
         elif shape.block is not None:
             schema = _object(shape.block, where)
             if shape.labelled:
-                schema = {"type": "object", "additionalProperties": schema, "propertyNames": _label_kind(shape.block).json_schema()}
+                label = _label_kind(shape.block).json_schema()
+                schema = {"type": "object", "additionalProperties": schema, "propertyNames": label}
         schema["description"] = shape.info.description
         properties[shape.name] = schema
         if "required" in entry or entry.get("block") == "required":
