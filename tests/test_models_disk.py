@@ -68,6 +68,14 @@ def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
             file.expect_end()
 
 
+def test_read_errors_are_named() -> None:
+    """What the kernel says when a read fails is passed on, with the place."""
+    with pytest.raises(ModelError, match="/proc/self/mem cannot be read at byte 0: Input/output error"):
+        pins.sha256_of(Path("/proc/self/mem"))
+    with DiskFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="cannot be read at byte 0"):
+        file.read_into(memoryview(bytearray(8)))
+
+
 def test_pins() -> None:
     """A pin is 64 lower-case digits; another digest is refused with both."""
     assert bytes(31) + b"\x1f" == pins.parse("0" * 62 + "1f")

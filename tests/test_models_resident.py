@@ -16,7 +16,7 @@ from appliance.errors import FormatError, ModelError, PinError, UnsupportedError
 from appliance.models import layout
 from appliance.models.quants import FORMATS
 from appliance.models.resident import open_resident
-from tests.support.ggufs import STRING, Tensor, build, kv
+from tests.support.ggufs import STRING, U16, Tensor, build, kv
 
 
 def _tensors(rows: int, columns: int) -> list[Tensor]:
@@ -121,6 +121,14 @@ def test_more_dimensions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m"
     path.write_bytes(build([], [Tensor("experts", 0, (4, 2, 2), bytes(64))]))
     with pytest.raises(UnsupportedError, match="'experts' has 3 dimensions; supported: 1 and 2"):
+        open_resident(path)
+
+
+def test_parts_of_a_model_are_refused(tmp_path: Path) -> None:
+    """One part of a model that comes in several files is refused with the way to join them."""
+    path = tmp_path / "m"
+    path.write_bytes(build([kv("split.count", U16, 3)]))
+    with pytest.raises(UnsupportedError, match="one of 3 parts"):
         open_resident(path)
 
 

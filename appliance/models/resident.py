@@ -93,6 +93,10 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
     source, digest = _read(path, sha256, progress)
     try:
         file = gguf.parse(source)
+        parts = file.metadata.optional_int("split.count", 1)
+        if parts > 1:
+            raise UnsupportedError(f"{path} is one of {parts} parts of a model; supported: a model in one file",
+                                   hint="join the parts with: llama-gguf-split --merge")
         return _repack(file, digest, source)
     finally:
         _discard(source)
