@@ -1,7 +1,12 @@
-"""The table of rotations: cosine and sine of every position and pair, with the scalings of long contexts."""
+"""The table of rotations: cosine and sine of every position and pair, with the scalings of long contexts.
+
+numpy's and the C library's power, sine and cosine differ in the last bit from CPU to CPU, and the table must not: so
+powers come from decimal arithmetic, and sines from additions and multiplications alone, which IEEE 754 defines.
+"""
 
 from __future__ import annotations
 
+import decimal
 import math
 
 import numpy as np
@@ -9,7 +14,14 @@ from numpy.typing import NDArray
 
 from appliance.engine.architecture import Architecture, Rope
 
+Doubles = NDArray[np.float64]
+
 _FAST, _SLOW = 32.0, 1.0  # rotations over the original context between which YaRN blends
+
+# pi/2 in three parts of 33 bits, so that up to 2^20 quarter turns are taken off exactly (Cody and Waite).
+_QUARTER = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21)
+_SINE = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9))  # Taylor; error below 2^-60 for |x| <= pi/4
+_COSINE = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(10))
 
 
 def turns(architecture: Architecture, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
@@ -19,7 +31,7 @@ def turns(architecture: Architecture, context: int, factors: NDArray[np.float32]
     frequency, those that turn less than once are interpolated, the rest blends linearly by pair index.
     """
     rope, pairs = architecture.rope, architecture.head_size // 2
-    frequencies = rope.base ** (-np.arange(pairs, dtype=np.float64) / pairs)
+    frequencies = _powers(rope.base, pairs)
     if factors is not None:
         frequencies = frequencies / factors.astype(np.float64)
     scaled = frequencies / rope.factor
@@ -27,8 +39,35 @@ def turns(architecture: Architecture, context: int, factors: NDArray[np.float32]
         keep = _kept(rope, pairs)
         scaled = scaled * (1.0 - keep) + frequencies * keep
     angles = np.outer(np.arange(context, dtype=np.float64), scaled)
-    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1) * rope.magnitude
+    table = np.stack(_cosine_sine(angles), axis=-1) * rope.magnitude
     return table.reshape(context, 2 * pairs).astype(np.float32)
+
+
+def _powers(base: float, pairs: int) -> Doubles:
+    """base^(-i / pairs) for each pair i."""
+    with decimal.localcontext(decimal.Context(prec=40)):
+        return np.array([float(decimal.Decimal(base) ** (decimal.Decimal(-pair) / pairs)) for pair in range(pairs)])
+
+
+def _series(coefficients: tuple[float, ...], x: Doubles) -> Doubles:
+    total = np.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + coefficient
+    return total
+
+
+def _cosine_sine(angles: Doubles) -> tuple[Doubles, Doubles]:
+    """Cosine and sine; absolute error about 2^-53."""
+    turned = np.rint(angles * (2.0 / math.pi))
+    rest = angles
+    for part in _QUARTER:
+        rest = rest - turned * part
+    square = rest * rest
+    sine, cosine = _series(_SINE, square) * rest, _series(_COSINE, square)
+    quadrant = turned.astype(np.int64) & 3
+    swapped = (quadrant & 1).astype(bool)
+    return (np.where(swapped, sine, cosine) * np.where((quadrant == 1) | (quadrant == 2), -1.0, 1.0),
+            np.where(swapped, cosine, sine) * np.where(quadrant >= 2, -1.0, 1.0))
 
 
 def _kept(rope: Rope, pairs: int) -> NDArray[np.float64]:
