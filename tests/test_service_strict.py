@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_poli
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 FIXED: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_tokens": 20}
-LATE = 0.12  # seconds by which a busy test machine may be late for a multiple
+LATE = 0.03  # seconds by which a machine that is not busy may be late
+ATTEMPTS = 6  # one of which must find the machine not busy
 
 
 def _on_grid(seconds: float, grid: float, jitter: float = 0.005) -> bool:
@@ -25,32 +27,46 @@ def _on_grid(seconds: float, grid: float, jitter: float = 0.005) -> bool:
 
 
 def test_whole_answers_leave_on_the_total_grid(strict_service: Server) -> None:
-    """Answers and refusals of the inference endpoints take a multiple of 400 ms."""
+    """Answers and refusals of the inference endpoints take a multiple of 400 ms, and have a multiple of 512 bytes."""
     with strict_service.http(OTHER_KEY) as http:
-        http.get("/health")  # opens the connection
         for body in ({**CHAT, "max_tokens": 1}, {**CHAT, "model": "none"}, {**CHAT, "n": 3}):
-            begun = time.monotonic()
-            answer = http.post("/v1/chat/completions", json=body)
-            took = time.monotonic() - begun
-            assert 0 == len(answer.content) % 512
-            assert took >= 0.4
-            assert _on_grid(took, 0.4)
+            assert any(_on_grid(_timed(http, body), 0.4) for _ in range(ATTEMPTS))
+
+
+def _timed(http: httpx.Client, body: dict[str, Any]) -> float:
+    http.get("/health")  # opens the connection
+    begun = time.monotonic()
+    answer = http.post("/v1/chat/completions", json=body)
+    took = time.monotonic() - begun
+    assert 0 == len(answer.content) % 512
+    assert took >= 0.4
+    return took
 
 
 def test_stream_events_leave_on_the_grid(strict_service: Server) -> None:
     """The first event leaves on a multiple of 50 ms, one more at each, and the end on a multiple of 400 ms."""
-    times = []
     with strict_service.http(OTHER_KEY) as http:
-        http.get("/health")
-        begun = time.monotonic()
-        with http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True, "max_tokens": 8}) as answer:
-            for data in answer.iter_raw():
-                times.append(time.monotonic() - begun)
-                assert data.endswith(b"\n\n")
-                assert 0 == len(data) % 512
-    assert _on_grid(times[-1], 0.4)
-    assert int(times[-1] / 0.05) == len(times) + int(times[0] / 0.05) - 1
-    assert all(_on_grid(moment, 0.05) for moment in times)
+        assert any(_is_paced(_event_times(http)) for _ in range(ATTEMPTS))
+
+
+def _is_paced(times: list[float]) -> bool:
+    ticks = [round(moment / 0.05) for moment in times]
+    return (_on_grid(times[-1], 0.4) and all(_on_grid(moment, 0.05) for moment in times)
+            and ticks == list(range(ticks[0], ticks[-1] + 1)))
+
+
+def _event_times(http: httpx.Client) -> list[float]:
+    """Seconds from the request to each write of a stream; each has a multiple of 512 bytes, and none comes early."""
+    times = []
+    http.get("/health")
+    begun = time.monotonic()
+    with http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True, "max_tokens": 8}) as answer:
+        for data in answer.iter_raw():
+            times.append(time.monotonic() - begun)
+            assert data.endswith(b"\n\n")
+            assert 0 == len(data) % 512
+            assert times[-1] > 0.05 * len(times) - 0.002
+    return times
 
 
 def test_counts_are_rounded_everywhere(strict_service: Server) -> None:
@@ -107,9 +123,15 @@ def test_lengths_are_limited(strict_service: Server, more: dict[str, Any], code:
 def test_rates_are_limited_for_each_key(strict_service: Server) -> None:
     """The key that asked too often is told when to come back; another key is not affected."""
     client = strict_service.client(KEY)
-    for _ in range(40):
-        with pytest.raises(openai.BadRequestError):
+
+
+    def ask(_: int) -> str | None:
+        with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(**CHAT, max_tokens=65)
+        return caught.value.code
+
+    with ThreadPoolExecutor(2) as pool:
+        assert ["generation_length_exceeded"] * 40 == list(pool.map(ask, range(40)))
     with pytest.raises(openai.RateLimitError) as caught:
         client.chat.completions.create(**CHAT, max_tokens=65)
     headers = caught.value.response.headers
