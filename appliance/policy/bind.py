@@ -48,14 +48,12 @@ class Binder:
     def block(self, cls: type[Block], body: Body, path: Path, place: str, label: str | None = None) -> Any:
         """Return an instance of `cls`; a field that is wrong is missing in it."""
         values: dict[str, Any] = {} if cls.LABEL is None or label is None else {cls.LABEL: label}
-        given = {shape.attribute for shape in fields(cls) if shape.name in body.attributes
-                 or any(block.type == shape.name for block in body.blocks)}
         for shape in fields(cls):
             where = f"{place}.{shape.name}" if place else shape.name
             if where in self.table:
                 self._field(shape, body, path, where, values)
         self._unknown(cls, body, place)
-        block = cls.model_construct(_fields_set=given, **_by_alias(cls, values))
+        block = cls.model_construct(**_by_alias(cls, values))
         for attribute in cls.model_fields:
             if attribute not in values:
                 block.__dict__.pop(attribute, None)
