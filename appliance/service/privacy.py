@@ -77,32 +77,28 @@ class Pacer:
         self._tick = 0  # the last multiple of the first-token grid that was used
 
     def next_tick(self) -> float:
-        """The time (of the clock) at which the next event of a stream leaves; each call takes one multiple."""
+        """The multiple at which the next event of a stream leaves, by the clock; each call takes one."""
         grid = self.timing.first_token
         now = self._clock()
         if grid <= 0:
             return now
         self._tick = max(self._tick + 1, math.ceil((now - self._arrived) / grid))
-        return self._arrived + self._tick * grid + self._jitter()
+        return self._arrived + self._tick * grid
 
     def end(self) -> float:
-        """The time at which the answer's last byte leaves."""
+        """The multiple at which the answer's last byte leaves, by the clock."""
         grid = self.timing.total
         now = self._clock()
         if grid <= 0:
             return now
-        due = self._arrived + math.ceil((now - self._arrived) / grid) * grid + self._jitter()
-        return max(due, now)
+        return self._arrived + math.ceil((now - self._arrived) / grid) * grid
 
     async def until(self, due: float) -> None:
-        """Sleep until a time of the clock."""
-        delay = due - self._clock()
+        """Sleep until a multiple, and for a random time on top."""
+        delay = due + self.timing.jitter * secrets.randbelow(_JITTER_STEPS) / _JITTER_STEPS - self._clock()
         if delay > 0:
             await self._sleep(delay)  # type: ignore[misc]
 
     async def hold_end(self) -> None:
         """Sleep until the answer may end."""
         await self.until(self.end())
-
-    def _jitter(self) -> float:
-        return self.timing.jitter * secrets.randbelow(_JITTER_STEPS) / _JITTER_STEPS

@@ -104,7 +104,7 @@ async def paced(shape: Shape, pieces: AsyncIterator[Piece], pacer: Pacer, with_u
     try:
         while True:
             tick = pacer.next_tick()
-            if due_end is not None and tick >= due_end:
+            if due_end is not None and tick > due_end - pacer.timing.first_token / 2:
                 break
             await pacer.until(tick)
             ended, piece = collected.ended, collected.take()
