@@ -1,0 +1,135 @@
+"""The benchmarks' own arithmetic: synthetic models, ratios, shares of the limit, chart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import gguf
+import numpy as np
+import pytest
+
+from benchmarks import measure, models, peer, process, report
+from benchmarks.measure import Row
+
+TINY = models.Shape(layers=9, width=256, hidden=512, heads=4, kv_heads=2, vocabulary=300)
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A synthetic model that is written in no time."""
+    monkeypatch.setitem(models.SHAPES, "tiny", TINY)
+    return models.make("tiny", tmp_path)
+
+
+def test_synthetic_model_is_well_formed(tiny):
+    """Another reader finds every tensor with its type and shape, and values of the deviation that was meant."""
+    reader = gguf.GGUFReader(tiny)
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    assert {name for name, *_ in models.tensors(TINY)} == set(found)
+    for name, rows, columns, kind in models.tensors(TINY):
+        assert (gguf.GGMLQuantizationType.F32 if kind is None else kind) == found[name].tensor_type
+        assert ([columns] if kind is None else [columns, rows]) == found[name].shape.tolist()
+    for name in ("blk.0.attn_q.weight", "output.weight"):
+        values = gguf.quants.dequantize(found[name].data, found[name].tensor_type)
+        assert 0.8 < np.std(values) * np.sqrt(256) < 1.2
+        assert abs(np.mean(values)) * np.sqrt(256) < 0.2
+
+
+def test_synthetic_model_is_made_once(tiny, tmp_path):
+    """The same bytes come out again, and a file that is there is left alone."""
+    before, stamp = tiny.read_bytes(), tiny.stat().st_mtime_ns
+    assert stamp == models.make("tiny", tmp_path).stat().st_mtime_ns
+    tiny.unlink()
+    assert before == models.make("tiny", tmp_path).read_bytes()
+
+
+def test_seven_billion_shape_has_its_size():
+    """The 7B shape has Llama 2's number of weights, the 1.1B shape TinyLlama's."""
+    def weights(name):
+        return sum(rows * columns for _, rows, columns, _ in models.tensors(models.SHAPES[name]))
+
+    assert 6_738_415_616 == weights("7b")
+    assert 1_100_048_384 == weights("1.1b")
+    assert weights("2.8b") == pytest.approx(2.8e9, rel=0.02)
+
+
+def test_sizes_leave_the_embedding_out(tiny):
+    """A token reads every matrix but the embedding table, of which it reads one row."""
+    nbytes, weights = report.sizes(tiny)
+    used = [(rows * columns, kind) for name, rows, columns, kind in models.tensors(TINY) if name != "token_embd.weight"]
+    assert sum(count for count, kind in used if kind is not None) == weights
+    bits = {None: 32, models.Q4_K: 4.5, models.Q6_K: 6.5625}
+    assert sum(count * bits[kind] / 8 for count, kind in used) == nbytes
+
+
+def row(**speeds: list[float]) -> Row:
+    """A decode row with 10 GB/s of bandwidth."""
+    return Row("m", 2, "decode", 0, speeds={key.replace("_", " "): value for key, value in speeds.items()},
+               limits=[10e9, 12e9, 8e9])
+
+
+def test_ratio_is_paired_and_to_the_better_peer():
+    """The peer is the one with the higher median; ratios are taken round by round."""
+    made = row(own=[30.0, 20.0, 40.0], llama_gcc=[10.0, 10.0, 10.0], llama_clang=[20.0, 10.0, 20.0])
+    assert "own" == made.own
+    assert "llama clang" == made.peer
+    assert [1.5, 2.0, 2.0] == made.ratios
+    item = report.entry(made, {}, (100_000_000, 1))
+    assert (2.0, 1.5, 2.0) == (item["ratio"], item["ratio_low"], item["ratio_high"])
+    assert 0.3 == item["share_of_limit"]
+    assert "2.00 (1.50..2.00)" in report.line(item)
+
+
+def test_row_without_a_peer_or_without_us():
+    """An engine that refuses a row leaves it without ratio, and the table and chart still come out."""
+    items = [report.entry(made, {}, (1, 1)) for made in (row(own=[1.0], llama=[]), row(own=[], llama=[1.0]))]
+    assert [None, None] == [item["ratio"] for item in items]
+    assert all(report.line(item) for item in items)
+    assert "<svg" in report.chart(items)
+
+
+def test_chart_is_xml_with_a_bar_for_each_row():
+    """The chart parses, and names that need escaping survive."""
+    items = [report.entry(Row("a<b&c", 1, "prefill", 32, {"own": [ours], "peer": [1.0]}), {"dot_peak": 1e9}, (1, 1))
+             for ours in (0.5, 3.0)]
+    tree = ElementTree.fromstring(report.chart(items))  # noqa: S314  our own text
+    texts = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert 2 == texts.count("a<b&c 1t prefill 32")
+    assert "0.50" in texts
+
+
+@pytest.mark.parametrize(("speeds", "kind", "size", "expected"), [
+    ([100.0, 50.0], "decode", 0, 30), ([1.0], "decode", 0, 4), ([1e6], "decode", 0, 64), ([800.0], "batch", 8, 60),
+    ([1e6], "batch", 1, 160),
+])
+def test_sample_length(speeds, kind, size, expected):
+    """The slowest engine's share takes about 0.6 s, within bounds."""
+    assert expected == measure._steps(speeds, Row("m", 1, kind, size))
+
+
+def test_process_answers_and_refuses():
+    """A measured process answers in JSON, passes errors on, and may print what it likes."""
+    code = ("import sys; sys.argv = ['x']\n"
+            "from benchmarks.serving import serve\n"
+            "class Echo:\n"
+            "    def say(self, word):\n"
+            "        print('noise')\n"
+            "        return {'word': word}\n"
+            "serve(Echo())")
+    engine = process.Engine.__new__(process.Engine)
+    engine.name = "echo"
+    engine._process = subprocess.Popen([sys.executable, "-c", code], text=True, stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert {"word": "a"} == engine.ask("say", word="a")
+    with pytest.raises(process.Refused, match="AttributeError"):
+        engine.ask("nothing")
+    assert {"word": "b"} == engine.ask("say", word="b")
+    engine.close()
+
+
+def test_given_build_must_exist(tmp_path):
+    """A folder without the library is refused by name."""
+    with pytest.raises(SystemExit, match=r"no libllama.so"):
+        peer.given(f"mine={tmp_path}", tmp_path)
