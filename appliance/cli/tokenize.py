@@ -1,0 +1,41 @@
+"""`appliance tokenize MODEL.gguf TEXT`: the ids and pieces that a model's tokenizer gives for a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+from pathlib import Path
+
+from appliance.engine import tokenizer
+from appliance.errors import ModelError
+from appliance.models import gguf
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("--parse-special", action="store_true", help="read the text of control tokens as the tokens")
+    parser.add_argument("--add-special", action="store_true", help="add the tokens that the model wants around a text")
+    parser.add_argument("--json", action="store_true", help="one JSON object: tokens, pieces, text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the tokens, one line each: id and piece."""
+    found = tokenizer.load(_header(args.model).metadata)
+    ids = found.encode(args.text, add_special=args.add_special, parse_special=args.parse_special)
+    pieces = [found.piece(token).decode("utf-8", "replace") for token in ids]
+    if args.json:
+        print(json.dumps({"tokens": ids, "pieces": pieces, "text": found.decode(ids)}, ensure_ascii=False))
+    else:
+        print("\n".join(f"{token:>7}  {piece!r}" for token, piece in zip(ids, pieces, strict=True)))
+    return 0
+
+
+def _header(path: Path) -> gguf.GGUFFile:
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return gguf.parse(data)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error})") from None

@@ -1,0 +1,337 @@
+"""Tokens to expressions, with the precedences of Jinja 3.1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from appliance.engine.jinja import expressions as ex
+from appliance.engine.jinja.filters import FILTERS
+from appliance.engine.jinja.lexer import Token, error
+from appliance.engine.jinja.nodes import Expression
+from appliance.engine.jinja.tests import TESTS
+from appliance.errors import TemplateError
+
+MAX_DEPTH = 60  # of statements and expressions within each other
+_CONSTANTS: Mapping[str, object] = {
+    "true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
+_RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for"])
+_PRECEDENCE = {"+": 1, "-": 1, "~": 2, "*": 3, "/": 3, "//": 3, "%": 3, "**": 4}
+_COMPARISONS = frozenset(["==", "!=", "<", "<=", ">", ">="])
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f",
+            "v": "\v", "\n": ""}
+
+
+def unquote(token: Token) -> str:
+    """The value of a string literal."""
+    body = token.value[1:-1]
+    if "\\" not in body:
+        return body
+    parts, at = [], 0
+    while (slash := body.find("\\", at)) >= 0:
+        parts.append(body[at:slash])
+        letter = body[slash + 1]
+        size = {"x": 2, "u": 4, "U": 8}.get(letter, 0)
+        digits = body[slash + 2:slash + 2 + size]
+        if size:
+            parts.append(_code_point(digits, size, token.line))
+        else:
+            parts.append(_ESCAPES.get(letter, "\\" + letter))
+        at = slash + 2 + size
+    return "".join([*parts, body[at:]])
+
+
+def _code_point(digits: str, size: int, line: int) -> str:
+    try:
+        code = int(digits, 16) if len(digits) == size and digits.isalnum() else -1
+    except ValueError:
+        code = -1
+    if not 0 <= code < 0x110000 or 0xD800 <= code < 0xE000:
+        raise error("an escape in a string is no character", line)
+    return chr(code)
+
+
+class ExpressionParser:
+    """Recursive descent over tokens; `_depth` bounds the recursion."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._depth = 0
+
+    # Tokens
+
+    @property
+    def _now(self) -> Token:
+        return self._tokens[self._at]
+
+    def _next(self) -> Token:
+        token = self._tokens[self._at]
+        if token.kind != "eof":
+            self._at += 1
+        return token
+
+    def _is(self, value: str) -> bool:
+        return self._now.value == value and self._now.kind in ("operator", "name", "end", "begin")
+
+    def _take(self, value: str) -> bool:
+        if self._is(value):
+            self._at += 1
+            return True
+        return False
+
+    def _need(self, value: str) -> Token:
+        if not self._is(value):
+            raise self._unexpected(f"{value!r}")
+        return self._next()
+
+    def _unexpected(self, wanted: str) -> TemplateError:
+        found = self._now
+        shown = "the end of the template" if found.kind == "eof" else "text" if found.kind == "text" else repr(
+            found.value[:20])
+        return error(f"{shown} found; expected {wanted}", found.line)
+
+    def _name(self) -> str:
+        if self._now.kind != "name" or self._now.value in _RESERVED or self._now.value in _CONSTANTS:
+            raise self._unexpected("a name")
+        return self._next().value
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise error(f"more than {MAX_DEPTH} statements or brackets within each other", self._now.line)
+
+    # Expressions, from the weakest operator to the strongest
+
+    def _tuple(self, part: Callable[[], Expression]) -> Expression:
+        """An expression, or several with commas."""
+        line = self._now.line
+        first = part()
+        if not self._is(","):
+            return first
+        items = [first]
+        while self._take(","):
+            if self._now.kind == "end" or self._is(")"):
+                break
+            items.append(part())
+        return ex.Items(line, items, is_list=False)
+
+    def _expression(self) -> Expression:
+        self._deeper()
+        result = self._or()
+        while self._is("if"):
+            line = self._next().line
+            condition = self._or()
+            otherwise = self._expression() if self._take("else") else None
+            result = ex.Choice(line, condition, result, otherwise)
+        self._depth -= 1
+        return result
+
+    def _or(self) -> Expression:
+        left = self._and()
+        while self._is("or"):
+            left = ex.Logic(self._next().line, "or", left, self._and())
+        return left
+
+    def _and(self) -> Expression:
+        left = self._not()
+        while self._is("and"):
+            left = ex.Logic(self._next().line, "and", left, self._not())
+        return left
+
+    def _not(self) -> Expression:
+        if not self._is("not"):
+            return self._comparison()
+        self._deeper()
+        result = ex.Unary(self._next().line, "not", self._not())
+        self._depth -= 1
+        return result
+
+    def _comparison(self) -> Expression:
+        line = self._now.line
+        first = self._arithmetic(1)
+        rest: list[tuple[str, Expression]] = []
+        while True:
+            if self._now.kind == "operator" and self._now.value in _COMPARISONS:
+                sign = self._next().value
+            elif self._take("in"):
+                sign = "in"
+            elif self._is("not") and self._tokens[self._at + 1].value == "in":
+                self._at += 2
+                sign = "not in"
+            else:
+                break
+            rest.append((sign, self._arithmetic(1)))
+        return ex.Comparison(line, first, rest) if rest else first
+
+    def _arithmetic(self, lowest: int) -> Expression:
+        left = self._unary(True)
+        while self._now.kind == "operator" and _PRECEDENCE.get(self._now.value, 0) >= lowest:
+            sign = self._next()
+            right = self._arithmetic(_PRECEDENCE[sign.value] + 1)
+            left = ex.Binary(sign.line, sign.value, left, right)
+        return left
+
+    def _unary(self, with_filters: bool) -> Expression:
+        self._deeper()
+        if self._now.kind == "operator" and self._now.value in ("-", "+"):
+            sign = self._next()
+            result: Expression = ex.Unary(sign.line, sign.value, self._unary(False))
+        else:
+            result = self._primary()
+        result = self._postfix(result)
+        result = self._filters(result) if with_filters else result
+        self._depth -= 1
+        return result
+
+    def _primary(self) -> Expression:
+        token = self._now
+        if token.kind == "string":
+            parts = []
+            while self._now.kind == "string":
+                parts.append(unquote(self._next()))
+            return ex.Constant(token.line, "".join(parts))
+        if token.kind in ("int", "float"):
+            return self._number(self._next())
+        if token.kind == "name" and token.value not in _RESERVED:
+            self._next()
+            if token.value in _CONSTANTS:
+                return ex.Constant(token.line, _CONSTANTS[token.value])
+            return ex.Name(token.line, token.value)
+        if self._is("("):
+            return self._parenthesis()
+        if self._is("["):
+            return ex.Items(token.line, self._list(), is_list=True)
+        if self._is("{"):
+            return self._mapping()
+        raise self._unexpected("an expression")
+
+    @staticmethod
+    def _number(token: Token) -> Expression:
+        digits = token.value.replace("_", "")
+        if len(digits) > 18:
+            raise error("a number is too long", token.line)
+        return ex.Constant(token.line, int(digits) if token.kind == "int" else float(digits))
+
+    def _parenthesis(self) -> Expression:
+        line = self._next().line
+        if self._take(")"):
+            return ex.Items(line, (), is_list=False)
+        result = self._tuple(self._expression)
+        self._need(")")
+        return result
+
+    def _list(self) -> list[Expression]:
+        self._next()
+        items: list[Expression] = []
+        while not self._take("]"):
+            if items:
+                self._need(",")
+                if self._take("]"):
+                    break
+            items.append(self._expression())
+        return items
+
+    def _mapping(self) -> Expression:
+        line = self._next().line
+        pairs: list[tuple[Expression, Expression]] = []
+        while not self._take("}"):
+            if pairs:
+                self._need(",")
+                if self._take("}"):
+                    break
+            name = self._expression()
+            self._need(":")
+            pairs.append((name, self._expression()))
+        return ex.Pairs(line, pairs)
+
+    def _name_after_dot(self) -> str:
+        if self._now.kind not in ("name", "int"):
+            raise self._unexpected("a name")
+        return self._next().value
+
+    def _postfix(self, target: Expression) -> Expression:
+        while self._now.kind == "operator" and self._now.value in ".[(":
+            token = self._next()
+            if token.value == "." and self._now.kind == "int":
+                target = ex.Item(token.line, target, self._number(self._next()))
+            elif token.value == ".":
+                target = ex.Attribute(token.line, target, self._name_after_dot())
+            elif token.value == "[":
+                target = self._subscript(target, token.line)
+            else:
+                target = ex.Call(token.line, target, self._arguments())
+        return target
+
+    def _subscript(self, target: Expression, line: int) -> Expression:
+        bounds: list[Expression | None] = []
+        while True:
+            bounds.append(None if self._is(":") or self._is("]") else self._expression())
+            if not self._take(":"):
+                break
+        self._need("]")
+        if len(bounds) == 1 and bounds[0] is not None:
+            return ex.Item(line, target, bounds[0])
+        if not 2 <= len(bounds) <= 3:
+            raise error("a subscript is not understood", line)
+        return ex.Slice(line, target, [*bounds, None][:3])
+
+    def _arguments(self) -> ex.Arguments:
+        """The arguments after "(" and with ")"."""
+        positional: list[Expression] = []
+        named: list[tuple[str, Expression]] = []
+        while not self._take(")"):
+            if positional or named:
+                self._need(",")
+                if self._take(")"):
+                    break
+            if self._now.kind == "name" and self._tokens[self._at + 1].value == "=" and self._tokens[
+                    self._at + 1].kind == "operator":
+                name = self._next().value
+                self._next()
+                named.append((name, self._expression()))
+            elif named:
+                raise self._unexpected("a named argument")
+            else:
+                positional.append(self._expression())
+        return ex.Arguments(positional, named)
+
+    def _filters(self, target: Expression) -> Expression:
+        """All filters, tests and calls that follow an expression."""
+        while True:
+            if self._take("|"):
+                target = self._filter(target)
+            elif self._take("is"):
+                target = self._test(target)
+            elif self._is("(") or (self._now.kind == "operator" and self._now.value in (".", "[")):
+                target = self._postfix(target)
+            else:
+                return target
+
+    def _dotted(self) -> str:
+        name = self._next().value
+        while self._take("."):
+            name += "." + self._name_after_dot()
+        return name
+
+    def _filter(self, target: Expression) -> Expression:
+        token = self._now
+        name = self._dotted()
+        if name not in FILTERS:
+            raise error(f"filter {name[:40]!r} is not known here; known: {', '.join(sorted(FILTERS))}", token.line)
+        arguments = self._arguments() if self._take("(") else ex.Arguments()
+        return ex.Filter(token.line, target, name, arguments)
+
+    def _test(self, target: Expression) -> Expression:
+        negated = self._take("not")
+        token = self._now
+        name = self._dotted()
+        if name not in TESTS and name != "callable":
+            raise error(f"test {name[:40]!r} is not known here; known: {', '.join(sorted(TESTS))}", token.line)
+        arguments = ex.Arguments()
+        if self._take("("):
+            arguments = self._arguments()
+        elif (self._now.kind in ("string", "int", "float") or self._is("[") or self._is("{")
+              or (self._now.kind == "name" and self._now.value not in (_RESERVED | {"recursive"}))):
+            arguments = ex.Arguments([self._postfix(self._primary())])
+        result: Expression = ex.Test(token.line, target, name, arguments)
+        return ex.Unary(token.line, "not", result) if negated else result

@@ -1,0 +1,324 @@
+"""The filters, tests, operators and functions that templates may use.
+
+What they do is what Jinja 3.1 does ("List of Builtin Filters", "List of Builtin Tests" of its documentation) with
+Hugging Face's `tojson`; those that chat templates use are here. Each takes the budget first and counts what it
+makes; each says which characters came from outside, or marks its whole result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from appliance.engine.jinja import text as texts
+from appliance.engine.jinja.operators import (
+    MAX_WIDTH,
+    attribute_path,
+    key,
+    marked_within,
+    numeric,
+    ordered_keys,
+    percent_format,
+    text_of,
+    whole,
+)
+from appliance.engine.jinja.tests import TESTS
+from appliance.engine.jinja.text import is_marked, mark, marked_like
+from appliance.engine.jinja.values import (
+    ITEM_COST,
+    Budget,
+    Fault,
+    Undefined,
+    Value,
+    bounded,
+    has_marked,
+    is_true,
+    items_of,
+    joined,
+    kind,
+    make_list,
+    measure,
+    to_text,
+)
+
+
+def default(budget: Budget, value: Value, replacement: Value = "", boolean: bool = False) -> Value:
+    """The replacement for what is undefined (or, with `boolean`, false)."""
+    missing = isinstance(value, Undefined) or (boolean and not is_true(value))
+    return replacement if missing else value
+
+
+def length(budget: Budget, value: Value) -> int:
+    """The number of characters or items."""
+    if isinstance(value, Undefined):
+        return 0
+    if not isinstance(value, str | list | tuple | dict):
+        raise Fault(f"{kind(value)} has no length")
+    return len(value)
+
+
+def trim(budget: Budget, value: Value, chars: str | None = None) -> str:
+    """Without white space at both ends."""
+    text = to_text(budget, value)
+    budget.make(len(text))
+    return texts.strip(text, chars)
+
+
+def recased(change: Callable[[str], str]) -> Callable[..., str]:
+    """A filter that changes the case of letters."""
+
+    def apply(budget: Budget, value: Value) -> str:
+        text = to_text(budget, value)
+        budget.make(len(text))
+        return texts.recase(text, change(text))
+
+    return apply
+
+
+def replace(budget: Budget, value: Value, old: Value, new: Value, count: Value = None) -> str:
+    """With `old` replaced by `new`."""
+    text, old, new = to_text(budget, value), to_text(budget, old), to_text(budget, new)
+    budget.read(len(text))
+    times = text.count(old) if count is None else whole(count, "replace", -1, 1 << 31)
+    budget.make(len(text) + max(times, 0) * (len(new) + ITEM_COST))
+    return texts.replace(text, old, new, -1 if count is None else times)
+
+
+def join(budget: Budget, value: Value, separator: Value = "", attribute: Value = None) -> str:
+    """All items as one string."""
+    items = items_of(budget, value)
+    if attribute is not None:
+        items = [attribute_path(budget, item, attribute) for item in items]
+    parts = [to_text(budget, item) for item in items]
+    between = to_text(budget, separator)
+    budget.make(sum(map(len, parts)) + (len(between) + ITEM_COST) * len(parts))
+    return texts.join(between, parts)
+
+
+def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: bool = False,
+           sort_keys: bool = False, separators: Value = None, **_: Value) -> str:
+    """As JSON, the way Hugging Face's templates have it: nothing escaped for HTML."""
+    size = measure(budget, value)
+    width = 0
+    if indent is not None:
+        width = len(indent) if isinstance(indent, str) else whole(indent, "tojson", 0, 16)
+        width = whole(width, "tojson", 0, 16)
+    budget.make(6 * size + size * width * (4 if indent is not None else 0))
+    between = tuple(separators) if isinstance(separators, list | tuple) else None
+    try:
+        text = json.dumps(value, indent=indent, ensure_ascii=is_true(ensure_ascii), sort_keys=is_true(sort_keys),
+                          separators=between)
+    except (TypeError, ValueError):
+        raise Fault(f"{kind(value)} cannot be written as JSON") from None
+    return mark(text) if has_marked(value) else text
+
+
+def from_json(budget: Budget, value: Value) -> Value:
+    """The value of a JSON text."""
+    text = text_of(value, "from_json")
+    budget.make(ITEM_COST * len(text))
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Fault("from_json needs JSON") from None
+    measure(budget, parsed)
+    return marked_within(parsed) if is_marked(text) else parsed
+
+
+def dictsort(budget: Budget, value: Value, case_sensitive: bool = False, by: str = "key",
+             reverse: bool = False) -> list[Value]:
+    """The pairs of a mapping in order."""
+    if not isinstance(value, dict):
+        raise Fault(f"dictsort needs a mapping, not {kind(value)}")
+    budget.make(4 * ITEM_COST * len(value))
+    return _sorted(budget, list(value.items()), lambda pair: pair[by != "key"], case_sensitive, reverse)
+
+
+def sort(budget: Budget, value: Value, reverse: bool = False, case_sensitive: bool = False,
+         attribute: Value = None) -> list[Value]:
+    """The items in order."""
+    items = make_list(budget, items_of(budget, value))
+    if attribute is None:
+        return _sorted(budget, items, lambda item: item, case_sensitive, reverse)
+    return _sorted(budget, items, lambda item: attribute_path(budget, item, attribute), case_sensitive, reverse)
+
+
+def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], case_sensitive: bool,
+            reverse: bool) -> list[Value]:
+    budget.step(len(items) * max(1, len(items).bit_length()))
+    keys = ordered_keys([part(item) for item in items])
+    if not is_true(case_sensitive):
+        keys = [value.lower() if isinstance(value, str) else value for value in keys]
+    order = sorted(range(len(items)), key=keys.__getitem__, reverse=is_true(reverse))
+    return [items[index] for index in order]
+
+
+def unique(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> list[Value]:
+    """The items without repetitions."""
+    found: list[Value] = []
+    keys: set[Value] = set()
+    for item in items_of(budget, value):
+        budget.step()
+        name = key(item if attribute is None else attribute_path(budget, item, attribute))
+        name = name.lower() if isinstance(name, str) and not is_true(case_sensitive) else name
+        if name not in keys:
+            keys.add(name)
+            found.append(item)
+    return make_list(budget, found)
+
+
+def map_items(budget: Budget, value: Value, name: Value = None, *arguments: Value, attribute: Value = None,
+              **named: Value) -> list[Value]:
+    """An attribute or a filter of every item."""
+    items = items_of(budget, value) if is_true(value) else ()
+    if attribute is not None:
+        return make_list(budget, [
+            default(budget, attribute_path(budget, item, attribute), named["default"]) if "default" in named
+            else attribute_path(budget, item, attribute) for item in items])
+    apply = FILTERS.get(text_of(name, "map"))
+    if apply is None:
+        raise Fault("map names no filter that is known here")
+    return make_list(budget, [apply(budget, item, *arguments, **named) for item in items])
+
+
+def selecting(wanted: bool, by_attribute: bool) -> Callable[..., list[Value]]:
+    """`select`, `reject`, and the same by an attribute."""
+
+    def select(budget: Budget, value: Value, *arguments: Value) -> list[Value]:
+        names = list(arguments)
+        path = names.pop(0) if by_attribute else None
+        test = TESTS.get(text_of(names.pop(0), "select")) if names else (lambda _, item: is_true(item))
+        if test is None:
+            raise Fault("select names no test that is known here")
+        kept = []
+        for item in items_of(budget, value) if is_true(value) else ():
+            budget.step()
+            subject = attribute_path(budget, item, path) if by_attribute else item
+            if is_true(test(budget, subject, *names)) == wanted:
+                kept.append(item)
+        return make_list(budget, kept)
+
+    return select
+
+
+def indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, blank: bool = False) -> str:
+    """Each line but the first indented."""
+    text = to_text(budget, value)
+    margin = width if isinstance(width, str) else " " * indent_width(width)
+    budget.make(len(text) + (len(margin) + ITEM_COST) * (text.count("\n") + 1))
+    lines = texts.parts_in_order(text, text.split("\n"), 1)
+    rows = [joined(budget, [margin, line]) if index and (line or is_true(blank)) else line
+            for index, line in enumerate(lines)]
+    result = texts.join("\n", rows)
+    return joined(budget, [margin, result]) if is_true(first) else result
+
+
+def indent_width(width: Value) -> int:
+    """A width of padding or indentation."""
+    return whole(width, "a width", 0, MAX_WIDTH)
+
+
+def end_item(index: int) -> Callable[[Budget, Value], Value]:
+    """`first` and `last`."""
+
+    def pick(budget: Budget, value: Value) -> Value:
+        items = items_of(budget, value)
+        return items[index] if items else Undefined("an item of an empty list")
+
+    return pick
+
+
+def reverse(budget: Budget, value: Value) -> Value:
+    """From the last to the first."""
+    if isinstance(value, str):
+        budget.make(len(value))
+        return marked_like(value[::-1], value)
+    return make_list(budget, items_of(budget, value)[::-1])
+
+
+def pairs(budget: Budget, value: Value) -> list[Value]:
+    """The pairs of a mapping."""
+    if isinstance(value, Undefined):
+        return []
+    if not isinstance(value, dict):
+        raise Fault(f"items needs a mapping, not {kind(value)}")
+    budget.make(3 * ITEM_COST * len(value))
+    return list(value.items())
+
+
+def to_int(budget: Budget, value: Value, default: Value = 0, base: Value = 10) -> Value:
+    """As a whole number, or the default."""
+    if isinstance(value, str) and len(value) > MAX_WIDTH:
+        return default
+    try:
+        number = int(value, whole(base, "int", 2, 36)) if isinstance(value, str) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+    return bounded(number)
+
+
+def to_float(budget: Budget, value: Value, default: Value = 0.0) -> Value:
+    """As a number, or the default."""
+    try:
+        return float(value[:MAX_WIDTH] if isinstance(value, str) else value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+
+
+def extreme(best: Callable[..., Value]) -> Callable[..., Value]:
+    """`min` and `max`."""
+
+    def pick(budget: Budget, value: Value) -> Value:
+        items = _sorted(budget, make_list(budget, items_of(budget, value)), lambda item: item, True, False)
+        return items[0 if best is min else -1] if items else Undefined("an item of an empty list")
+
+    return pick
+
+
+def total(budget: Budget, value: Value, attribute: Value = None, start: Value = 0) -> Value:
+    """The sum of numbers."""
+    items = items_of(budget, value)
+    budget.step(len(items))
+    chosen = items if attribute is None else [attribute_path(budget, item, attribute) for item in items]
+    return bounded(sum((numeric(item) for item in chosen), numeric(start)))
+
+
+def round_number(budget: Budget, value: Value, precision: Value = 0, method: Value = "common") -> float:
+    """Rounded half to even, as Jinja does it."""
+    if method != "common":
+        raise Fault("round knows the method 'common' only")
+    return round(float(numeric(value)), whole(precision, "round", 0, 15))
+
+
+def batch(budget: Budget, value: Value, count: Value, fill: Value = None) -> list[Value]:
+    """The items in lists of `count`."""
+    items, size = items_of(budget, value), whole(count, "batch", 1, MAX_WIDTH)
+    rows = [make_list(budget, items[at:at + size]) for at in range(0, len(items), size)]
+    if rows and fill is not None:
+        rows[-1] += [fill] * (size - len(rows[-1]))
+    return rows
+
+
+def word_count(budget: Budget, value: Value) -> int:
+    """The number of words."""
+    text = to_text(budget, value)
+    budget.make(ITEM_COST * len(text))
+    return len(text.split())
+
+
+FILTERS: Mapping[str, Callable[..., Value]] = {
+    "abs": lambda _, value: abs(numeric(value)), "batch": batch, "capitalize": recased(str.capitalize),
+    "count": length, "d": default, "default": default, "dictsort": dictsort, "first": end_item(0),
+    "float": to_float,
+    "format": lambda budget, value, *values: percent_format(budget, text_of(value, "format"), values),
+    "from_json": from_json, "fromjson": from_json, "indent": indent, "int": to_int, "items": pairs, "join": join,
+    "last": end_item(-1), "length": length,
+    "list": lambda budget, value: make_list(budget, items_of(budget, value)), "lower": recased(str.lower),
+    "map": map_items, "max": extreme(max), "min": extreme(min), "reject": selecting(False, False),
+    "rejectattr": selecting(False, True), "replace": replace, "reverse": reverse, "round": round_number,
+    "safe": lambda _, value: value, "select": selecting(True, False), "selectattr": selecting(True, True),
+    "sort": sort, "string": to_text, "sum": total, "title": recased(str.title), "tojson": tojson, "trim": trim,
+    "unique": unique, "upper": recased(str.upper), "wordcount": word_count,
+}
+
+

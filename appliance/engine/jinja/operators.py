@@ -1,0 +1,155 @@
+"""Operators, and the checks that filters and methods share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from appliance.engine.jinja import text as texts
+from appliance.engine.jinja.text import Marked, is_marked, mark
+from appliance.engine.jinja.values import (
+    ITEM_COST,
+    SCALARS,
+    Budget,
+    Fault,
+    Namespace,
+    Undefined,
+    Value,
+    bounded,
+    has_marked,
+    joined,
+    kind,
+    measure,
+    to_text,
+)
+from appliance.errors import TemplateError
+
+MAX_WIDTH = 1000  # of padding and indentation
+_FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*(\d*)(?:\.(\d*))?")
+
+def located(fault: Fault, line: int) -> TemplateError:
+    """The error for a fault on a line."""
+    return TemplateError(f"chat template, line {line}: {fault}")
+
+
+def key(value: Value) -> Value:
+    """A value that may be a key of a mapping."""
+    if not isinstance(value, SCALARS):
+        raise Fault(f"{kind(value)} cannot be a key")
+    return value
+
+
+def text_of(value: Value, what: str) -> str:
+    """A value that must be a string."""
+    if not isinstance(value, str):
+        raise Fault(f"{what} needs a string, not {kind(value)}")
+    return value
+
+
+def whole(value: Value, what: str, low: int, high: int) -> int:
+    """A value that must be an integer within bounds."""
+    if not isinstance(value, int) or not low <= value <= high:
+        raise Fault(f"{what} needs a whole number from {low} to {high}")
+    return value
+
+
+def ordered(budget: Budget, left: Value, right: Value) -> tuple[Value, Value]:
+    """Two values that have an order: numbers or strings."""
+    if isinstance(left, str) and isinstance(right, str):
+        budget.read(min(len(left), len(right)))
+    elif not isinstance(left, int | float) or not isinstance(right, int | float):
+        raise Fault(f"{kind(left)} and {kind(right)} have no order")
+    return left, right
+
+
+def arithmetic(budget: Budget, sign: str, left: Value, right: Value) -> Value:
+    """`left sign right` for numbers; `+` and `*` for strings and lists too, `%` formats a string."""
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return _calculate(sign, left, right)
+    if sign == "+" and isinstance(left, str) and isinstance(right, str):
+        return joined(budget, [left, right])
+    if sign == "+" and isinstance(left, list | tuple) and type(left) is type(right):
+        budget.make(ITEM_COST * (len(left) + len(right)))
+        return type(left)([*left, *right])
+    if sign == "*" and isinstance(right, str | list | tuple):
+        left, right = right, left
+    if sign == "*" and isinstance(left, str | list | tuple) and isinstance(right, int):
+        count = max(0, right)
+        budget.make(len(left) * count * (1 if isinstance(left, str) else ITEM_COST))
+        return texts.concatenate([left] * count) if isinstance(left, Marked) else left * count
+    if sign == "%" and isinstance(left, str):
+        return percent_format(budget, left, right if isinstance(right, tuple) else (right,))
+    raise Fault(f"{kind(left)} and {kind(right)} do not go with {sign!r}")
+
+
+def _calculate(sign: str, left: float, right: float) -> float:
+    if sign in ("/", "//", "%") and right == 0:
+        raise Fault("division by zero")
+    if sign == "**":
+        if not -64 <= right <= 64:
+            raise Fault("an exponent is too large")
+        power = left**right
+        if isinstance(power, complex):
+            raise Fault("a power is not a number")
+        return bounded(power)
+    results: Mapping[str, Callable[[], float]] = {
+        "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right,
+        "/": lambda: left / right, "//": lambda: left // right, "%": lambda: left % right}
+    return bounded(results[sign]())
+
+
+def percent_format(budget: Budget, pattern: str, values: Sequence[Value]) -> str:
+    """`pattern % values`."""
+    budget.step(pattern.count("%"))
+    for found in _FORMAT.finditer(pattern):
+        if any(int(size or 0) > MAX_WIDTH for size in found.groups()):
+            raise Fault(f"a width is over {MAX_WIDTH}")
+    if "*" in pattern:
+        raise Fault("a width has to stand in the pattern")
+    budget.make(len(pattern) * MAX_WIDTH // 8 + sum(measure(budget, value) for value in values))
+    plain = tuple(to_text(budget, value) if isinstance(value, Undefined) else value for value in values)
+    arguments = plain[0] if len(plain) == 1 and isinstance(plain[0], dict) else plain
+    result = str(pattern) % arguments
+    return mark(result) if is_marked(pattern) or has_marked(values) else result
+
+
+def numeric(value: Value) -> float:
+    """A value that must be a number."""
+    if not isinstance(value, int | float):
+        raise Fault(f"a number is needed, not {kind(value)}")
+    return value
+
+
+def marked_within(value: Any) -> Value:
+    """A value from outside: all strings in it marked, keys too."""
+    if isinstance(value, str):
+        return mark(value)
+    if isinstance(value, list | tuple):
+        return [marked_within(item) for item in value]
+    if isinstance(value, Mapping):
+        return {marked_within(name): marked_within(item) for name, item in value.items()}
+    return value
+
+
+def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
+    """`value.a.b` for the path "a.b"."""
+    names = [path] if isinstance(path, int) else text_of(path, "an attribute").split(".")
+    for name in names:
+        if isinstance(value, dict):
+            value = value.get(name, Undefined(str(name)))
+        elif isinstance(value, list | tuple) and str(name).isdecimal() and len(str(name)) < 9:
+            value = value[int(name)] if int(name) < len(value) else Undefined(str(name))
+        elif isinstance(value, Namespace):
+            value = value.values.get(str(name), Undefined(str(name)))
+        else:
+            value = Undefined(str(name))
+    budget.step(len(names))
+    return value
+
+
+def ordered_keys(values: list[Value]) -> list[Value]:
+    """Values that all are strings or all are numbers."""
+    if not any(all(isinstance(value, wanted) for value in values) for wanted in (str, int | float)):
+        raise Fault("only strings or only numbers have an order")
+    return values

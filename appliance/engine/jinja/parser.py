@@ -1,0 +1,214 @@
+"""Tokens to the tree of a template. The grammar is that of Jinja 3.1.
+
+Not part of it here: `include`, `import`, `extends`, `block` (templates stand alone), recursive loops, and call
+blocks with parameters. All are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from appliance.engine.jinja import expressions as ex
+from appliance.engine.jinja import statements as st
+from appliance.engine.jinja.expression_parser import ExpressionParser
+from appliance.engine.jinja.lexer import Token, error, tokenize
+from appliance.engine.jinja.nodes import Expression, Statement
+from appliance.errors import TemplateError
+
+
+def parse(source: str) -> st.Block:
+    """The tree of a template. TemplateError says what is not understood, with its line."""
+    parser = _Parser(tokenize(source))
+    try:
+        return parser.block(())
+    except RecursionError:
+        raise TemplateError("the chat template is nested too deeply") from None
+
+
+class _Parser(ExpressionParser):
+    """Statements; expressions come from the class below."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        super().__init__(tokens)
+        self._loops = 0
+        self._statements: Mapping[str, Callable[[int], Statement]] = {
+            "if": self._if, "for": self._for, "set": self._set, "macro": self._macro, "call": self._call_block,
+            "filter": self._filter_block, "with": self._with, "generation": self._generation, "break": self._jump,
+            "continue": self._jump,
+        }
+
+    def block(self, ends: Sequence[str]) -> st.Block:
+        """Statements up to a tag that begins with one of `ends`, which stays; up to the end if there are none."""
+        self._deeper()
+        body: list[Statement] = []
+        line = self._now.line
+        while True:
+            token = self._now
+            if token.kind == "eof":
+                if ends:
+                    raise self._unexpected(" or ".join(repr(end) for end in ends))
+                break
+            if token.kind == "text":
+                body.append(st.Text(token.line, self._next().value))
+            elif token.value == "{{":
+                body.append(self._output())
+            else:
+                if self._tokens[self._at + 1].value in ends:
+                    break
+                body.append(self._statement())
+        self._depth -= 1
+        return st.Block(line, body)
+
+    def _output(self) -> Statement:
+        line = self._next().line
+        expression = self._expression()
+        self._need("}}")
+        return st.Output(line, expression)
+
+    def _statement(self) -> Statement:
+        self._next()
+        name = self._next()
+        make = self._statements.get(name.value) if name.kind == "name" else None
+        if make is None:
+            raise error(f"statement {name.value[:20]!r} is not known here; known: {', '.join(self._statements)}",
+                        name.line)
+        return make(name.line)
+
+    def _body(self, *ends: str) -> st.Block:
+        """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened."""
+        self._need("%}")
+        body = self.block(ends)
+        self._need("{%")
+        return body
+
+    def _end(self, name: str) -> None:
+        self._need(name)
+        if name == "endmacro" and self._now.kind == "name":
+            self._next()
+        self._need("%}")
+
+    def _if(self, line: int) -> Statement:
+        branches: list[tuple[Expression | None, st.Block]] = []
+        condition: Expression | None = self._expression()
+        while True:
+            branches.append((condition, self._body("elif", "else", "endif")))
+            if condition is not None and self._take("elif"):
+                condition = self._expression()
+            elif condition is not None and self._take("else"):
+                condition = None
+            else:
+                break
+        self._end("endif")
+        return st.If(line, branches)
+
+    def _names(self) -> list[str]:
+        bracket = self._take("(")
+        names = [self._name()]
+        while self._take(","):
+            if self._now.kind == "name" and not self._is("in"):
+                names.append(self._name())
+        if bracket:
+            self._need(")")
+        return names
+
+    def _for(self, line: int) -> Statement:
+        names = self._names()
+        self._need("in")
+        items = self._tuple(self._or)
+        condition = self._expression() if self._take("if") else None
+        if self._is("recursive"):
+            raise error("recursive loops do not run here", line)
+        self._loops += 1
+        body = self._body("else", "endfor")
+        self._loops -= 1
+        otherwise = self._body("endfor") if self._take("else") else None
+        self._end("endfor")
+        return st.For(line, names, items, condition, body, otherwise)
+
+    def _set(self, line: int) -> Statement:
+        first = self._name()
+        if self._take("."):
+            names, attribute = [first], self._name_after_dot()
+        else:
+            self._at -= 1
+            names, attribute = self._names(), None
+        if self._take("="):
+            expression = self._tuple(self._expression)
+            self._need("%}")
+            return st.Set(line, names, attribute, expression, None)
+        if self._is("|"):
+            return self._filtered_set(line, names, attribute)
+        body = self._body("endset")
+        self._end("endset")
+        return st.Set(line, names, attribute, None, body)
+
+    def _filtered_set(self, line: int, names: Sequence[str], attribute: str | None) -> Statement:
+        """`{% set x | filter %}...{% endset %}`."""
+        expression = self._filters(ex.Name(line, "the body"))
+        body = self._body("endset")
+        self._end("endset")
+        wrapped = st.Block(line, [st.Wrapped(line, expression, body, "the body")])
+        return st.Set(line, names, attribute, None, wrapped)
+
+    def _parameters(self) -> list[tuple[str, Expression | None]]:
+        parameters: list[tuple[str, Expression | None]] = []
+        self._need("(")
+        while not self._take(")"):
+            if parameters:
+                self._need(",")
+            name = self._name()
+            parameters.append((name, self._expression() if self._take("=") else None))
+        return parameters
+
+    def _macro(self, line: int) -> Statement:
+        name = self._name()
+        parameters = self._parameters()
+        loops, self._loops = self._loops, 0
+        body = self._body("endmacro")
+        self._loops = loops
+        self._end("endmacro")
+        return st.Define(line, name, parameters, body)
+
+    def _call_block(self, line: int) -> Statement:
+        if self._is("("):
+            raise error("call blocks with parameters do not run here", line)
+        expression = self._expression()
+        if not isinstance(expression, ex.Call):
+            raise error("a call block needs a call", line)
+        arguments = ex.Arguments(expression.arguments.positional,
+                                 [*expression.arguments.named, ("caller", ex.Name(line, "caller"))])
+        body = self._body("endcall")
+        self._end("endcall")
+        return st.Wrapped(line, ex.Call(line, expression.target, arguments), body, "caller")
+
+    def _filter_block(self, line: int) -> Statement:
+        expression = self._filter(ex.Name(line, "the body"))
+        expression = self._filters(expression)
+        body = self._body("endfilter")
+        self._end("endfilter")
+        return st.Wrapped(line, expression, body, "the body")
+
+    def _with(self, line: int) -> Statement:
+        variables: list[tuple[str, Expression]] = []
+        while not self._is("%}"):
+            if variables:
+                self._need(",")
+            name = self._name()
+            self._need("=")
+            variables.append((name, self._expression()))
+        body = self._body("endwith")
+        self._end("endwith")
+        return st.With(line, variables, body)
+
+    def _generation(self, line: int) -> Statement:
+        body = self._body("endgeneration")
+        self._end("endgeneration")
+        return st.With(line, (), body)
+
+    def _jump(self, line: int) -> Statement:
+        leaves = self._tokens[self._at - 1].value == "break"
+        if not self._loops:
+            raise error("break and continue belong into a loop", line)
+        self._need("%}")
+        return st.Jump(line, leaves)
+

@@ -1,0 +1,214 @@
+"""The statements of a template: text, output, if, for, set, macro and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.engine.jinja.nodes import Break, Continue, Expression, Macro, Node, Run, Scope, Statement
+from appliance.engine.jinja.operators import located
+from appliance.engine.jinja.values import (
+    Fault,
+    Function,
+    Loop,
+    Namespace,
+    Value,
+    is_true,
+    items_of,
+    kind,
+    make_list,
+    to_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Statement):
+    """Statements one after the other."""
+
+    body: Sequence[Statement]
+
+    def run(self, run: Run, scope: Scope) -> None:
+        for statement in self.body:
+            run.budget.step()
+            statement.run(run, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Statement):
+    """Text of the template."""
+
+    text: str
+
+    def run(self, run: Run, scope: Scope) -> None:
+        run.write(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Statement):
+    """`{{ ... }}`."""
+
+    expression: Expression
+
+    def run(self, run: Run, scope: Scope) -> None:
+        run.write(to_text(run.budget, _located(self, self.expression, run, scope)))
+
+
+def _located(node: Node, expression: Expression, run: Run, scope: Scope) -> Value:
+    """The value of an expression; a fault in it gets the statement's line."""
+    try:
+        return expression.value(run, scope)
+    except Fault as fault:
+        raise located(fault, node.line) from None
+
+
+@dataclass(frozen=True, slots=True)
+class If(Statement):
+    """`{% if %}` with its branches; the condition of `else` is None."""
+
+    branches: Sequence[tuple[Expression | None, Block]]
+
+    def run(self, run: Run, scope: Scope) -> None:
+        for condition, body in self.branches:
+            if condition is None or is_true(_located(self, condition, run, scope)):
+                body.run(run, scope)
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class For(Statement):
+    """`{% for names in items if condition %}`; what is set within stays within."""
+
+    names: Sequence[str]
+    items: Expression
+    condition: Expression | None
+    body: Block
+    otherwise: Block | None
+
+    def run(self, run: Run, scope: Scope) -> None:
+        try:
+            items = self._items(run, scope)
+        except Fault as fault:
+            raise located(fault, self.line) from None
+        run.loops += 1
+        loop = Loop(items, run.loops)
+        for index, item in enumerate(items):
+            run.budget.step()
+            loop.index0 = index
+            values = {"loop": loop}
+            self._bind(values, item)
+            try:
+                self.body.run(run, Scope(values, scope))
+            except Continue:
+                continue
+            except Break:
+                break
+        run.loops -= 1
+        if not items and self.otherwise is not None:
+            self.otherwise.run(run, scope)
+
+    def _bind(self, values: dict[str, Value], item: Value) -> None:
+        try:
+            bind(values, self.names, item)
+        except Fault as fault:
+            raise located(fault, self.line) from None
+
+    def _items(self, run: Run, scope: Scope) -> Sequence[Value]:
+        items = items_of(run.budget, self.items.value(run, scope))
+        if self.condition is None:
+            return items
+        kept = []
+        for item in items:
+            values: dict[str, Value] = {}
+            bind(values, self.names, item)
+            if is_true(self.condition.value(run, Scope(values, scope))):
+                kept.append(item)
+        return make_list(run.budget, kept)
+
+
+def bind(values: dict[str, Value], names: Sequence[str], item: Value) -> None:
+    """Set one name, or several from the items of a list."""
+    if len(names) == 1:
+        values[names[0]] = item
+        return
+    if not isinstance(item, list | tuple) or len(item) != len(names):
+        raise Fault(f"{kind(item)} does not unpack to {len(names)} names")
+    values.update(zip(names, item, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Set(Statement):
+    """`{% set a, b = ... %}`, `{% set n.x = ... %}`, or with a body instead of an expression."""
+
+    names: Sequence[str]
+    attribute: str | None  # of the namespace `names[0]`
+    expression: Expression | None
+    body: Block | None
+
+    def run(self, run: Run, scope: Scope) -> None:
+        try:
+            value = self._value(run, scope)
+            if self.attribute is None:
+                bind(scope.values, self.names, value)
+                return
+            target = scope.get(self.names[0])
+            if not isinstance(target, Namespace):
+                raise Fault(f"attributes can be set on a namespace only; {self.names[0]!r} is {kind(target)}")
+            target.values[self.attribute] = value
+        except Fault as fault:
+            raise located(fault, self.line) from None
+
+    def _value(self, run: Run, scope: Scope) -> Value:
+        if self.body is not None:
+            return run.capture(self.body, Scope({}, scope))
+        return None if self.expression is None else self.expression.value(run, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped(Statement):
+    """`{% filter %}` and `{% call %}`: an expression that sees the body, as a variable or as `caller()`."""
+
+    expression: Expression
+    body: Block
+    variable: str  # the name for the body's text, or "caller"
+
+    def run(self, run: Run, scope: Scope) -> None:
+        values: dict[str, Value] = {}
+        if self.variable == "caller":
+            values["caller"] = Function("caller", lambda: run.capture(self.body, Scope({}, scope)))
+        else:
+            values[self.variable] = run.capture(self.body, Scope({}, scope))
+        run.write(to_text(run.budget, _located(self, self.expression, run, Scope(values, scope))))
+
+
+@dataclass(frozen=True, slots=True)
+class With(Statement):
+    """`{% with %}` and `{% generation %}`: a body with variables of its own."""
+
+    variables: Sequence[tuple[str, Expression]]
+    body: Block
+
+    def run(self, run: Run, scope: Scope) -> None:
+        values = {name: _located(self, expression, run, scope) for name, expression in self.variables}
+        self.body.run(run, Scope(values, scope))
+
+
+@dataclass(frozen=True, slots=True)
+class Jump(Statement):
+    """`{% break %}` and `{% continue %}`."""
+
+    leaves: bool
+
+    def run(self, run: Run, scope: Scope) -> None:
+        raise Break if self.leaves else Continue
+
+
+@dataclass(frozen=True, slots=True)
+class Define(Statement):
+    """`{% macro name(...) %}`; parameters without a default have None."""
+
+    name: str
+    parameters: Sequence[tuple[str, Expression | None]]
+    body: Block
+
+    def run(self, run: Run, scope: Scope) -> None:
+        scope.values[self.name] = Macro(self.name, self.parameters, self.body, scope)

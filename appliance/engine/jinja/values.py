@@ -1,0 +1,227 @@
+"""The values that templates work on, and the budget that bounds what a template may do with them.
+
+Values are Python's str (see `template_text`), int, float, bool, None, list, tuple and dict of these, and the
+classes below. Templates reach no other Python object: attributes and methods go through tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from appliance.engine.jinja.text import Marked, concatenate, mark
+from appliance.errors import TemplateError
+
+MAX_INT = 1 << 63
+MAX_NESTING = 200  # of lists and dicts
+ITEM_COST = 8  # characters that an item of a list counts as
+
+Value = Any  # any of the values above
+SCALARS = (str, int, float, type(None))
+
+
+class Fault(Exception):  # noqa: N818 - it becomes a TemplateError with a line number
+    """The template asked for something that cannot be done."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is left for one rendering: `steps` of evaluation, and `room`, the characters that may be made in all.
+    No step takes more than time in proportion to what it makes or reads, so that both bound the time."""
+
+    steps: int
+    room: int
+
+    def step(self, count: int = 1) -> None:
+        """Count work."""
+        self.steps -= count
+        if self.steps < 0:
+            raise TemplateError("the chat template takes too many steps",
+                                hint="the template loops without end, or the conversation is too long")
+
+    def make(self, characters: int) -> None:
+        """Count characters about to be made."""
+        self.room -= characters
+        if self.room < 0:
+            raise TemplateError("the chat template makes too much text",
+                                hint="the template repeats itself without end, or the conversation is too long")
+
+    def read(self, characters: int) -> None:
+        """Count the work of searching so many characters."""
+        self.step(1 + characters // 256)
+
+
+class Undefined:
+    """What a missing variable or key gives: empty, false, and an error on any other use."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return "Undefined"
+
+
+@dataclass(slots=True, eq=False)
+class Namespace:
+    """`namespace()`: the only object that a template can change."""
+
+    values: dict[str, Value]
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """Something to call: `call(*arguments, **named)`."""
+
+    name: str
+    call: Callable[..., Value]
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """The variable `loop`."""
+
+    items: Sequence[Value]
+    depth: int
+    index0: int = 0
+    seen: list[Value] = field(default_factory=list)
+
+    def attribute(self, name: str) -> Value:
+        """`loop.name`."""
+        index, count = self.index0, len(self.items)
+        plain = {"index": index + 1, "index0": index, "first": index == 0, "last": index == count - 1,
+                 "length": count, "revindex": count - index, "revindex0": count - index - 1,
+                 "depth": self.depth, "depth0": self.depth - 1}
+        if name in plain:
+            return plain[name]
+        if name == "previtem":
+            return self.items[index - 1] if index else Undefined(name)
+        if name == "nextitem":
+            return self.items[index + 1] if index + 1 < count else Undefined(name)
+        if name == "cycle":
+            return Function(name, lambda *values: values[index % len(values)])
+        return Undefined(name)
+
+
+def is_true(value: Value) -> bool:
+    """Whether a value counts as true."""
+    if isinstance(value, Undefined):
+        return False
+    return bool(value) if isinstance(value, str | int | float | list | tuple | dict | None) else True
+
+
+def measure(budget: Budget, value: Value, depth: int = 0) -> int:
+    """The characters that a value needs as text, about; counts a step for each value within, so that structures
+    that contain one value many times over are refused before anything walks them."""
+    budget.step()
+    if depth > MAX_NESTING:
+        raise Fault("a value is nested too deeply")
+    if isinstance(value, str):
+        return len(value) + 2
+    if isinstance(value, list | tuple):
+        return sum(measure(budget, item, depth + 1) + 2 for item in value)
+    if isinstance(value, dict):
+        return sum(measure(budget, key) + measure(budget, item, depth + 1) + 4 for key, item in value.items())
+    return 24
+
+
+def has_marked(value: Value) -> bool:
+    """Whether anything from outside is in a value (that was measured before)."""
+    if isinstance(value, dict):
+        return any(has_marked(key) or has_marked(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return any(map(has_marked, value))
+    return isinstance(value, Marked)
+
+
+def to_text(budget: Budget, value: Value) -> str:
+    """A value as it is printed."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Undefined):
+        return ""
+    if isinstance(value, list | tuple | dict):
+        budget.make(measure(budget, value))
+        text = str(value)
+        return mark(text) if has_marked(value) else text
+    if isinstance(value, int | float | None):
+        return str(value)
+    return f"<{type(value).__name__.lower()}>"
+
+
+def equal(budget: Budget, left: Value, right: Value, depth: int = 0) -> bool:
+    """Whether two values are equal, counting steps for each pair of items."""
+    budget.step(2)
+    if depth > MAX_NESTING:
+        raise Fault("a value is nested too deeply")
+    if isinstance(left, Undefined) or isinstance(right, Undefined):
+        return isinstance(left, Undefined) and isinstance(right, Undefined)
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(
+            equal(budget, item, right[key], depth + 1) for key, item in left.items())
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return isinstance(left, list) == isinstance(right, list) and len(left) == len(right) and all(
+            equal(budget, *pair, depth + 1) for pair in zip(left, right, strict=True))
+    if isinstance(left, str) and isinstance(right, str):
+        budget.read(min(len(left), len(right)))
+    return bool(left == right)
+
+
+def contains(budget: Budget, container: Value, item: Value) -> bool:
+    """`item in container`."""
+    if isinstance(container, Undefined):
+        return False
+    if isinstance(container, str):
+        if not isinstance(item, str):
+            raise Fault(f"{kind(item)} cannot be looked for in a string")
+        budget.read(len(container))
+        return item in container
+    if isinstance(container, dict):
+        return isinstance(item, SCALARS) and item in container
+    return any(equal(budget, item, other) for other in items_of(budget, container))
+
+
+def items_of(budget: Budget, value: Value) -> Sequence[Value]:
+    """What a loop over `value` goes through."""
+    if isinstance(value, Undefined):
+        return ()
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, dict):
+        budget.make(ITEM_COST * len(value))
+        return list(value)
+    if isinstance(value, str):
+        budget.make(ITEM_COST * len(value))
+        return [mark(letter) for letter in value] if isinstance(value, Marked) else list(value)
+    raise Fault(f"{kind(value)} cannot be gone through")
+
+
+def make_list(budget: Budget, values: Sequence[Value]) -> list[Value]:
+    """A new list, counted."""
+    budget.make(ITEM_COST * len(values))
+    return list(values)
+
+
+def joined(budget: Budget, parts: Sequence[str]) -> str:
+    """Strings in a row, counted."""
+    budget.make(sum(map(len, parts)))
+    return concatenate(parts)
+
+
+def bounded(number: float) -> float:
+    """A number that fits into 64 bits."""
+    if isinstance(number, int) and not -MAX_INT <= number < MAX_INT:
+        raise Fault("a number is too large")
+    return number
+
+
+def kind(value: Value) -> str:
+    """What a value is, for errors; nothing of its content."""
+    if isinstance(value, Undefined):
+        return f"{value.name!r}, which is undefined," if value.name.isidentifier() else "an undefined value"
+    names: Mapping[type, str] = {str: "a string", Marked: "a string", list: "a list", tuple: "a tuple",
+                                 dict: "a mapping", bool: "a boolean", int: "a number", float: "a number",
+                                 type(None): "none"}
+    return names.get(type(value), f"a {type(value).__name__.lower()}")

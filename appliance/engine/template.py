@@ -1,0 +1,135 @@
+"""Chat templates: messages to the prompt that a model was trained on, by the model's own Jinja template.
+
+The conventions are Hugging Face's (`apply_chat_template`): `messages`, `tools`, `add_generation_prompt`, the texts
+of special tokens, `raise_exception`, `strftime_now`, `tojson`, loop controls, trimmed blocks.
+
+Whoever writes a message must not be able to write control tokens: a message with the text `<|im_end|>` would end
+its turn and forge the next one. So every string of the messages and tools is marked as coming from outside, marks
+follow the characters through the template (`jinja.text`), and `encode` reads control tokens only where all
+characters are the template's own. Any other text gives the same ids as tokenizing the rendered prompt as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from appliance.engine.jinja import Template
+from appliance.engine.jinja.text import is_marked, spans_of
+from appliance.engine.jinja.values import Budget, Function, Value
+from appliance.engine.template_messages import CHATML, outside, prepare
+from appliance.engine.tokenizer import Tokenizer
+from appliance.errors import TemplateError
+
+STEPS = 500_000  # per rendering, about half a second
+ROOM = 4 << 20  # characters per rendering, and so many times the input on top:
+ROOM_PER_CHARACTER = 64
+_TIME_FORMAT = re.compile(r"(?:[^%]|%-?[aAbBcdHIjmMpSuUVwWxXyYZzfFT%]){0,64}", re.DOTALL)
+_PROBE = "a message to find"
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A model's chat template. Threads may share it."""
+
+    def __init__(self, source: str, special: Mapping[str, str]) -> None:
+        self.source = source
+        self._template = Template(source)
+        self._special = dict(special)  # "bos_token" and the like
+        self._as_parts = False
+        self._as_parts = self._wants_parts()
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any], *, override: str | None = None,
+                      fallback: Literal["refuse", "chatml"] = "refuse") -> ChatTemplate:
+        """The template of a model, or `override` instead. A model without one is refused with TemplateError, or
+        gets ChatML if `fallback` says so."""
+        source = override if override is not None else metadata.get("tokenizer.chat_template")
+        if source is None and fallback == "chatml":
+            source = CHATML
+        if source is None:
+            raise TemplateError("the model has no chat template (metadata key 'tokenizer.chat_template')",
+                                hint="give chat_template in the policy, or allow chat_template_fallback = \"chatml\"")
+        if not isinstance(source, str):
+            raise TemplateError("metadata key 'tokenizer.chat_template' is no string")
+        return cls(source, _special_tokens(metadata))
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
+               tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
+               now: datetime | None = None) -> str:
+        """The prompt for `messages`, each with "role" and "content" (a string, or text parts). `variables` are
+        for the template (such as enable_thinking); `now` is the time that it may ask for. TemplateError says what
+        in the messages or the template does not work."""
+        given = {**outside(dict(variables or {})), "messages": prepare(messages, self._as_parts),
+                 "tools": outside(tools)}
+        size = _size(given)
+        budget = Budget(STEPS + size, ROOM + ROOM_PER_CHARACTER * size)
+        functions = {"raise_exception": Function("raise_exception", _refuse),
+                     "strftime_now": Function("strftime_now", lambda pattern: _time(pattern, now))}
+        return self._template.render({
+            **given, **functions, **self._special, "documents": None,
+            "add_generation_prompt": add_generation_prompt}, budget)
+
+    def encode(self, messages: Sequence[Message], tokenizer: Tokenizer, *, add_generation_prompt: bool = True,
+               tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
+               now: datetime | None = None) -> list[int]:
+        """Token ids of the prompt; the text of messages never gives a control token. The beginning-of-text token
+        is there once if the tokenizer wants it, whether or not the template writes it."""
+        text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables,
+                           now=now)
+        ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text))
+        if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
+            ids.insert(0, tokenizer.bos)
+        return ids
+
+    def _wants_parts(self) -> bool:
+        """Whether the template takes content as a list of parts only: a string would be lost in it."""
+        for as_parts in (False, True):
+            self._as_parts = as_parts
+            try:
+                if _PROBE in self.render([{"role": "user", "content": _PROBE}], now=datetime(2024, 1, 1)):
+                    return as_parts
+            except TemplateError:
+                continue
+        return False
+
+
+def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of special tokens by the names that templates use."""
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    found: dict[str, str] = {}
+    if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):
+        return found
+    for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
+        token = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if isinstance(token, int) and 0 <= token < len(tokens):
+            text = tokens[token]
+            found[name] = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return found
+
+
+def _size(value: Value) -> int:
+    """The characters and items in a value from outside."""
+    if isinstance(value, str):
+        return len(value) + 1
+    if isinstance(value, list):
+        return 1 + sum(map(_size, value))
+    if isinstance(value, dict):
+        return 1 + sum(_size(key) + _size(item) for key, item in value.items())
+    return 1
+
+
+def _refuse(message: Value = "") -> Value:
+    """`raise_exception`: the template's own words are shown, those of a message are not."""
+    if not isinstance(message, str) or is_marked(message):
+        raise TemplateError("the chat template refuses these messages")
+    raise TemplateError(f"the chat template refuses these messages: {message[:200]}")
+
+
+def _time(pattern: Value, now: datetime | None) -> str:
+    if not isinstance(pattern, str) or is_marked(pattern) or _TIME_FORMAT.fullmatch(pattern) is None:
+        raise TemplateError("the chat template asks for a time in a format that is not known here")
+    return (now or datetime.now()).strftime(pattern)

@@ -1,0 +1,86 @@
+"""Write tests/goldens/template/renderings.json: what Jinja2, set up as Hugging Face does, makes of many templates.
+
+    python tests/goldens/make_template_goldens.py LLAMA_CPP
+
+LLAMA_CPP is a folder with llama.cpp's models/templates. Needs jinja2 (3.1), which the project itself does not use.
+For each template and each chat of tests/support/chats.py the file holds the first 16 digits of the SHA-256 of
+the prompt, or null where the template raises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.support.chats import CHATS, NOW, SPECIAL
+
+TARGET = Path(__file__).parent / "template" / "renderings.json"
+
+
+class Generation(jinja2.ext.Extension):
+    """`{% generation %}` passes its body through."""
+
+    tags = frozenset(["generation"])
+
+    def parse(self, parser):
+        """The body without its tags."""
+        next(parser.stream)
+        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+
+def _refuse(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def environment() -> jinja2.Environment:
+    """Jinja2 as `transformers.utils.chat_template_utils` sets it up."""
+    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = lambda value, ensure_ascii=False, indent=None, separators=None, sort_keys=False: (
+        json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys))
+    env.globals["raise_exception"] = _refuse
+    env.globals["strftime_now"] = lambda pattern: datetime.fromisoformat(NOW).strftime(pattern)
+    return env
+
+
+def render(template, chat) -> str | None:
+    """The prompt, or None where the template raises."""
+    try:
+        return template.render(
+            messages=chat["messages"], tools=chat.get("tools"), documents=None,
+            add_generation_prompt=chat["add_generation_prompt"], **chat.get("variables", {}), **SPECIAL)
+    except Exception:  # noqa: BLE001 - whatever a template raises
+        return None
+
+
+def digest(text: str | None) -> str | None:
+    """The first 16 hexadecimal digits of SHA-256."""
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def main() -> None:
+    """Render everything."""
+    env, found = environment(), {}
+    for path in sorted((Path(sys.argv[1]) / "models/templates").glob("*.jinja")):
+        source = path.read_text(encoding="utf-8")
+        try:
+            template = env.from_string(source)
+        except jinja2.exceptions.TemplateError as error:
+            print(path.name, "does not parse:", error)
+            continue
+        prompts = {name: render(template, chat) for name, chat in CHATS.items()}
+        found[path.name] = {"source": digest(source), "prompts": {name: digest(text) for name, text in prompts.items()}}
+    TARGET.parent.mkdir(exist_ok=True)
+    TARGET.write_text(json.dumps({"now": NOW, "templates": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
