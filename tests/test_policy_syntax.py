@@ -197,6 +197,15 @@ def test_encoding(data: bytes, words: str, place: tuple[int, int]) -> None:
     assert check_bytes(data).policy is None
 
 
+def test_encoding_is_the_only_finding() -> None:
+    """A byte-order mark, or a wrong byte in a comment, hides nothing and brings no further findings."""
+    for data in (b"\xef\xbb\xbf" + BASE.encode(), b"# \xe9\n" + BASE.encode()):
+        assert ["encoding"] == [d.code for d in check_bytes(data).diagnostics]
+    for mark in (b"", b"\xef\xbb\xbf"):
+        assert ["a"] == [d.summary.split()[0] for d in check_bytes(mark + b"a = 1\n").diagnostics
+                         if d.code == "unknown-key"]
+
+
 def test_text_with_lone_surrogates() -> None:
     """A Python text that UTF-8 cannot carry is a finding as well."""
     assert "encoding" == check(BASE.replace("demo.gguf", "\ud800")).diagnostics[0].code
