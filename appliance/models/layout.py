@@ -7,11 +7,12 @@ the 16 rows (lane r = row r). Every CPU uses this one order (AVX2 reads a 64-byt
 
 `LAYOUTS` gives the order of a record, read top to bottom: each `Run` takes `count` units of `unit` bytes from the
 GGUF block, starting at `offset`; each unit becomes 16 x `unit` consecutive bytes of the record, row 0 to row 15.
-Two formats also change bits, in the run that is named there, before rows are interleaved:
+Some runs also change bits, before rows are interleaved:
 
-- "flip": each byte is xor 0x80. The signed weights of Q8_0 and Q8_1 become unsigned ones, offset by 128.
-- "planes": the 32 fifth bits of a Q5_0 or Q5_1 block; bit 4 c + x of the little-endian word (element 4 c + x)
-  moves to bit 8 x + c, so that shifting by c brings element 4 c + x into a fixed bit of byte x.
+- `flip`: each byte is xor 0x80. The signed weights of Q8_0 and Q8_1 become unsigned ones, offset by 128.
+- `bits`: single bits of weights are rearranged so that a kernel finds the bits of 4 neighbouring weights in the
+  same place of the 4 bytes of a word. Bit i of the run (bit i % 8 of byte i // 8) becomes the bit that GGUF has at
+  `bits[i]`. See `_planes_32` (Q5_0, Q5_1), `_planes_q3_k` and `_planes_q5_k`.
 
 Everything else keeps the bytes of GGUF (see `quants.py`): Q4_K's scale words stay packed, nibbles stay in pairs.
 `deinterleave(interleave(x)) == x` for every input. Interleaving knows nothing of values: NaN scales pass through.
@@ -42,18 +43,38 @@ Bytes = NDArray[np.uint8]
 @dataclass(frozen=True, slots=True)
 class Run:
     """`count` units of `unit` bytes of a block, from byte `offset` on; `step` is the distance between the bytes of
-    a unit (1: they are neighbours), `change` one of "", "flip", "planes"."""
+    a unit (1: they are neighbours)."""
 
     offset: int
     unit: int
     count: int
     step: int = 1
-    change: str = ""
+    flip: bool = False
+    bits: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """Bytes of a GGUF block that this run moves."""
         return self.unit * self.count
+
+
+def _planes_32() -> tuple[int, ...]:
+    """Fifth bits of 32 weights, weight 4 c + x at bit 4 c + x: to byte x, bit c."""
+    return tuple(4 * c + x for x in range(4) for c in range(8))
+
+
+def _planes_q5_k() -> tuple[int, ...]:
+    """Fifth bits of 256 weights: sub-block 2 p + j, weight 4 c + x at byte 4 c + x, bit 2 p + j: to word
+    2 p + c / 4, byte x, bit 4 j + c % 4."""
+    return tuple(8 * (4 * c + x) + 2 * p + j for p in range(4) for high in range(2) for x in range(4)
+                 for j in range(2) for c in range(4 * high, 4 * high + 4))
+
+
+def _planes_q3_k() -> tuple[int, ...]:
+    """Third bits of 256 weights: half n, bit pair i, weight 16 h + 4 c + x at byte 16 h + 4 c + x, bit 4 n + i: to
+    word 4 n + 2 h + c / 2, byte x, bit 4 (c % 2) + i."""
+    return tuple(8 * (16 * h + 4 * c + x) + 4 * n + i for n in range(2) for h in range(2) for pair in range(2)
+                 for x in range(4) for c in (2 * pair, 2 * pair + 1) for i in range(4))
 
 
 def _q6_k() -> tuple[Run, ...]:
@@ -76,15 +97,15 @@ LAYOUTS: Mapping[str, tuple[Run, ...]] = MappingProxyType({
     # one record per 32 columns: scale, (minimum or sum,) (fifth bits,) quants
     "Q4_0": (Run(0, 2, 1), Run(2, 4, 4)),
     "Q4_1": (Run(0, 2, 2), Run(4, 4, 4)),
-    "Q5_0": (Run(0, 2, 1), Run(2, 4, 1, change="planes"), Run(6, 4, 4)),
-    "Q5_1": (Run(0, 2, 2), Run(4, 4, 1, change="planes"), Run(8, 4, 4)),
-    "Q8_0": (Run(0, 2, 1), Run(2, 4, 8, change="flip")),
-    "Q8_1": (Run(0, 2, 2), Run(4, 4, 8, change="flip")),
+    "Q5_0": (Run(0, 2, 1), Run(2, 4, 1, bits=_planes_32()), Run(6, 4, 4)),
+    "Q5_1": (Run(0, 2, 2), Run(4, 4, 1, bits=_planes_32()), Run(8, 4, 4)),
+    "Q8_0": (Run(0, 2, 1), Run(2, 4, 8, flip=True)),
+    "Q8_1": (Run(0, 2, 2), Run(4, 4, 8, flip=True)),
     # one record per 256 columns: scale (and scale of minima), sub-block scales, (high bits,) low bits
     "Q2_K": (Run(80, 2, 2), Run(0, 4, 4), Run(16, 4, 16)),
-    "Q3_K": (Run(108, 2, 1), Run(96, 4, 3), Run(0, 4, 8), Run(32, 4, 16)),
+    "Q3_K": (Run(108, 2, 1), Run(96, 4, 3), Run(0, 4, 8, bits=_planes_q3_k()), Run(32, 4, 16)),
     "Q4_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 32)),
-    "Q5_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 8), Run(48, 4, 32)),
+    "Q5_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 8, bits=_planes_q5_k()), Run(48, 4, 32)),
     "Q6_K": _q6_k(),
 })
 
@@ -104,18 +125,19 @@ def interleaved_nbytes(block_format: BlockFormat, rows: int, columns: int) -> in
     return groups(rows) * group_nbytes(block_format, columns)
 
 
-def _swap_planes(words: NDArray[np.uint32], inverse: bool) -> NDArray[np.uint32]:
-    """Move bit 4 c + x to bit 8 x + c (or back) in each word."""
-    bits = np.unpackbits(np.ascontiguousarray(words)[..., None].view(np.uint8), axis=-1, bitorder="little")
-    shape = (4, 8) if inverse else (8, 4)
-    turned = bits.reshape(*words.shape, *shape).swapaxes(-1, -2).reshape(*words.shape, 32)
-    return np.packbits(turned, axis=-1, bitorder="little").view("<u4")[..., 0]
+def _rearranged(units: NDArray[Any], bits: tuple[int, ...], inverse: bool) -> NDArray[Any]:
+    """Move the bits of a run, (groups, blocks, count, 16) words, by `Run.bits` or back."""
+    order = np.argsort(bits) if inverse else np.array(bits)
+    words = np.ascontiguousarray(units.swapaxes(2, 3))  # the words of a row side by side
+    single = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
+    moved = np.packbits(np.take(single, order, axis=-1), axis=-1, bitorder="little").view("<u4")
+    return moved.swapaxes(2, 3)
 
 
-def _changed(units: NDArray[Any], change: str, inverse: bool) -> NDArray[Any]:
-    if change == "flip":
-        return units ^ np.uint32(0x80808080)
-    return _swap_planes(units, inverse) if change == "planes" else units
+def _changed(units: NDArray[Any], run: Run, inverse: bool) -> NDArray[Any]:
+    if run.bits:
+        return _rearranged(units, run.bits, inverse)
+    return units ^ np.uint32(0x80808080) if run.flip else units
 
 
 def _block_units(rows: Bytes, run: Run) -> list[NDArray[Any]]:
@@ -144,9 +166,9 @@ def _move(block_format: BlockFormat, rows: Bytes, records: Bytes, inverse: bool)
     for run in LAYOUTS[block_format.name]:
         for block, record in zip(_block_units(rows, run), _record_units(records, run, start), strict=True):
             if inverse:
-                block[...] = _changed(record, run.change, inverse)
+                block[...] = _changed(record, run, inverse)
             else:
-                record[...] = _changed(block, run.change, inverse)
+                record[...] = _changed(block, run, inverse)
         start += GROUP_ROWS * run.nbytes
 
 

@@ -14,6 +14,7 @@ No fast-math flag is ever set, so LLVM may neither reorder nor fuse float operat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -194,10 +195,35 @@ class Code:
             nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [slot.type]), "", "r", side_effect=True)
             self.b.call(nothing, [slot])
 
-    def fence_compiler(self) -> None:
-        """Keep LLVM from moving or merging loads across this point; no instruction."""
-        nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", side_effect=True)
-        self.b.call(nothing, [])
+    def pin(self, values: list[Val]) -> list[Val]:
+        """Have all `values` in registers here, and move no load across this point; no instruction.
+
+        LLVM would rather finish a sum late and merge equal loads, both of which keep too many registers alive.
+        """
+        register = {"avx512vnni": "v", "avx2": "x"}.get(self.target)
+        if register is None or not values:
+            nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", side_effect=True)
+            self.b.call(nothing, [])
+            return values
+        types = [value.type for value in values]
+        outputs = [f"={register}" for _ in values] + [str(index) for index in range(len(values))]
+        result = types[0] if len(types) == 1 else ir.LiteralStructType(types)
+        nothing = ir.InlineAsm(ir.FunctionType(result, types), "", ",".join([*outputs, "~{memory}"]),
+                               side_effect=True)
+        after = self.b.call(nothing, [value.ir for value in values])
+        if len(types) == 1:
+            return [Val(self, after)]
+        return [Val(self, self.b.extract_value(after, index)) for index in range(len(types))]
+
+    def loop(self, count: int | Val, body: Callable[[Val], None]) -> None:
+        """Run `body(index)` for 0 <= index < count; no loop for the number 1."""
+        if isinstance(count, int):
+            if count == 1:
+                body(self.constant(I64, 0))
+                return
+            count = self.constant(I64, count)
+        with cgutils.for_range(self.b, count.ir, intp=I64) as loop:
+            body(Val(self, loop.index))
 
     # --- float --------------------------------------------------------------------------------------------------
     def fma(self, x: Val, y: Val, z: Val) -> Val:
@@ -324,3 +350,25 @@ class Code:
         pair = (x << 8).sar(8) * (y << 8).sar(8) + x.sar(8) * y.sar(8)
         wide = pair.bits(I32)
         return total + (wide << 16).sar(16) + wide.sar(16)
+
+
+class Locals:
+    """Local variables of one type, by index; LLVM keeps them in registers where every index is a constant."""
+
+    def __init__(self, code: Code, kind: Any, count: int) -> None:
+        self.code, self.kind = code, kind
+        with code.b.goto_entry_block():
+            self.slots = code.b.alloca(kind, size=count)
+            self.slots.align = 64
+
+    def _slot(self, index: Val | int) -> Any:
+        place = index.ir if isinstance(index, Val) else ir.Constant(I64, index)
+        return self.code.b.gep(self.slots, [place], source_etype=self.kind)
+
+    def get(self, index: Val | int) -> Val:
+        """The value of a variable."""
+        return Val(self.code, self.code.b.load(self._slot(index), typ=self.kind))
+
+    def set(self, index: Val | int, value: Val) -> None:
+        """Give a variable a value."""
+        self.code.b.store(value.ir, self._slot(index))

@@ -1,12 +1,12 @@
 """How each block format turns into integer dot products: the one description that product kernels are emitted from.
 
-A record holds one block of 16 rows (`appliance.models.layout` gives its order). A format cuts it into sub-blocks;
-a sub-block is a few chunks, a chunk 4 neighbouring weights of each row as bytes in 32-bit lanes. For every sub-block
-the emitter (`tile.py`) computes
+A record holds one block of 16 rows (`appliance.models.layout` gives its order). A format cuts it into steps of a few
+sub-blocks; a sub-block is a few chunks, a chunk 4 neighbouring weights of each row as bytes in 32-bit lanes. For every
+sub-block the emitter (`tile.py`) computes
 
     integer = start + sum over chunks of dot(chunk, activations)          exact
-    total   = integer                    in formats with one sub-block
-    total   = fma(float(integer), float(scale of the sub-block), total)   in sub-block order
+    total   = float(integer)                                              in formats without sub-block scales
+    total   = fma(float(integer), float(scale of the sub-block), total)   in sub-block order, from 0
 
 and at the end of the block `finish` adds it to the row's result. This order never varies, so bits never do.
 `Rows` reads one record; offsets are bytes of a record of 16 rows, as in the layout.
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
-from appliance.engine.kernels.emit import F32, I16, I32, Code, Val
+from appliance.engine.kernels.emit import F32, I16, I32, Code, Locals, Val
 from appliance.engine.kernels.shapes import (
     Q32_MINUS8,
     Q32_MINUS16,
@@ -39,18 +40,24 @@ NIBBLES, PAIRS, BYTE = 0x0F0F0F0F, 0x03030303, 0xFF
 class Rows:
     """A record of 16 rows, or `lanes` of them."""
 
-    def __init__(self, code: Code, record: Val, first_row: Val | int, lanes: int, ahead: int = 0) -> None:
+    def __init__(self, code: Code, record: Val, first_row: Val, lanes: int, ahead: int = 0) -> None:
         """`record` is its address, `first_row` the row of lane 0; each line read is prefetched `ahead` bytes on."""
-        self.code, self.record, self.lanes, self.ahead = code, record, lanes, ahead
-        self._first = first_row if isinstance(first_row, Val) else code.constant(record.type, first_row)
+        self.code, self.record, self.first_row, self.lanes, self.ahead = code, record, first_row, lanes, ahead
+        self.saved: Any = None  # what a format prepared for the steps of a block
         self._lines: set[int] = set()
+
+    def moved(self, offset: Val) -> Rows:
+        """The same rows, `offset` bytes further on in the record."""
+        rows = Rows(self.code, self.record + offset, self.first_row, self.lanes, self.ahead)
+        rows.saved = self.saved
+        return rows
 
     def _address(self, offset: int, unit: int) -> Val:
         for line in range(offset // 64, (offset + 16 * unit - 1) // 64 + 1):
             if self.ahead and line not in self._lines:
                 self._lines.add(line)
                 self.code.prefetch(self.record + (64 * line + self.ahead))
-        return self.record + self._first * unit + offset
+        return self.record + self.first_row * unit + offset
 
     def words(self, offset: int) -> Val:
         """4 bytes of each row as int32."""
@@ -75,6 +82,11 @@ class Tokens:
     def __init__(self, code: Code, block: Val, tokens: int, lanes: int) -> None:
         self.code, self.block, self.tokens, self.lanes = code, block, tokens, lanes
 
+    def moved(self, fields: Val | int) -> Tokens:
+        """The same tokens, some fields further on."""
+        offset = fields * (4 * self.tokens)
+        return Tokens(self.code, self.block + offset, self.tokens, self.lanes)
+
     def integer(self, field: int, token: int) -> Val:
         """A field in every lane, as int32 or 4 bytes."""
         return self.code.broadcast(self.block + 4 * (field * self.tokens + token), I32, self.lanes)
@@ -84,42 +96,52 @@ class Tokens:
         return self.code.broadcast(self.block + 4 * (field * self.tokens + token), F32, self.lanes)
 
 
-def byte(words: Val, index: int) -> Val:
-    """Byte `index` of each lane as 0..255."""
-    shifted = words >> (8 * index)
-    return shifted if index == 3 else shifted & BYTE
-
-
-def signed_byte(words: Val, index: int) -> Val:
-    """Byte `index` of each lane as -128..127."""
-    return (words << (24 - 8 * index)).sar(24)
+def bit_to(words: Val, bit: int, place: int) -> Val:
+    """One bit of every byte, moved to another place; the other bits are 0."""
+    moved = words << (place - bit) if bit < place else words >> (bit - place)
+    return moved & ((1 << place) * 0x01010101)
 
 
 class Format:
-    """One block format: `subblocks` of `chunks` chunks; weights 0..127, or signed bytes xor 0x80 where `wide`."""
+    """One block format: `steps` times `subblocks` sub-blocks of `chunks` chunks. The steps are a loop in the kernel
+    (code that outgrows the cache of decoded instructions runs at half the speed); the rest is unrolled.
 
+    Weights are bytes 0..127, or signed bytes xor 0x80 where `wide`.
+    """
+
+    steps = 1
     subblocks = 1
     chunks = 8
     wide = False
-    start: int | None = None  # activation field that an integer starts from (one per sub-block from there on)
 
     def __init__(self, name: str) -> None:
         self.shape = SHAPES[name]
 
+    def begin(self, rows: Rows) -> None:
+        """Prepare what all steps of a block need (`rows.saved`)."""
+
+    def rows_of(self, rows: Rows, step: Val) -> Rows:
+        """The rows as step `step` sees them; offsets below are from there on."""
+        return rows
+
+    def first_field(self, step: Val) -> Val:
+        """Number of the sub-block, in column order, that sub-block 0 of a step is."""
+        return step * self.subblocks
+
     def field(self, j: int, c: int) -> int:
-        """The activation field with the 4 columns of chunk c of sub-block j."""
+        """The activation field with the columns of chunk c of sub-block j, counted from the step's first."""
         return j * self.chunks + c
 
     def start_field(self, j: int) -> int | None:
-        """The activation field that the integer of sub-block j starts from; None for 0."""
-        return self.start
+        """The activation field that the integer of sub-block j starts from, counted likewise; None for 0."""
+        return None
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
-        """Chunk c of sub-block j: 4 weights of each row."""
+        """Chunk c of sub-block j of the step: 4 weights of each row."""
         raise NotImplementedError
 
     def scale(self, rows: Rows, j: int) -> Val | None:
-        """The integer scale of sub-block j; None where there is none."""
+        """The integer scale of sub-block j of the step; None where there is none."""
         return None
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
@@ -136,6 +158,10 @@ class Small(Format):
         super().__init__(name)
         self.quants, self.start, self.minimum, self.high, self.wide = quants, start, minimum, high, bits == 8
 
+    def start_field(self, j: int) -> int | None:
+        """A multiple of the sum of activations, for weights with an offset."""
+        return self.start
+
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """Low nibbles are weights 0..15, high nibbles 16..31; fifth bits come as planes; 8-bit weights are whole."""
         if self.wide:
@@ -143,9 +169,7 @@ class Small(Format):
         nibbles = (rows.words(self.quants + 64 * (c % 4)) >> (4 * (c // 4))) & NIBBLES
         if self.high is None:
             return nibbles
-        planes = rows.words(self.high)
-        fifth = planes << (4 - c) if c < 4 else planes >> (c - 4)
-        return nibbles | (fifth & 0x10101010)
+        return nibbles | bit_to(rows.words(self.high), c, 4)
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
         """result + d * total * scale (+ m * sum)."""
@@ -179,18 +203,23 @@ class Super(Format):
 
 
 class Q2K(Super):
-    """16 sub-blocks of 16, scale and minimum in a nibble each."""
+    """16 sub-blocks of 16, scale and minimum in a nibble each; a step is half a block."""
 
-    subblocks, chunks = 16, 4
+    steps, subblocks, chunks = 2, 8, 4
+
+    def rows_of(self, rows: Rows, step: Val) -> Rows:
+        """Quants, from 320 on; saves the rows from where the step's scales are at 64."""
+        moved = rows.moved(step * 512)
+        moved.saved = rows.moved(step * 128)
+        return moved
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
-        """Sub-block j = 8 n + 2 i + h takes bit pair i of bytes 32 n + 16 h on."""
-        n, i, h = j // 8, j // 2 % 4, j % 2
-        return (rows.words(320 + 64 * (8 * n + 4 * h + c)) >> (2 * i)) & PAIRS
+        """Sub-block j = 2 i + h takes bit pair i of bytes 16 h on."""
+        return (rows.words(320 + 64 * (4 * (j % 2) + c)) >> (2 * (j // 2))) & PAIRS
 
     def scale(self, rows: Rows, j: int) -> Val:
         """Low nibble of scale byte j."""
-        return (rows.words(64 + 64 * (j // 4)) >> (8 * (j % 4))) & 15
+        return (rows.saved.words(64 + 64 * (j // 4)) >> (8 * (j % 4))) & 15
 
     def minima(self, rows: Rows) -> tuple[list[Val], int, int]:
         """High nibbles of the scale bytes."""
@@ -198,28 +227,37 @@ class Q2K(Super):
 
 
 class Q3K(Super):
-    """16 sub-blocks of 16; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that the start is -32 times
-    the activation sum as in Q6_K, and the scale is divided by 8."""
+    """16 sub-blocks of 16, two steps as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
+    the start is -32 times the activation sum as in Q6_K, and the scale is divided by 8."""
 
-    subblocks, chunks = 16, 4
+    steps, subblocks, chunks = 2, 8, 4
+
+    def rows_of(self, rows: Rows, step: Val) -> Rows:
+        """Quants from 736 on; saves the rows of the block, the rows from where its high bits are at 224,
+        and by how much scales are shifted."""
+        moved = rows.moved(step * 512)
+        shift = rows.code.splat((step * 4).convert("trunc", I32), rows.lanes)
+        moved.saved = (rows, rows.moved(step * 256), shift)
+        return moved
 
     def start_field(self, j: int) -> int:
         """-32 times the sum of the sub-block's activations."""
         return Q256_MINUS32 + j
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
-        """Low bit pairs as in Q2_K; the high bit is bit j / 2 of the mask."""
-        n, i, h = j // 8, j // 2 % 4, j % 2
-        low, high = rows.words(736 + 64 * (8 * n + 4 * h + c)), rows.words(224 + 64 * (4 * h + c))
+        """Low bit pairs as in Q2_K; the high bits of chunks 2 m and 2 m + 1 share a word."""
+        _, planes, _ = rows.saved
+        i, h = j // 2, j % 2
+        low = rows.words(736 + 64 * (4 * h + c))
         low = low << (3 - 2 * i) if i < 2 else low >> (2 * i - 3)
-        bit = 4 * n + i
-        high = high << (5 - bit) if bit < 5 else high >> (bit - 5)
-        return (low & 0x18181818) | (high & 0x20202020)
+        return (low & 0x18181818) | bit_to(planes.words(224 + 64 * (2 * h + c // 2)), 4 * (c % 2) + i, 5)
 
     def scale(self, rows: Rows, j: int) -> Val:
-        """6 bits less 32: the low nibble in byte j % 8, its upper half for j >= 8; the high pair in the last word."""
-        nibble = (rows.words(32 + 64 * (j // 4 % 2)) >> (8 * (j % 4) + 4 * (j // 8))) & 15
-        pair = (rows.words(160) >> (8 * (j % 4) + 2 * (j // 4))) & 3
+        """6 bits less 32: a nibble of byte j, in the second step its upper half, and a pair of bits of the last
+        word."""
+        block, _, shift = rows.saved
+        nibble = ((block.words(32 + 64 * (j // 4)) >> shift) >> (8 * (j % 4))) & 15
+        pair = ((block.words(160) >> shift) >> (8 * (j % 4) + 2 * (j // 4))) & 3
         return (nibble | (pair << 4)) - 32
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
@@ -228,65 +266,79 @@ class Q3K(Super):
 
 
 class Q4K(Super):
-    """8 sub-blocks of 32, 6-bit scales and minima in three words; Q5_K adds a plane of fifth bits."""
+    """8 sub-blocks of 32, 6-bit scales and minima in three words; Q5_K adds a plane of fifth bits. A step is two
+    sub-blocks: the low and high nibbles of 32 bytes."""
 
-    subblocks, chunks = 8, 8
+    steps, subblocks, chunks = 4, 2, 8
 
     def __init__(self, name: str, high: int | None = None, quants: int = 256) -> None:
         super().__init__(name)
         self.high, self.quants = high, quants
 
+    def begin(self, rows: Rows) -> None:
+        """Unpack the scales to bytes: sub-blocks 0..3, then 4..7."""
+        first, third = rows.words(64), rows.words(192)
+        rows.saved = Locals(rows.code, first.type, 2)
+        rows.saved.set(0, first & 0x3F3F3F3F)
+        rows.saved.set(1, (third & NIBBLES) | ((first >> 2) & 0x30303030))
+
+    def rows_of(self, rows: Rows, step: Val) -> Rows:
+        """Quants of the step; saves its two scales, and the rows from where its fifth bits are at `high`."""
+        code, moved = rows.code, rows.moved(step * 512)
+        scales = rows.saved.get(step >> 1) >> code.splat(((step & 1) * 16).convert("trunc", I32), rows.lanes)
+        moved.saved = (scales, rows.moved(step * 128))
+        return moved
+
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
-        """Sub-blocks come in pairs: low and high nibbles of 32 bytes; fifth bit j."""
-        nibbles = (rows.words(self.quants + 64 * (8 * (j // 2) + c)) >> (4 * (j % 2))) & NIBBLES
+        """Nibbles, and the fifth bit."""
+        nibbles = (rows.words(self.quants + 64 * c) >> (4 * j)) & NIBBLES
         if self.high is None:
             return nibbles
-        mask = rows.words(self.high + 64 * c)
-        fifth = mask << (4 - j) if j < 4 else mask >> (j - 4)
-        return nibbles | (fifth & 0x10101010)
+        _, planes = rows.saved
+        return nibbles | bit_to(planes.words(self.high + 64 * (c // 4)), 4 * j + c % 4, 4)
 
     def scale(self, rows: Rows, j: int) -> Val:
-        """6 bits of byte j; from 4 on a low nibble of the third word and the top bits of byte j - 4."""
-        if j < 4:
-            return (rows.words(64) >> (8 * j)) & 63
-        low, top = rows.words(192) >> (8 * (j - 4)), rows.words(64) >> (8 * (j - 4) + 2)
-        return (low & 15) | (top & 48)
+        """Byte j of the step's scales."""
+        return (rows.saved[0] >> (8 * j)) & BYTE
 
     def minima(self, rows: Rows) -> tuple[list[Val], int, int]:
-        """As the scales, from the second word and the high nibbles of the third."""
+        """Packed as the scales, in the second word and the high nibbles of the third."""
         second, third = rows.words(128), rows.words(192)
         words = [second & 0x3F3F3F3F, ((third >> 4) & NIBBLES) | ((second >> 2) & 0x30303030)]
         return words, Q256_HIGH32, Q256_LOW32
 
 
 class Q6K(Super):
-    """16 sub-blocks of 16 in four quarters of 64 weights; weights 0..63 stand for -32..31, scales are signed bytes."""
+    """16 sub-blocks of 16 in four quarters of 64 weights, a step each; weights 0..63 stand for -32..31, scales are
+    signed bytes. Quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6 in column order."""
 
-    subblocks, chunks = 16, 4
+    steps, subblocks, chunks = 4, 4, 4
 
-    def natural(self, j: int) -> int:
-        """Sub-block j in the order of columns: quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6."""
-        quarter, i = j // 4, j % 4
-        return 8 * (quarter // 2) + quarter % 2 + 2 * i
+    def rows_of(self, rows: Rows, step: Val) -> Rows:
+        """A quarter is 832 bytes."""
+        return rows.moved(step * 832)
+
+    def first_field(self, step: Val) -> Val:
+        """Sub-block 8 n + h."""
+        return (step >> 1) * 8 + (step & 1)
 
     def field(self, j: int, c: int) -> int:
-        """Chunks in column order of the sub-block."""
-        return 4 * self.natural(j) + c
+        """Every other sub-block."""
+        return 8 * j + c
 
     def start_field(self, j: int) -> int:
         """-32 times the sum of the sub-block's activations."""
-        return Q256_MINUS32 + self.natural(j)
+        return Q256_MINUS32 + 2 * j
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
-        """Part i of a quarter: nibble word set i % 2, nibble half i / 2, bit pair i of the high bits."""
-        base, i = 32 + 832 * (j // 4), j % 4
-        high, low = rows.words(base + 64 + 64 * c), rows.words(base + 320 + 256 * (i % 2) + 64 * c)
-        high = high << (4 - 2 * i) if i < 2 else high >> (2 * i - 4)
-        return ((low >> (4 * (i // 2))) & NIBBLES) | (high & 0x30303030)
+        """Nibble word set j % 2, nibble half j / 2, bit pair j of the high bits."""
+        high, low = rows.words(96 + 64 * c), rows.words(352 + 256 * (j % 2) + 64 * c)
+        high = high << (4 - 2 * j) if j < 2 else high >> (2 * j - 4)
+        return ((low >> (4 * (j // 2))) & NIBBLES) | (high & 0x30303030)
 
     def scale(self, rows: Rows, j: int) -> Val:
-        """Signed byte i of the quarter's scale word."""
-        return signed_byte(rows.words(32 + 832 * (j // 4)), j % 4)
+        """Signed byte j of the quarter's scale word."""
+        return (rows.words(32) << (24 - 8 * j)).sar(24)
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType({fmt.shape.name: fmt for fmt in (

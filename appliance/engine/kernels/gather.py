@@ -80,7 +80,9 @@ def _q3_k(record: int, row: int, x: int) -> None:
         nibble = (unit_byte(record, 32, row, j % 8) >> (4 * (j // 8))) & 15
         pair = (unit_byte(record, 160, row, j % 4) >> (2 * (j // 4))) & 3
         q = (unit_byte(record, 736, row, 32 * (i // 128) + i % 32) >> (2 * (i // 32 % 4))) & 3
-        bit = (unit_byte(record, 224, row, i % 32) >> (i // 32)) & 1
+        c = i % 32 // 4
+        plane = unit_byte(record, 224, row, 16 * (i // 128) + 4 * (c // 2) + i % 4)
+        bit = (plane >> (4 * (c % 2) + i // 32 % 4)) & 1
         set_f32(x + 4 * i, d * np.float32((nibble | (pair << 4)) - 32) * np.float32(q + 4 * bit - 4))
 
 
@@ -99,7 +101,9 @@ def _q45_k(high: int, quants: int) -> Any:
                 scale, minimum = (third & 15) | ((scale >> 6) << 4), (third >> 4) | ((minimum >> 6) << 4)
             q = (unit_byte(record, quants, row, 32 * (i // 64) + i % 32) >> (4 * (j % 2))) & 15
             if high:
-                q |= ((unit_byte(record, high, row, i % 32) >> j) & 1) << 4
+                c = i % 32 // 4
+                plane = unit_byte(record, high, row, 8 * (i // 64) + 4 * (c // 4) + i % 4)
+                q |= ((plane >> (4 * (j % 2) + c % 4)) & 1) << 4
             set_f32(x + 4 * i, d * np.float32(scale) * np.float32(q) - dmin * np.float32(minimum))
     return block
 

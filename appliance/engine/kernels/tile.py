@@ -7,14 +7,13 @@ narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` row
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product as pairs
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 
-from appliance.engine.kernels.emit import F32, I32, I64, Code, Val, vector
+from appliance.engine.kernels.emit import F32, I32, I64, Code, Locals, Val, vector
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
 from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES
 from appliance.engine.kernels.vector import i32, i64, operation
@@ -55,102 +54,87 @@ def _function(module: Any, format_name: str, groups: int, tokens: int) -> Any:
     return function
 
 
-def _loop(code: Code, count: Val, body: Callable[[Val], None]) -> None:
-    """Run `body(index)` for 0 <= index < count; unrolled when the count is the constant 1."""
-    if isinstance(count.ir, ir.Constant) and count.ir.constant == 1:
-        body(code.constant(I64, 0))
-        return
-    with cgutils.for_range(code.b, count.ir, intp=I64) as loop:
-        body(Val(code, loop.index))
-
-
-class _Results:
-    """The results of a tile as local variables, (part, stream, token); LLVM keeps them in registers if it can."""
-
-    def __init__(self, code: Code, parts: int, lanes: int, streams: int, tokens: int) -> None:
-        self.code, self.streams, self.tokens = code, streams, tokens
-        self.kind = vector(F32, lanes)
-        with code.b.goto_entry_block():
-            self.slots = code.b.alloca(self.kind, size=parts * streams * tokens)
-            self.slots.align = 64
-
-    def slot(self, part: Val, stream: int, token: int) -> Any:
-        index = part * (self.streams * self.tokens) + (stream * self.tokens + token)
-        return self.code.b.gep(self.slots, [index.ir], source_etype=self.kind)
-
-    def get(self, part: Val, stream: int, token: int) -> Val:
-        return Val(self.code, self.code.b.load(self.slot(part, stream, token), typ=self.kind))
-
-    def set(self, part: Val, stream: int, token: int, value: Val) -> None:
-        self.code.b.store(value.ir, self.slot(part, stream, token))
-
-
 def _emit(code: Code, format_name: str, groups: int, tokens: int, args: list[Val]) -> None:
     weights, stride, act, y, ldy, blocks, fresh = args
     shape, lanes = SHAPES[format_name], LANES[code.target]
-    parts = code.constant(I64, GROUP_ROWS // lanes)
-    grid = list(pairs(range(groups), range(tokens)))
+    parts, grid = GROUP_ROWS // lanes, list(pairs(range(groups), range(tokens)))
     if groups * tokens > 1:
         code.align_frame()
-    results = _Results(code, GROUP_ROWS // lanes, lanes, groups, tokens)
+    results = Locals(code, vector(F32, lanes), parts * len(grid))
     activation_block = 4 * ACTIVATIONS[shape.activation].fields * tokens
-    ahead = AHEAD if groups == 1 and tokens <= 2 else 0
+    ahead = AHEAD if groups == 1 else 0
     fresh = fresh.compare("!=", 0)
 
-    def place(part: Val, stream: int, token: int) -> Val:
-        return y + ldy * token + part * (4 * lanes) + 4 * GROUP_ROWS * stream
+    def places(part: Val) -> list[tuple[Val, Val]]:
+        """(index in `results`, address in y) of each result of a part, in the order of `grid`."""
+        corner = y + part * (4 * lanes)
+        return [(part * len(grid) + index, corner + ldy * token + 4 * GROUP_ROWS * stream)
+                for index, (stream, token) in enumerate(grid)]
 
     def begin(part: Val) -> None:
-        for stream, token in grid:
-            before = code.load(place(part, stream, token), F32, lanes)
-            results.set(part, stream, token, fresh.select(before.like(0.0), before))
+        for index, address in places(part):
+            before = code.load(address, F32, lanes)
+            results.set(index, fresh.select(before.like(0.0), before))
 
     def end(part: Val) -> None:
-        for stream, token in grid:
-            code.store(place(part, stream, token), results.get(part, stream, token))
+        for index, address in places(part):
+            code.store(address, results.get(index))
 
-    def block(index: Val) -> None:
+    def block(number: Val) -> None:
         def one_part(part: Val) -> None:
-            rows = [Rows(code, weights + stride * stream + index * shape.record, part * lanes, lanes, ahead)
-                    for stream in range(groups)]
-            vectors = Tokens(code, act + index * activation_block, tokens, lanes)
-            before = {item: results.get(part, *item) for item in grid}
-            for item, value in emit_block(FORMATS[format_name], rows, vectors, before).items():
-                results.set(part, *item, value)
-        _loop(code, parts, one_part)
+            record = weights + number * shape.record
+            rows = [Rows(code, record + stride * stream, part * lanes, lanes, ahead) for stream in range(groups)]
+            vectors = Tokens(code, act + number * activation_block, tokens, lanes)
+            totals = emit_block(FORMATS[format_name], rows, vectors, grid)
+            for index, (stream, token) in enumerate(grid):
+                result = part * len(grid) + index
+                results.set(result, FORMATS[format_name].finish(rows[stream], vectors, token, totals[stream, token],
+                                                                results.get(result)))
+        code.loop(parts, one_part)
 
-    _loop(code, parts, begin)
-    _loop(code, blocks, block)
-    _loop(code, parts, end)
-
-
-def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid) -> Grid:
-    """One block of every stream (`rows`) and token: the new results."""
-    totals: Grid = {}
-    for j in range(fmt.subblocks):
-        integers = _subblock(fmt, rows, tokens, j, list(results))
-        scales = [fmt.scale(stream, j) for stream in rows]
-        for (stream, token), integer in integers.items():
-            value, scale = integer.convert("sitofp", F32), scales[stream]
-            if scale is not None:
-                before = totals.get((stream, token), value.like(0.0))
-                value = tokens.code.fma(value, scale.convert("sitofp", F32), before)
-            totals[stream, token] = value
-    return {(stream, token): fmt.finish(rows[stream], tokens, token, totals[stream, token], result)
-            for (stream, token), result in results.items()}
+    code.loop(parts, begin)
+    code.loop(blocks, block)
+    code.loop(parts, end)
 
 
-def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, j: int, grid: list[tuple[int, int]]) -> Grid:
-    """The exact integer sums of sub-block j."""
+def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, grid: list[tuple[int, int]]) -> Grid:
+    """The totals of one block, for every stream (`rows`) and token."""
+    code, kind = tokens.code, vector(F32, tokens.lanes)
+    for stream in rows:
+        fmt.begin(stream)
+    totals = Locals(code, kind, len(grid))
+    for index in range(len(grid)):
+        totals.set(index, code.constant(kind, 0.0))
+
+    def step(number: Val) -> None:
+        moved = [fmt.rows_of(stream, number) for stream in rows]
+        first = fmt.first_field(number)
+        for j in range(fmt.subblocks):
+            before = code.pin([totals.get(index) for index in range(len(grid))])
+            integers = _subblock(fmt, moved, tokens.moved(first * fmt.chunks), tokens.moved(first), j, grid)
+            scales = [fmt.scale(stream, j) for stream in moved]
+            for index, (stream, token) in enumerate(grid):
+                value, scale = integers[stream, token].convert("sitofp", F32), scales[stream]
+                if scale is not None:
+                    value = code.fma(value, scale.convert("sitofp", F32), before[index])
+                totals.set(index, value)
+
+    code.loop(fmt.steps, step)
+    return {item: totals.get(index) for index, item in enumerate(grid)}
+
+
+def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: int,
+              grid: list[tuple[int, int]]) -> Grid:
+    """The exact integer sums of sub-block j of a step; `tokens` and `sums` begin at the step's fields."""
     code, field = tokens.code, fmt.start_field(j)
     integers: Grid = {}
     for stream, token in grid:
-        start = code.constant(vector(I32, tokens.lanes), 0) if field is None else tokens.integer(field, token)
+        start = code.constant(vector(I32, tokens.lanes), 0) if field is None else sums.integer(field, token)
         integers[stream, token] = code.start8(start) if fmt.wide else start
+    dot = code.dot8 if fmt.wide else code.dot7
     for c in range(fmt.chunks):
         weights = [fmt.chunk(stream, j, c) for stream in rows]
         values = [tokens.integer(fmt.field(j, c), token) for token in range(tokens.tokens)]
-        dot = code.dot8 if fmt.wide else code.dot7
         for stream, token in grid:
             integers[stream, token] = dot(integers[stream, token], weights[stream], values[token])
     return integers
