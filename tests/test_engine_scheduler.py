@@ -128,26 +128,26 @@ def test_bad_requests_are_refused_when_submitted():
             scheduler.submit(request(prompt=(1,) * 256), "t", lambda step: None)
 
 
-def test_close_drains_or_cancels():
+@pytest.mark.parametrize(("drain", "reason"), [(True, "length"), (False, "cancelled")])
+def test_close_drains_or_cancels(drain, reason):
     """Draining lets answers at hand finish; otherwise they are cancelled; after both the engine can be used again."""
-    for drain, reason in ((True, "length"), (False, "cancelled")):
-        with running("tied", slots=1, context=256) as engine:
-            scheduler = Scheduler(engine)
-            gate, ends = Gate(), []
-            handles = [scheduler.submit(request(), "t", lambda step: (gate(step), ends.append(step.finish_reason)))
-                       for _ in range(2)]
-            assert gate.arrived.wait(60)
-            closer = threading.Thread(target=scheduler.close, kwargs={"drain": drain})
-            closer.start()
-            while not scheduler._closing:
-                pass
-            with pytest.raises(EngineError, match="shutting down"):
-                scheduler.submit(request(), "t", lambda step: None)
-            gate.open.set()
-            closer.join(60)
-            assert all(handle.wait(1) for handle in handles)
-            assert [reason] * 2 == [end for end in ends if end is not None]
-            assert 3 == len(engine.logits([1, 2, 3]))
+    with running("tied", slots=1, context=256) as engine:
+        scheduler = Scheduler(engine)
+        gate, ends = Gate(), []
+        handles = [scheduler.submit(request(), "t", lambda step: (gate(step), ends.append(step.finish_reason)))
+                   for _ in range(2)]
+        assert gate.arrived.wait(60)
+        closer = threading.Thread(target=scheduler.close, kwargs={"drain": drain})
+        closer.start()
+        while not scheduler._closing:
+            pass
+        with pytest.raises(EngineError, match="shutting down"):
+            scheduler.submit(request(), "t", lambda step: None)
+        gate.open.set()
+        closer.join(60)
+        assert all(handle.wait(1) for handle in handles)
+        assert [reason] * 2 == [end for end in ends if end is not None]
+        assert len(engine.logits([1, 2, 3])) == 3
 
 
 def test_engine_errors_reach_the_handle():

@@ -29,20 +29,21 @@ class Engine:
     """Made by `Engine.open`; close it before its source."""
 
     def __init__(self, source: TileSource, shape: architecture.Architecture, forward: Forward, cache: KVCache,
-                 pool: Pool, words: Tokenizer) -> None:
+                 pool: Pool, words: Tokenizer, *, speculate: bool = True) -> None:
         self.architecture, self.tokenizer = shape, words
         self.load_seconds = 0.0
         self._source, self._forward, self._cache, self._pool = source, forward, cache, pool
-        self._batcher = Batcher(forward, cache)
+        self._batcher = Batcher(forward, cache, speculate=speculate)
         self._use = threading.Lock()
         self._open = True
 
     @classmethod
     def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
              threads: int | None = None, kernels: kernel_table.KernelTable | None = None,
-             cache_nbytes: int | None = None) -> Engine:
+             cache_nbytes: int | None = None, speculate: bool = True) -> Engine:
         """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
-        `cache_nbytes` lowers the number of slots until the cache fits, but not below one.
+        `cache_nbytes` lowers the number of slots until the cache fits, but not below one; `speculate` guesses tokens
+        from the text before them, which changes no answer.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
@@ -63,7 +64,7 @@ class Engine:
         except BaseException:
             pool.close()
             raise
-        engine = cls(source, shape, forward, cache, pool, words)
+        engine = cls(source, shape, forward, cache, pool, words, speculate=speculate)
         engine.load_seconds = time.monotonic() - start
         return engine
 

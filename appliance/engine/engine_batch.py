@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from appliance.engine.forward import Forward
+from appliance.engine.forward import Forward, Logits
 from appliance.engine.generation import Generation, Step
 from appliance.engine.kvcache import KVCache
+from appliance.engine.speculate import LONGEST, Speculation
 from appliance.errors import CapacityError
 
 PROMPT_ROWS = 512  # of a pass when nobody waits for the next token
+SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
 MIXED_PROMPT_ROWS = 128  # of a pass that also decodes: bounds how long a prompt delays the others
 
 
@@ -56,13 +58,29 @@ class Running:
     todo: list[int]
     position: int = 0
     timings: Timings = field(default_factory=Timings)
+    speculation: Speculation | None = None
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the next pass gives a token of the answer after the first."""
+        return len(self.todo) == 1 and self.position > 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one answer has in a pass: `count` of its tokens to do, then guesses; `complete`: then a token is chosen."""
+
+    running: Running
+    count: int
+    complete: bool
+    guesses: list[int]
 
 
 class Batcher:
     """The running answers of one engine."""
 
-    def __init__(self, forward: Forward, cache: KVCache) -> None:
-        self._forward, self._cache = forward, cache
+    def __init__(self, forward: Forward, cache: KVCache, *, speculate: bool = True) -> None:
+        self._forward, self._cache, self._speculate = forward, cache, speculate
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
 
@@ -80,58 +98,80 @@ class Batcher:
         """Give an answer a slot; CapacityError when there is none."""
         if not self._free:
             raise CapacityError("all slots are in use", code="slots-in-use")
-        running = Running(generation, self._free.pop(), list(generation.request.prompt_ids))
+        prompt = list(generation.request.prompt_ids)
+        running = Running(generation, self._free.pop(), prompt)
+        running.speculation = Speculation(prompt) if self._speculate else None
         self._running.append(running)
         return running
 
     def remove(self, running: Running) -> None:
         """Take an answer out and wipe its keys and values."""
         self._running.remove(running)
-        self._cache.wipe(running.slot, running.position)
+        self._cache.wipe(running.slot, min(running.position + LONGEST, self._cache.context))  # guesses, too
         self._forward.boundary.forget(running.slot)
         self._free.append(running.slot)
 
     def step(self) -> list[tuple[Running, Step]]:
-        """One pass. Steps of the answers that got a token; who is finished must be removed."""
-        rows = self._plan()
-        if not rows:
+        """One pass. Steps of the answers that got tokens, in order; who is finished must be removed."""
+        pieces = self._plan()
+        if not pieces:
             return []
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
         wanted: list[int] = []
-        asked: list[Running] = []
-        for running, count in rows:
-            tokens += running.todo[:count]
-            positions += range(running.position, running.position + count)
-            slots += [running.slot] * count
-            if count == len(running.todo):
-                wanted.append(len(tokens) - 1)
-                asked.append(running)
+        for piece in pieces:
+            running, rows = piece.running, piece.count + len(piece.guesses)
+            tokens += running.todo[:piece.count] + piece.guesses
+            positions += range(running.position, running.position + rows)
+            slots += [running.slot] * rows
+            if piece.complete:
+                wanted += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
         logits = self._forward.run(tokens, positions, slots, wanted)
-        for running, count in rows:
-            running.position += count
-            del running.todo[:count]
-        return [(running, self._advance(running, logits[row])) for row, running in enumerate(asked)]
+        steps: list[tuple[Running, Step]] = []
+        row = 0
+        for piece in pieces:
+            piece.running.position += piece.count
+            del piece.running.todo[:piece.count]
+            if piece.complete:
+                steps += [(piece.running, step) for step in self._advance(piece, logits[row:])]
+                row += 1 + len(piece.guesses)
+        return steps
 
-    def _advance(self, running: Running, logits: object) -> Step:
-        step = running.generation.advance(logits)  # type: ignore[arg-type]
-        running.timings.tick()
-        if step.finish_reason is None and step.token is not None:
-            running.todo.append(step.token)
-        return step
-
-    def _plan(self) -> list[tuple[Running, int]]:
-        """How many tokens of each answer go into the next pass: decoding ones first, then prompts in order."""
-        limits = self._forward.boundary.limits
-        decoding = [r for r in self._running if len(r.todo) == 1 and r.position][:min(limits.wanted, limits.rows)]
-        rows = [(running, 1) for running in decoding]
-        room = min(MIXED_PROMPT_ROWS if rows else PROMPT_ROWS, limits.rows - len(rows))
-        for running in self._running:
-            if room < 1 or len(rows) == limits.wanted:
+    def _advance(self, piece: _Piece, logits: Logits) -> list[Step]:
+        """Choose the next token, and go on as long as it was guessed; forget the guesses that were wrong."""
+        running, steps = piece.running, []
+        for row, guess in enumerate([*piece.guesses, None]):
+            step = running.generation.advance(logits[row])
+            steps.append(step)
+            running.timings.tick()
+            if step.finish_reason is not None or step.token is None:
                 break
-            if running.todo and (len(running.todo) > 1 or not running.position):
+            if step.token != guess:
+                running.todo.append(step.token)
+                break
+            running.position += 1
+        self._forward.boundary.forget(running.slot, running.position)
+        if running.speculation is not None:
+            running.speculation.settle([step.token for step in steps if step.token is not None])
+        return steps
+
+    def _plan(self) -> list[_Piece]:
+        """What goes into the next pass: one token of each answer that decodes, then prompts in order."""
+        limits = self._forward.boundary.limits
+        decoding = [r for r in self._running if r.decoding][:min(limits.wanted, limits.rows)]
+        alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
+        pieces = [_Piece(running, 1, True, self._guesses(running) if alone else []) for running in decoding]
+        room = min(MIXED_PROMPT_ROWS if pieces else PROMPT_ROWS, limits.rows - len(pieces))
+        for running in self._running:
+            if room < 1 or len(pieces) == limits.wanted:
+                break
+            if running.todo and not running.decoding:
                 count = min(room, len(running.todo))
-                rows.append((running, count))
+                pieces.append(_Piece(running, count, count == len(running.todo), []))
                 room -= count
-        return rows
+        return pieces
+
+    def _guesses(self, running: Running) -> list[int]:
+        """Guesses for an answer that decodes, no more than it may still have tokens after the next."""
+        return [] if running.speculation is None else running.speculation.guess(running.generation.left - 1)

@@ -80,7 +80,7 @@ class Generation:
         self.request = request
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: str | None = None
-        self._left = min(request.max_tokens, context - count)
+        self.left = min(request.max_tokens, context - count)
         self._ends = frozenset() if request.ignore_end else frozenset(tokenizer.eot_ids)
         self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary)
         self._stream = TextStream(tokenizer)
@@ -100,11 +100,11 @@ class Generation:
             return Step(token, self._rest(), STOP, True, choice.logprob, choice.top)
         self._sampler.accept(token)
         self.tokens.append(token)
-        self._left -= 1
+        self.left -= 1
         text = self._stops.push(self._stream.push(token))
         if self._stops.stopped:
             self.finish_reason = STOP
-        elif self._left == 0:
+        elif self.left == 0:
             self.finish_reason = LENGTH
             text += self._rest()
         return Step(token, text, self.finish_reason, False, choice.logprob, choice.top)
