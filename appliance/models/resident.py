@@ -103,12 +103,15 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
 
 
 def _anonymous(nbytes: int, what: str) -> mmap.mmap:
-    """Fresh zeroed pages that belong to this process alone."""
+    """Fresh zeroed pages that belong to this process alone; huge ones if the kernel has them, for fewer faults."""
     try:
-        return mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError, OverflowError):
         raise ModelError(f"no memory for {what}: {nbytes} bytes", hint="give the machine more memory, "
                          "or use a model with smaller weights") from None
+    with contextlib.suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
 
 
 def _discard(pages: mmap.mmap) -> None:
@@ -155,8 +158,6 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
             nbytes += _packed_nbytes(info) + -_packed_nbytes(info) % ALIGNMENT
     arena = _anonymous(nbytes, "the model's weights")
     try:
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            arena.madvise(mmap.MADV_HUGEPAGE)
         vectors: dict[str, NDArray[np.float32]] = {}
         for info in sorted(file.tensors.values(), key=lambda info: info.offset):
             if len(info.shape) == 2:
