@@ -25,6 +25,7 @@ REFUSED = [  # pattern, words of the refusal
     ("(?>ab)c", "not in the subset"), ("a{0,5}", "empty text"), ("a?", "empty text"), ("|a", "empty text"),
     ("", "0 characters"), ("a" * 1025, "1025 characters"), ("a{4097}", "4097 characters"),
     ("a{65}b{4090}", "4155 characters"), ("(a{70}){70}", "4900 characters"), ("[a", "no regular expression"),
+    ("[[a]", "in a set"), ("[a||b]c", "in a set"),
     ("a{1,2", None), ("(", "no regular expression"), (r"\d{3", None), ("(?x)a b", "flag"), ("(?L)a", "expression"),
     ("((a{1,10}){1,10}){1,10}b", "steps"), ("a{1,100}a{1,100}a{1,100}b", "steps"), ("(a|a){1,20}b", "steps"),
     ("(a|aa){1,20}b", "steps"), ("(a|b|ab){20}c", "steps"), ("(?:x?){5}y", "may be empty"),

@@ -229,6 +229,16 @@ def test_no_diagnostic_shows_a_secret() -> None:
             assert "0123456789abcdef" not in f"{finding}{finding.as_json()}"
 
 
+@pytest.mark.parametrize(("text", "marker"), [
+    ('a = "x ${b} y"', "       ^^^^"), ('a = "x ${f("}")} y"', "       ^^^^^^^^^"), ('a = "x ${b y"', "       ^^"),
+    ("a = [1 2]", "      ^"), ('a = "x', "    ^^"), ("a = b.c[0] # d", "    ^^^^^^"), ("a = 1 + 2 }", "    ^^^^^"),
+])
+def test_markers_span_the_mistake(text: str, marker: str) -> None:
+    """The carets cover what is wrong, and nothing else."""
+    _, report = read(text + "\n")
+    assert marker == report.found[0].marker
+
+
 def test_source_lines_are_fit_for_a_terminal() -> None:
     """Escape sequences in a file do not reach the terminal, and a long line is cut around the mistake."""
     finding = check(f'x = "\x1b[31m"\ny = [{"1, " * 5000}z]').diagnostics

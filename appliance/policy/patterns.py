@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from re import _constants as op  # type: ignore[attr-defined]
@@ -57,7 +58,12 @@ def bounds(regex: str) -> Bounds:
     if regex.count("(") > 64:
         raise Refused("has more than 64 groups", "split it into several patterns")
     try:
-        tree = parser.parse(regex)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            tree = parser.parse(regex)
+    except FutureWarning:
+        raise Refused("has [, --, &&, ~~ or || in a set, which later versions of Python may read otherwise",
+                      "put two backslashes before it") from None
     except (re.error, OverflowError, RecursionError) as error:
         raise Refused(f"is no regular expression: {getattr(error, 'msg', 'too large')}",
                       "mind that HCL takes one level of backslashes: write \\\\d for a digit") from None
