@@ -144,7 +144,8 @@ def resolve_model_path(policy: Policy, name: str, folder: Path, more: tuple[Path
 
 def _compile(table: kernel_table.KernelTable, file: Path, progress: Progress) -> None:
     """Make the kernels that the file's formats need; at once where they are prebuilt."""
-    names = kernel_names({use.name for use in inspection.inspect(file).formats}) if file.is_file() else ()
+    formats = {use.name for use in inspection.inspect(file).formats} if file.is_file() else set()
+    names = [name for name in kernel_names(formats) if name in table.names]
     for index, kernel in enumerate(names):
         progress("compiling", index, len(names))
         table.address(kernel)

@@ -188,6 +188,9 @@ class Scheduler:
         except EngineError as error:
             self._fail(error)
             return
+        except Exception as error:  # noqa: BLE001  a defect must not leave callers waiting for ever
+            self._fail(EngineError(f"the engine failed: {type(error).__name__}", code="engine-internal"))
+            return
         for running, step in steps:
             _, handle = self._running[running.slot]
             if step.finish_reason is not None:
