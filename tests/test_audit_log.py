@@ -168,10 +168,11 @@ def test_closing_counts_what_was_dropped() -> None:
 
 def test_a_failing_sink_stops_everything() -> None:
     """When a record cannot be written the caller is told, then and ever after: nothing goes on unrecorded."""
-    log = AuditLog(open("/dev/full", "wb", buffering=0))  # noqa: SIM115, PTH123
-    for _ in range(2):
-        with pytest.raises(AuditError):
-            log.write("service.draining", in_flight=1)
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        log = AuditLog(full)
+        for _ in range(2):
+            with pytest.raises(AuditError):
+                log.write("service.draining", in_flight=1)
 
 
 def test_file_sink_is_private_and_appends(tmp_path: Path) -> None:

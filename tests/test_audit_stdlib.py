@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import logging
@@ -25,6 +26,7 @@ CANARY = "xyzzycanary7741"
 @pytest.fixture
 def silenced() -> Iterator[tuple[AuditLog, io.BytesIO, Silence]]:
     """A log with every hook installed, and put back afterwards."""
+    gc.collect()  # what other tests left open must not warn into this log
     sink = io.BytesIO()
     log = AuditLog(sink)
     silence = Silence(log).install()
@@ -61,7 +63,8 @@ def test_a_handler_that_a_library_installs_later_gets_no_text(
     """uvicorn's default set-up adds handlers and formatters of its own: they have nothing to format."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(message)s %(exc_text)s %(args)s %(pathname)s %(funcName)s"))
+    handler.setFormatter(logging.Formatter(
+        "%(message)s %(exc_text)s %(args)s %(pathname)s %(funcName)s %(body)s", defaults={"body": "none"}))
     logger = logging.getLogger("late.library")
     logger.addHandler(handler)
     logger.propagate = False
@@ -72,6 +75,7 @@ def test_a_handler_that_a_library_installs_later_gets_no_text(
         logger.propagate = True
     assert CANARY not in stream.getvalue()
     assert "test_audit" not in stream.getvalue()
+    assert "none" in stream.getvalue()
 
 
 def test_warnings_are_counted_without_text(
@@ -149,6 +153,27 @@ def test_a_process_that_dies_says_no_content(failure: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert CANARY not in done.stdout + done.stderr
     assert "runtime." in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("after", [
+    "log.close()",
+    "log._sink.close()",
+    "import sys; sys.stderr.close()",
+])
+def test_a_process_that_dies_without_its_log_says_no_content(after: str) -> None:
+    """An exception when the log is gone already, or standard error is, does not fall back to Python's own report."""
+    program = textwrap.dedent("""
+        import logging
+        CANARY = "xyzzy" + "canary7741"
+        from appliance.audit.log import AuditLog, open_sink
+        from appliance.audit.stdlib import Silence
+        log = AuditLog(open_sink(None))
+        Silence(log).install()
+    """) + after + "\nlogging.getLogger('uvicorn').error(CANARY)\nraise ValueError(CANARY)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert 1 == done.returncode
+    assert CANARY not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 

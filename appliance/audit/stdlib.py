@@ -8,16 +8,17 @@ and level. An exception that nobody handles is reported as its class and the pla
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 import threading
-import warnings
 from collections import Counter
 from types import TracebackType
 from typing import Any
 
 from appliance.audit.events import LEVELS, LOGGERS
 from appliance.audit.log import AuditLog
+from appliance.errors import AuditError
 
 _OWN = "appliance."
 
@@ -65,7 +66,8 @@ class _Counting(logging.Handler):
             self._log.silenced += 1
             self.counts[name, level] += 1
             if self.counts[name, level] == 1:
-                self._log.write("runtime.log", logger=name, level=level)
+                with contextlib.suppress(AuditError):  # a library that logs must not fail; requests will
+                    self._log.write("runtime.log", logger=name, level=level)
         finally:
             self._within.busy = False
 
@@ -87,10 +89,11 @@ class Silence:
         """Take over logging, warnings and the hooks for unhandled exceptions."""
         root = logging.getLogger()
         self._before = {
-            "factory": logging.getLogRecordFactory(), "handlers": root.handlers[:], "level": root.level,
+            "factory": logging.getLogRecordFactory(), "make": logging.Logger.makeRecord, "handlers": root.handlers[:], "level": root.level,
             "raise": logging.raiseExceptions, "last": logging.lastResort, "hook": sys.excepthook,
             "thread": threading.excepthook, "unraisable": sys.unraisablehook}
         logging.setLogRecordFactory(_textless)
+        logging.Logger.makeRecord = _bare  # type: ignore[method-assign]  # else `extra=` would get past the factory
         logging.raiseExceptions = False
         logging.lastResort = None
         root.handlers[:] = [self._handler]
@@ -100,7 +103,6 @@ class Silence:
             logger.handlers.clear()
             logger.propagate = True
         logging.captureWarnings(True)
-        warnings.simplefilter("default")
         sys.excepthook = lambda kind, _value, trace: self.exception("main", kind, trace)
         threading.excepthook = lambda args: self.exception("thread", args.exc_type, args.exc_traceback)
         sys.unraisablehook = lambda args: self.exception("unraisable", args.exc_type, args.exc_traceback)
@@ -110,6 +112,7 @@ class Silence:
         """Put back what `install` replaced (loggers of libraries keep their cleared handlers)."""
         root = logging.getLogger()
         logging.setLogRecordFactory(self._before["factory"])
+        logging.Logger.makeRecord = self._before["make"]  # type: ignore[method-assign]
         root.handlers[:] = self._before["handlers"]
         root.setLevel(self._before["level"])
         logging.raiseExceptions, logging.lastResort = self._before["raise"], self._before["last"]
@@ -121,8 +124,12 @@ class Silence:
         """Report an unhandled exception: its class and place to the audit log and to standard error."""
         name = class_name(kind)
         spot = place(trace)
-        self._log.write("runtime.exception", type=name, place=spot, where=where)
-        if where != "request":
+        # A hook that raised would make Python print the exception after all, message included.
+        with contextlib.suppress(AuditError):
+            self._log.write("runtime.exception", type=name, place=spot, where=where)
+        if where == "request":
+            return  # its own record says enough, and whoever asks could fill standard error
+        with contextlib.suppress(OSError, ValueError):
             print(f"appliance: unhandled {name} at {spot or 'a library'} ({where})", file=sys.stderr)  # noqa: T201
 
     def asyncio_handler(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -136,3 +143,8 @@ def _textless(name: str, level: int, _path: str, _line: int, _message: object, *
               **_more: Any) -> logging.LogRecord:
     """A record without message, arguments, exception or stack: what a handler never gets it cannot write."""
     return logging.LogRecord(name, level, "", 0, "", (), None)
+
+
+def _bare(_logger: logging.Logger, name: str, level: int, *_rest: Any, **_more: Any) -> logging.LogRecord:
+    """In place of `Logger.makeRecord`."""
+    return _textless(name, level, "", 0, "")

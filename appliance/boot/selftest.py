@@ -103,6 +103,6 @@ def require(tested: SelfTest) -> str:
         more = f" and {len(tested.failures) - 1} more" if len(tested.failures) > 1 else ""
         raise BootError(
             f"{first.name}: expected {first.expected}, found {first.found}{more}", code="self-test-failed",
-            hint="this CPU or this build computes wrong; do not use it")
+            hint="this CPU or this build computes wrong, or a kernel was changed without its known answer")
     kernels = "all kernels" if tested.formats is None else f"kernels for {', '.join(sorted(tested.formats)) or 'none'}"
     return f"{len(tested.results)} answers, {kernels} ({tested.origin}, {tested.target}), {tested.digest.hex()}"
