@@ -89,11 +89,12 @@ class Silence:
         """Take over logging, warnings and the hooks for unhandled exceptions."""
         root = logging.getLogger()
         self._before = {
-            "factory": logging.getLogRecordFactory(), "make": logging.Logger.makeRecord, "handlers": root.handlers[:], "level": root.level,
+            "factory": logging.getLogRecordFactory(), "make": logging.Logger.makeRecord,
+            "handlers": root.handlers[:], "level": root.level,
             "raise": logging.raiseExceptions, "last": logging.lastResort, "hook": sys.excepthook,
             "thread": threading.excepthook, "unraisable": sys.unraisablehook}
         logging.setLogRecordFactory(_textless)
-        logging.Logger.makeRecord = _bare  # type: ignore[method-assign]  # else `extra=` would get past the factory
+        logging.Logger.makeRecord = _bare  # type: ignore[method-assign, assignment]  # `extra=` passes the factory by
         logging.raiseExceptions = False
         logging.lastResort = None
         root.handlers[:] = [self._handler]
