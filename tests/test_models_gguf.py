@@ -61,6 +61,7 @@ def test_scalars_arrays_and_tensors(version: int) -> None:
     assert ((3, 64), "Q4_0", 108, found.data_offset) == (
         weight.shape, weight.format.name, weight.nbytes, weight.offset)
     assert ((5,), 20, found.data_offset + 128) == (vector.shape, vector.nbytes, vector.offset)
+    assert (3, 64, 1, 5) == (weight.rows, weight.columns, vector.rows, vector.columns)
 
 
 def test_agrees_with_gguf_package(tmp_path: Path) -> None:
@@ -119,9 +120,11 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "array of bytes": (build([string("a") + struct.pack("<IIQ", ARRAY, U8, 2**63)]), "items of 1 bytes"),
     "array of strings": (build([string("a") + struct.pack("<IIQ", ARRAY, STRING, 2**40)]), "at most 0 strings"),
     "string in array": (build([string("a") + struct.pack("<IIQQ", ARRAY, STRING, 1, 2**63)]),
-                        "string 0 of 'a' is past the end of the file; allowed: at most the 0 bytes that remain"),
-    "string in array cut": (build([string("a") + struct.pack("<IIQQQ", ARRAY, STRING, 2, 5, 7)]),
-                            "the size of string 1 of 'a' is past the end"),
+                        "byte 49: the size of string 0 of 'a' is past the end of the file; allowed: at most the 0"),
+    "string in array cut": (build([string("a") + struct.pack("<IIQQQQ", ARRAY, STRING, 2, 0, 9, 7)]),
+                            "byte 57: the size of string 1 of 'a' is past the end of the file; allowed: at most the 8"),
+    "string's length cut": (build([string("a") + struct.pack("<IIQQQ", ARRAY, STRING, 2, 5, 7)]),
+                            "byte 62: the size of string 1 of 'a' is past the end of the file; allowed: at most the 0"),
     "string in array not UTF-8": (build([kv_array("a", STRING, [b"x", b"\x80"])]), "string 1 of 'a' is not UTF-8"),
     "nested array": (build([string("a") + struct.pack("<IIQ", ARRAY, ARRAY, 0)]), "an array (nested)"),
     "array item type": (build([string("a") + struct.pack("<IIQ", ARRAY, 99, 0)]), "the item type of 'a' is 99"),
@@ -143,7 +146,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "offset unaligned": (build([], [Tensor("a", 0, (4,), bytes(64), offset=8)]), "is 8; allowed: a multiple of 32"),
     "offset outside": (build([], [Tensor("a", 0, (4,), bytes(64), offset=64)]), "the end of tensor 'a' is byte"),
     "offset huge": (build([], [Tensor("a", 0, (4,), bytes(64), offset=2**64 - 32)]), "the end of tensor 'a' is byte"),
-    "overlap": (build([], [ONE, Tensor("b", 0, (4,), bytes(16), offset=0)]), "where tensor 'a' ends"),
+    "overlap": (build([], [ONE, Tensor("b", 0, (4,), bytes(16), offset=0)]),
+                "is 0; allowed: 32 and more, where tensor 'a' ends: tensors may not overlap"),
     "data cut": (build([], [ONE])[:-1], "the end of tensor 'a'"),
     "table cut": (build([], [ONE])[:-60], "the size of"),
 }
