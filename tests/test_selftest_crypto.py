@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.boot import crypto_answers, entropy, vectors
-from appliance.boot.selftest import crypto_results, random_results
+from appliance.boot.selftest import cpu_random_result, crypto_results, random_results
 
 
 def test_all_known_answers_hold() -> None:
@@ -53,6 +53,12 @@ def test_the_random_source_of_this_machine_is_healthy() -> None:
     """Real draws pass, and the CPU's random instructions are reported."""
     assert [True] == [result.passed for result in random_results()]
     assert entropy.cpu_source() in {"rdrand+rdseed", "rdrand", "rdseed", "rng", "none"}
+
+
+@pytest.mark.parametrize(("source", "passed"), [("rdrand", True), ("rng", True), ("none", False)])
+def test_a_tee_needs_a_random_instruction(source: str, passed: bool) -> None:
+    """Outside of the simulated platform a CPU without one fails the self-test."""
+    assert passed is cpu_random_result(source).passed
 
 
 @pytest.mark.parametrize(("draws", "problem"), [

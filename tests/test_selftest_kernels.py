@@ -138,6 +138,27 @@ def test_a_flipped_bit_in_an_expected_answer_fails(kernels: KernelTable, monkeyp
     assert good.digest != tested.digest
 
 
+TARGET = """
+import sys
+from appliance.boot import selftest
+from appliance.engine.kernels import table
+tested = selftest.run(table.load(sys.argv[1]))
+print(",".join(result.name for result in tested.failures) or "passed")
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("target", [target.name for target in targets.known()])
+def test_one_table_serves_every_target(target: str) -> None:
+    """Each target that this CPU can run gives the known answers, in a process of its own."""
+    try:
+        targets.runnable(target)
+    except EngineError as error:
+        pytest.skip(error.summary)
+    done = subprocess.run([sys.executable, "-c", TARGET, target], capture_output=True, text=True, check=True)
+    assert "passed" == done.stdout.strip()
+
+
 SPOILED = """
 import sys
 from pathlib import Path

@@ -83,11 +83,18 @@ def random_results(draw: Callable[[], bytes] = entropy.draw) -> Iterator[Result]
     yield Result("random", "healthy", "; ".join(entropy.problems(draw(), draw())) or "healthy")
 
 
-def run(table: KernelTable, *, formats: frozenset[str] | None = None,
+def cpu_random_result(source: str) -> Result:
+    """Whether the CPU has a random instruction: in a TEE the host's sources must not stand alone."""
+    return Result("random/cpu", "present", "absent" if source == "none" else "present")
+
+
+def run(table: KernelTable, *, formats: frozenset[str] | None = None, need_cpu_random: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None) -> SelfTest:
     """Run every test. `formats` limits the kernels to those that these block formats need (for kernels that are
     compiled when first called); None tests every kernel of the table. Never raises for a wrong answer."""
     results = [*crypto_results(crypto_answers.answers()), *random_results()]
+    if need_cpu_random:
+        results.append(cpu_random_result(entropy.cpu_source()))
     names = kernel_answers.selected(table, formats)
     for done, name in enumerate(names):
         progress(done, len(names))

@@ -74,7 +74,8 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         with steps.step("self-test") as note:
             # Kernels that are compiled on first use are tested as far as the models need them; a library, wholly.
             formats = None if table.origin == "ahead" else models.formats_named_by(list(files.values()))
-            tested = selftest.run(table, formats=formats, progress=steps.counter("answers"))
+            tested = selftest.run(table, formats=formats, need_cpu_random=not tolerant,
+                                  progress=steps.counter("answers"))
             note.detail = selftest.require(tested)
 
         with steps.step("key-release") as note:
