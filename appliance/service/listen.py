@@ -44,7 +44,8 @@ def listen_tcp(name: str, address: str, port: int) -> Listening:
         raise BootError(f'listener "{name}": {ip} can be reached from the network, and the listener is plain TCP',
                         hint="listen on 127.0.0.1 or ::1")
     family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because asyncio sends small writes at once (TCP_NODELAY) only where it is.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if ip.version == 6:
