@@ -114,7 +114,7 @@ def _rounded(kind: str, x: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def step_error(name: str, found: bytes) -> float:
-    """Root mean square error of the passes' logits, relative to their spread, against a float32 model in plain numpy."""
+    """Root mean square error of the passes' logits, relative to their spread, against a float32 numpy model."""
     reference = ReferenceModel(_gguf(name), round_cache=True)
     prompt = [*kernel_model.PROMPT, 11]
     expected = np.concatenate([reference.logits(prompt)[[*kernel_model.WANTED, 300]],
