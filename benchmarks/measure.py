@@ -144,7 +144,9 @@ def run(engines: list[Engine], path: Path, threads: int, plan: Plan,
             for engine in engines:
                 answer = engine.ask("open", model=str(path), threads=threads, context=wanted[0], slots=wanted[1])
                 facts["load_seconds"].setdefault(engine.name, answer["seconds"])
-                facts.update({key: answer[key] for key in ("origin", "target", "bare", "resident") if key in answer})
+                for key in ("origin", "target", "bare", "resident"):  # the first: before limits are measured
+                    if key in answer:
+                        facts.setdefault(key, answer[key])
             if shape is None:
                 facts |= engines[0].ask("limits", peak=True)
             shape = wanted
