@@ -5,7 +5,9 @@
     ├── ModelError             a model file cannot be used
     │   ├── FormatError        malformed bytes (GGUF, sealed)
     │   ├── UnsupportedError   well formed, but a feature we do not run; the feature is named
-    │   └── PinError           the bytes are not the ones that the policy pins
+    │   ├── PinError           the bytes are not the ones that the policy pins
+    │   ├── TamperedError      bytes that do not authenticate: altered, moved, cut off, or rolled back
+    │   └── ModelKeyError      no key, or not the key that the model was sealed under
     ├── EngineError            inference cannot go on
     │   ├── TokenizerError
     │   ├── TemplateError
@@ -69,6 +71,18 @@ class PinError(ModelError):
     """The bytes read are not the ones that the policy pins."""
 
     code = "model-pin-mismatch"
+
+
+class TamperedError(ModelError):
+    """Bytes that do not authenticate: altered, moved, cut off, or rolled back. Nothing of them was used."""
+
+    code = "model-tampered"
+
+
+class ModelKeyError(ModelError):
+    """The key of a sealed model cannot be had, or is not the one that the model was sealed under."""
+
+    code = "model-key"
 
 
 class EngineError(ApplianceError):

@@ -1,0 +1,101 @@
+"""Reading a file anywhere, again and again, from a disk that may lie: the caller authenticates what it gets.
+
+The file is never mapped: a mapped file that is cut short kills the process, and mapped bytes change after they were
+checked. Each read goes into memory of this process alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+from appliance.errors import FormatError, ModelError, TamperedError
+
+
+class RandomFile:
+    """A regular file, read by offset from any thread. `size` is what it was when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`. ModelError when it cannot be opened or is no regular file."""
+        self.path = path
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its writer
+        try:
+            self._descriptor = os.open(path, flags)
+        except OSError as error:
+            raise ModelError(f"{path} cannot be opened: {error.strerror or error}") from None
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise ModelError(f"{path} is not a regular file")
+        self.size = status.st_size  # bytes
+
+    @property
+    def descriptor(self) -> int:
+        """For advice to the kernel; -1 after `close`."""
+        return self._descriptor
+
+    def bypass_cache(self) -> None:
+        """From here on read past the page cache: offsets, sizes and buffers must be multiples of 4096 bytes. ModelError
+        where the file system cannot."""
+        try:
+            flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        except OSError as error:
+            raise ModelError(f"{self.path} cannot be read past the page cache: {error.strerror or error}") from None
+
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """Fill `view` from byte `offset` on. TamperedError when the file ends before, ModelError for the disk."""
+        if self._descriptor < 0:
+            raise ModelError(f"{self.path} was closed")
+        while len(view):
+            try:
+                count = os.preadv(self._descriptor, [view], offset)
+            except OSError as error:
+                raise ModelError(f"{self.path} cannot be read at byte {offset}: {error.strerror or error}",
+                                 code="model-unreadable") from None
+            if count == 0:
+                raise TamperedError(f"{self.path} ends at byte {offset}; its size was {self.size} when it was opened",
+                                    hint="the file must not change while it is in use")
+            view = view[count:]
+            offset += count
+
+    def close(self) -> None:
+        """Close the file; reads fail from here on."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def fitting(buffer: Any, nbytes: int) -> memoryview:
+    """The first `nbytes` bytes of a writable buffer. FormatError when it is too small or read-only."""
+    view = memoryview(buffer).cast("B")
+    if view.readonly or len(view) < nbytes:
+        raise FormatError(f"{nbytes} bytes do not fit into a {'read-only ' if view.readonly else ''}"
+                          f"buffer of {len(view)}")
+    return view[:nbytes]
+
+
+class Scratch:
+    """A page-aligned buffer of `nbytes` for each thread that asks, made when it first does."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = max(nbytes, 1)
+        self._local = threading.local()
+
+    def view(self, nbytes: int) -> memoryview:
+        """The first `nbytes` bytes of this thread's buffer, which keeps what was in it."""
+        found: memoryview | None = getattr(self._local, "view", None)
+        if found is None:
+            found = self._local.view = memoryview(mmap.mmap(-1, self._nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        return found[:nbytes]
+
+
+def wipe(buffer: memoryview | bytearray) -> None:
+    """Overwrite with zeros."""
+    view = memoryview(buffer).cast("B")
+    view[:] = bytes(len(view))

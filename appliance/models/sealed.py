@@ -1,0 +1,159 @@
+"""Reading a sealed model: authenticate the header, then any tile at any time, from any thread.
+
+`open_sealed` believes nothing of the file: header against its pin, then against the key, and only then is the GGUF
+header parsed. `read_tile` reads a record into memory of this process, authenticates and decrypts it into the caller's
+buffer, and wipes that buffer on any failure: an AEAD that refuses has already written what nobody vouches for.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from appliance.errors import PinError, TamperedError
+from appliance.models import pins, sealed_header
+from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
+from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.metadata import Metadata
+from appliance.models.sealed_header import Header, Keys
+from appliance.models.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
+
+_ZEROS = bytes(RECORD_ALIGNMENT)
+
+
+def nonce(number: int) -> bytes:
+    """The nonce of tile `number`: 12 bytes, most significant first."""
+    return number.to_bytes(12, "big")
+
+
+class SealedModel:
+    """A sealed model, read tile by tile. Immutable but for `close`; close it when no thread reads any more."""
+
+    def __init__(self, file: RandomFile, header: Header, file_gguf: GGUFFile, tiles: Tiling, keys: Keys) -> None:
+        self._file, self.header, self.gguf, self.tiling = file, header, file_gguf, tiles
+        self.header_sha256 = header.digest
+        self._cipher = AESGCM(keys.tiles)
+        self._scratch = Scratch(tiles.max_record_nbytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """The sealed file."""
+        return self._file.path
+
+    @property
+    def descriptor(self) -> int:
+        """The open file, for advice to the kernel about reading ahead; -1 after `close`."""
+        return self._file.descriptor
+
+    @property
+    def metadata(self) -> Metadata:
+        """The model's key-value pairs."""
+        return self.gguf.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """What the model has, by name."""
+        return self.gguf.tensors
+
+    @property
+    def sha256(self) -> bytes:
+        """SHA-256 (32 bytes) of the GGUF file that was sealed."""
+        return self.header.sha256
+
+    def tiles_of(self, name: str) -> Segment:
+        """Where the tiles of a tensor are. FormatError when there is none of this name."""
+        return self.tiling.of(name)
+
+    def read_tile(self, number: int, buffer: Any) -> int:
+        """Authenticate and decrypt tile `number` into the start of a writable `buffer`; returns its bytes.
+
+        Matrices come in kernel order. TamperedError (code model-tampered) for a record that is not the one that was
+        sealed, ModelError for a disk that fails; the buffer is wiped then.
+        """
+        tile = self.tiling.tile(number)
+        view = fitting(buffer, tile.nbytes)
+        record = self._scratch.view(tile.record_nbytes)
+        try:
+            self._file.read_into(record, tile.offset)
+        except BaseException:
+            wipe(view)
+            raise
+        self.decrypt(tile, record, view)
+        return tile.nbytes
+
+    def decrypt(self, tile: Tile, record: memoryview, view: memoryview) -> None:
+        """Authenticate and decrypt a whole record, in memory that nobody else writes, into `view` of exactly
+        `tile.nbytes` bytes. TamperedError as `read_tile`; `view` is wiped then."""
+        message = tile.nbytes + TAG_NBYTES
+        try:
+            if record[message:] != _ZEROS[:tile.record_nbytes - message]:
+                raise InvalidTag
+            self._cipher.decrypt_into(nonce(tile.number), record[:message], self.header_sha256, view)
+        except InvalidTag:
+            wipe(view)
+            raise TamperedError(f"{self.path}: tile {tile.number} ({self._named(tile)}, byte {tile.offset} of the "
+                                "file) does not authenticate", hint="the file was altered; fetch it again") from None
+        except BaseException:
+            wipe(view)
+            raise
+
+    @staticmethod
+    def _named(tile: Tile) -> str:
+        info = tile.segment.info
+        return "padding" if info is None else f"tensor {info.name!r}"
+
+    def close(self) -> None:
+        """Close the file and drop the key; reads fail from here on."""
+        self._file.close()
+        del self._cipher
+
+
+def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
+                sha256: bytes | None = None, direct: bool = False) -> SealedModel:
+    """Open the sealed model at `path`. The caller wipes `master_key` (32 bytes) afterwards.
+
+    `header_sha256` and `sha256` (of the plaintext GGUF) are the pins, 32 bytes each; without the first, whoever has
+    the key may have sealed any model. `direct` bypasses the page cache. PinError for another file than pinned,
+    ModelKeyError for another key, TamperedError for a header that does not authenticate, FormatError and
+    UnsupportedError for its content, ModelError for the disk.
+    """
+    file = RandomFile(path)
+    try:
+        header = sealed_header.read(file)
+        check_pins(path, header, header_sha256, sha256)
+        keys = header.keys(master_key)
+        try:
+            header.authenticate(keys)
+            file_gguf, tiles = header.layout()
+            sealed_header.check_size(file.size, tiles)
+            if direct:
+                file.bypass_cache()
+            return SealedModel(file, header, file_gguf, tiles, keys)
+        finally:
+            keys.wipe()
+    except BaseException:
+        file.close()
+        raise
+
+
+def check_pins(path: Path, header: Header, header_sha256: bytes | None, sha256: bytes | None) -> None:
+    """Compare an unauthenticated header with the pins. PinError names both digests."""
+    if header_sha256 is not None and not hmac.compare_digest(header.digest, header_sha256):
+        raise PinError(f"{path} has a header with SHA-256 {header.digest.hex()}; the policy pins "
+                       f"{header_sha256.hex()}", hint="the file was changed or is another sealing; if that is meant, "
+                       "pin it as `appliance model inspect` prints it")
+    if sha256 is not None:
+        pins.check(path, sha256, header.sha256)

@@ -1,0 +1,151 @@
+"""Sealing: a plain GGUF file becomes an encrypted one, tile by tile, in bounded memory.
+
+The source is read twice. The first pass hashes it and tags its tiles (see `tagged`); the second encrypts only bytes
+that still carry their tag. So what is encrypted under a key is what the key was derived from, whatever the disk does
+in between, and after an interruption too: a resumed sealing hashes the source again.
+
+A part needs no journal. Its header names salt and source, and its tiles authenticate themselves: those at the start
+that do are kept, the rest is written again, with the same bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from appliance.errors import ModelError
+from appliance.models import sealed_header, tiling
+from appliance.models.disk_random import RandomFile, Scratch
+from appliance.models.sealed import SealedModel, nonce
+from appliance.models.sealed_header import SALT_NBYTES, Header, Keys
+from appliance.models.sealing_output import PartialFile
+from appliance.models.tagged import PlainTiles, open_tagged
+from appliance.models.tiling import TAG_NBYTES
+
+Progress = Callable[[str, int, int], None]
+"""Called with "hashing" or "sealing", bytes done and bytes in all."""
+T = TypeVar("T")
+_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """What `seal` made."""
+
+    path: Path
+    size: int  # bytes
+    sha256: bytes  # of the GGUF file
+    header_sha256: bytes
+    tile_size: int
+    tiles: int
+    kept_tiles: int  # of an interrupted sealing
+
+
+def quiet(step: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview, *,
+         tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress = quiet) -> Sealing:
+    """Seal the GGUF file `source` under a master key of 32 bytes into `target`, which must not exist.
+
+    Goes on where an interrupted sealing of the same bytes stopped. ModelError and its kinds for source, disk and
+    key; then there is no `target`, and `target`.part stays for the next try.
+    """
+    with PartialFile(target, mode=0o666, begins=sealed_header.FAMILY) as part, open_tagged(
+            source, tile_size=tile_size, progress=lambda done, total: progress("hashing", done, total)) as plain:
+        header, keys, kept = _resumed(part, plain, master_key) or (*_fresh(plain, master_key, None), 0)
+        try:
+            _, tiles = header.layout()
+            part.demand(tiles.end)
+            start = tiles.tile(kept).offset if kept < len(tiles) else tiles.end
+            if not kept:
+                part.truncate(0)
+                part.write(header.encode().ljust(header.nbytes, b"\0"), 0)
+                start = header.nbytes
+            part.truncate(start)
+            sealer = _Sealer(plain, header, keys)
+            for number, record in enumerate(ordered(sealer.record, range(kept, len(tiles))), kept):
+                tile = tiles.tile(number)
+                part.write(record, tile.offset)
+                progress("sealing", tile.offset + tile.record_nbytes, tiles.end)
+        finally:
+            keys.wipe()
+        part.finish()
+        return Sealing(target, tiles.end, plain.sha256, header.digest, tile_size, len(tiles), kept)
+
+
+def _fresh(plain: PlainTiles, master_key: bytes | bytearray | memoryview, salt: bytes | None) -> tuple[Header, Keys]:
+    return sealed_header.make(
+        master_key, tile_size=plain.tiling.tile_size, gaps=plain.gaps, size=plain.tiling.size,
+        salt=secrets.token_bytes(SALT_NBYTES) if salt is None else salt, sha256=plain.sha256, header=plain.header)
+
+
+def _resumed(part: PartialFile, plain: PlainTiles, master_key: bytes | bytearray | memoryview
+             ) -> tuple[Header, Keys, int] | None:
+    """Header, keys and number of good tiles of a part that is of this source, key and tile size; None otherwise."""
+    if not part.size:
+        return None
+    file = RandomFile(part.part)
+    try:
+        found = sealed_header.read(file)
+        header, keys = _fresh(plain, master_key, found.salt)
+        if header.encode() != found.encode():
+            keys.wipe()
+            return None
+        file_gguf, tiles = header.layout()
+        buffer = bytearray(tiles.max_tile_nbytes)
+        model = SealedModel(file, header, file_gguf, tiles, keys)
+        good = 0
+        try:
+            while good < len(tiles):
+                model.read_tile(good, buffer)
+                good += 1
+        except ModelError:
+            pass  # from here on the part is written again
+        return header, keys, good
+    except ModelError:
+        return None
+    finally:
+        file.close()
+
+
+class _Sealer:
+    """Encrypts tiles of a plain file; used by several threads at once."""
+
+    def __init__(self, plain: PlainTiles, header: Header, keys: Keys) -> None:
+        self._plain, self._aad, self._cipher = plain, header.digest, AESGCM(keys.tiles)
+        self._scratch = Scratch(plain.tiling.max_tile_nbytes)
+
+    def record(self, number: int) -> bytearray:
+        """The record of tile `number`."""
+        tile = self._plain.tiling.tile(number)
+        packed = self._scratch.view(tile.nbytes)
+        self._plain.read_tile(number, packed)
+        record = bytearray(tile.record_nbytes)
+        with memoryview(record)[:tile.nbytes + TAG_NBYTES] as message:
+            self._cipher.encrypt_into(nonce(number), packed, self._aad, message)
+        return record
+
+
+def ordered(work: Callable[[int], T], numbers: range) -> Iterator[T]:
+    """`work` of each number, in order, done by a few threads a little ahead."""
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(_THREADS, "model-tiles") as pool:
+        try:
+            for number in numbers:
+                waiting.append(pool.submit(work, number))
+                if len(waiting) > 2 * _THREADS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

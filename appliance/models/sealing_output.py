@@ -1,0 +1,113 @@
+"""Writing a large file so that it is there whole, or not at all.
+
+The bytes go to `NAME.part` beside the file; when all are on the disk, one rename makes them the file. Whatever ends
+the process before leaves no file of the final name. A lock keeps two processes from writing the same part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from appliance.errors import ModelError
+
+
+class PartialFile:
+    """`NAME.part` while it is written. Leaving the block closes it; only `finish` gives it its name."""
+
+    def __init__(self, path: Path, *, mode: int, begins: bytes) -> None:
+        """Open or make the part of `path` with permission bits `mode`. ModelError when it cannot be, when `path`
+        exists, when another process has the part, or when it is no part: those begin with `begins`."""
+        self.path, self.part = path, path.with_name(path.name + ".part")
+        if path.exists():
+            raise ModelError(f"{path} exists", hint="remove it, or name another file")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with self._disk("opened"):
+            self._descriptor = os.open(self.part, flags, mode)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise ModelError(f"{self.part} is being written by another process") from None
+        if not begins.startswith(start := os.pread(self._descriptor, len(begins), 0)):
+            os.close(self._descriptor)
+            raise ModelError(f"{self.part} begins with {start!r}: it is not what this command left",
+                             hint="move it away, or name another file")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @contextlib.contextmanager
+    def _disk(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ModelError(f"{self.part} cannot be {what}: {error.strerror or error}",
+                             code="model-unwritable", hint="what was written so far stays; run the command again to "
+                             "go on when the disk has room") from None
+
+    @property
+    def size(self) -> int:
+        """Bytes that the part has."""
+        return os.fstat(self._descriptor).st_size
+
+    def demand(self, nbytes: int) -> None:
+        """ModelError unless the file system has room for a part of `nbytes` bytes."""
+        free = shutil.disk_usage(self.part.parent).free
+        missing = nbytes - os.fstat(self._descriptor).st_blocks * 512 - free
+        if missing > 0:
+            raise ModelError(f"{self.part} needs {nbytes} bytes; the file system lacks {missing}",
+                             code="model-unwritable")
+
+    def truncate(self, nbytes: int) -> None:
+        """Cut the part to `nbytes` bytes."""
+        with self._disk("cut"):
+            os.ftruncate(self._descriptor, nbytes)
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data)
+        while len(view):
+            with self._disk("written"):
+                count = os.pwrite(self._descriptor, view, offset)
+            view = view[count:]
+            offset += count
+
+    def finish(self) -> None:
+        """Bring the part to the disk and give it its name."""
+        with self._disk("completed"):
+            os.fsync(self._descriptor)
+            self._rename()
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _rename(self) -> None:
+        """Give the part its name, refusing a file that has come since; where there are no links, without that."""
+        try:
+            os.link(self.part, self.path)
+        except FileExistsError:
+            raise
+        except OSError:
+            self.part.replace(self.path)
+        else:
+            self.part.unlink()
+
+    def discard(self) -> None:
+        """Remove the part."""
+        with contextlib.suppress(OSError):
+            self.part.unlink()
