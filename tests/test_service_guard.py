@@ -1,0 +1,113 @@
+"""The last line: what no handler foresaw still becomes an answer, a record and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.attestation.attestor import Attestor, State
+from appliance.attestation.binding import Build
+from appliance.attestation.evidence import SimulatedProvider
+from appliance.audit.log import AuditLog
+from appliance.audit.stdlib import Silence
+from appliance.boot.booted import Booted
+from appliance.boot.checks import Operator
+from appliance.boot.report import BootReport
+from appliance.boot.selftest import SelfTest
+from appliance.policy import load
+from appliance.service.app import assemble
+from appliance.service.context import Service
+from appliance.service.guard import Guard
+from tests.support.server import write_policy
+
+CANARY = "Zq7canaryWORDx9"
+
+
+class Sink(io.BytesIO):
+    """A sink that can be filled up, and read after it was closed."""
+
+    full = False
+
+    def write(self, data: Any) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    """A service over a policy without any model loaded."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"none")
+    loaded = load(write_policy(tmp_path, {"tiny": model}))
+    audit = AuditLog(Sink(), strict=True)
+    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    tested = SelfTest((), "portable", "none", None, "none")
+    booted = Booted(loaded.policy, loaded.digest, Operator(), {}, attestor, audit, Silence(audit), tested, (),
+                    BootReport())
+    return assemble(booted)
+
+
+def _ask(service: Service, app: Any) -> list[Any]:
+    """The messages that a request gets from an application behind the guard."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: Any = {"type": "http", "path": f"/{CANARY}", "raw_path": b"/", "query_string": CANARY.encode(),
+                  "method": "GET", "headers": [(b"x", CANARY.encode())]}
+    asyncio.run(Guard(app, service)(scope, receive, send))
+    return sent
+
+
+def _records(service: Service) -> list[dict[str, Any]]:
+    sink: Any = service.audit._sink
+    return [json.loads(line) for line in sink.getvalue().splitlines()]
+
+
+async def _raises(scope: Any, _receive: Any, _send: Any) -> None:
+    raise ValueError(f"{CANARY} in {scope}")
+
+
+async def _breaks_off(scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"a part", "more_body": True})
+    raise KeyError(CANARY)
+
+
+def test_an_unforeseen_exception_says_nothing(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
+    """It becomes a 500 in OpenAI's shape, one refusal in the log, and its class; its words are nowhere."""
+    sent = _ask(service, _raises)
+    assert 500 == sent[0]["status"]
+    assert "internal_error" == json.loads(sent[1]["body"])["error"]["code"]
+    records = _records(service)
+    assert ["runtime.exception", "request.refused"] == [record["event"] for record in records]
+    assert ("ValueError", "request") == (records[0]["type"], records[0]["where"])
+    assert ("internal_error", 500, "other") == tuple(records[1][name] for name in ("code", "status", "endpoint"))
+    output = capfd.readouterr()
+    for text in (repr(sent), repr(records), output.out, output.err, service.metrics.text().decode()):
+        assert CANARY not in text
+
+
+def test_an_answer_that_breaks_off_is_just_ended(service: Service) -> None:
+    """After the first byte there is nothing left to say; the record says that it failed."""
+    assert ["http.response.start", "http.response.body"] == [message["type"] for message in _ask(service, _breaks_off)]
+    assert (200, "internal_error") == tuple(_records(service)[-1][name] for name in ("status", "code"))
+
+
+def test_unrecorded_requests_are_refused(service: Service) -> None:
+    """Once the log is full, the next request is refused before anything looks at it."""
+    sink: Any = service.audit._sink
+    sink.full = True
+    assert 500 == _ask(service, _raises)[0]["status"]
+    sent = _ask(service, _breaks_off)
+    assert (503, "audit_unavailable") == (sent[0]["status"], json.loads(sent[1]["body"])["error"]["code"])
