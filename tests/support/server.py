@@ -89,11 +89,14 @@ class Server:
         self.folder, self.policy = policy.parent, policy
         folders = [word for path in models for word in ("--models", str(path.parent))]
         limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (audit_bytes, audit_bytes))) if audit_bytes else None
+        environment = {**os.environ, **(environment or {})}
+        if audit_bytes is not None:  # it bounds the file of measured coverage as well
+            environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE")}
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "appliance", "serve", str(policy), "--json", "--listen-port", "0",
                  "--log", str(self.folder / "audit.jsonl"), *folders],
-                stdout=out, stderr=err, env={**os.environ, **(environment or {})}, preexec_fn=limit)
+                stdout=out, stderr=err, env=environment, preexec_fn=limit)
         self.ready: dict[str, Any] = {}
 
     def wait_ready(self) -> Server:
