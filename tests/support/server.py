@@ -35,7 +35,7 @@ tenants {{
   }}
   tenant "other" {{
     role           = "admin"
-    models         = ["tiny"]
+    models         = {names}
     api_key_sha256 = ["{other}"]
   }}
   tenant "auditor" {{
