@@ -26,7 +26,7 @@ BIG = 256 << 20
 """Bytes of weights of the decode measurement."""
 
 PREFILL_ROWS, PREFILL_TOKENS = 512, 192
-BATCHES = (2, 3, 4, 5, 6, 8)
+BATCHES = (2, 3, 4, 5, 6, 8, 12, 16, 24)
 
 
 @dataclass

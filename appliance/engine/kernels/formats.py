@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from appliance.engine.kernels.emit import F32, I16, I32, Code, Locals, Val
+from appliance.engine.kernels.emit import F32, I16, I32, Code, Locals, Val, vector
 from appliance.engine.kernels.shapes import (
     Q32_MINUS8,
     Q32_MINUS16,
@@ -40,23 +40,18 @@ NIBBLES, PAIRS, BYTE = 0x0F0F0F0F, 0x03030303, 0xFF
 class Rows:
     """A record of 16 rows, or `lanes` of them."""
 
-    def __init__(self, code: Code, record: Val, first_row: Val, lanes: int, ahead: int = 0) -> None:
-        """`record` is its address, `first_row` the row of lane 0; each line read is prefetched `ahead` bytes on."""
-        self.code, self.record, self.first_row, self.lanes, self.ahead = code, record, first_row, lanes, ahead
+    def __init__(self, code: Code, record: Val, first_row: Val, lanes: int) -> None:
+        """`record` is its address, `first_row` the row of lane 0."""
+        self.code, self.record, self.first_row, self.lanes = code, record, first_row, lanes
         self.saved: Any = None  # what a format prepared for the steps of a block
-        self._lines: set[int] = set()
 
     def moved(self, offset: Val) -> Rows:
         """The same rows, `offset` bytes further on in the record."""
-        rows = Rows(self.code, self.record + offset, self.first_row, self.lanes, self.ahead)
+        rows = Rows(self.code, self.record + offset, self.first_row, self.lanes)
         rows.saved = self.saved
         return rows
 
     def _address(self, offset: int, unit: int) -> Val:
-        for line in range(offset // 64, (offset + 16 * unit - 1) // 64 + 1):
-            if self.ahead and line not in self._lines:
-                self._lines.add(line)
-                self.code.prefetch(self.record + (64 * line + self.ahead))
         return self.record + self.first_row * unit + offset
 
     def words(self, offset: int) -> Val:
@@ -232,12 +227,18 @@ class Q3K(Super):
 
     steps, subblocks, chunks = 2, 8, 4
 
+    def begin(self, rows: Rows) -> None:
+        """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above it two bits."""
+        rows.saved = Locals(rows.code, vector(I32, rows.lanes), 4)
+        for word in range(4):
+            nibbles = (rows.words(32 + 64 * (word % 2)) >> (4 * (word // 2))) & NIBBLES
+            pairs = (rows.words(160) >> (2 * word)) & PAIRS
+            rows.saved.set(word, nibbles | (pairs << 4))
+
     def rows_of(self, rows: Rows, step: Val) -> Rows:
-        """Quants from 736 on; saves the rows of the block, the rows from where its high bits are at 224,
-        and by how much scales are shifted."""
+        """Quants from 736 on; saves the step's scales, and the rows from where its high bits are at 224."""
         moved = rows.moved(step * 512)
-        shift = rows.code.splat((step * 4).convert("trunc", I32), rows.lanes)
-        moved.saved = (rows, rows.moved(step * 256), shift)
+        moved.saved = ([rows.saved.get(step * 2), rows.saved.get(step * 2 + 1)], rows.moved(step * 256))
         return moved
 
     def start_field(self, j: int) -> int:
@@ -246,19 +247,16 @@ class Q3K(Super):
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """Low bit pairs as in Q2_K; the high bits of chunks 2 m and 2 m + 1 share a word."""
-        _, planes, _ = rows.saved
+        _, planes = rows.saved
         i, h = j // 2, j % 2
         low = rows.words(736 + 64 * (4 * h + c))
         low = low << (3 - 2 * i) if i < 2 else low >> (2 * i - 3)
         return (low & 0x18181818) | bit_to(planes.words(224 + 64 * (2 * h + c // 2)), 4 * (c % 2) + i, 5)
 
     def scale(self, rows: Rows, j: int) -> Val:
-        """6 bits less 32: a nibble of byte j, in the second step its upper half, and a pair of bits of the last
-        word."""
-        block, _, shift = rows.saved
-        nibble = ((block.words(32 + 64 * (j // 4)) >> shift) >> (8 * (j % 4))) & 15
-        pair = ((block.words(160) >> shift) >> (8 * (j % 4) + 2 * (j // 4))) & 3
-        return (nibble | (pair << 4)) - 32
+        """Byte j of the step's scales, less 32."""
+        scales, _ = rows.saved
+        return ((scales[j // 4] >> (8 * (j % 4))) & BYTE) - 32
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
         """As Q6_K, with an eighth of d."""

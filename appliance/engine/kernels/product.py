@@ -27,7 +27,7 @@ from appliance.engine.kernels.shapes import (
     group_nbytes,
     padded_rows,
 )
-from appliance.engine.kernels.tile import tile
+from appliance.engine.kernels.tile import AHEAD, SEGMENT, tile
 from appliance.engine.kernels.vector import prefetch_write
 
 __all__ = ["SIGNATURE", "activation_kind", "activation_nbytes", "group_nbytes", "padded_rows"]
@@ -35,39 +35,57 @@ __all__ = ["SIGNATURE", "activation_kind", "activation_nbytes", "group_nbytes", 
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i4,i8,i8)"
 
 _TOKENS = 192
-"""Tokens whose activations stay in a core's second-level cache while all rows pass by; a multiple of a full tile."""
+"""Tokens that are multiplied with all rows before the next ones; a multiple of a full tile."""
 
-_OUTER_COLUMNS = 2048
-"""Columns of those activations."""
+_ACTIVATION_BYTES = 640 << 10
+"""Activations that stay in a core's second-level cache while all rows pass by."""
 
 _INNER_BYTES = 20480
 """Bytes of weights of two groups that stay in the first-level cache while tokens pass by."""
 
 
-def _panel(format_name: str, groups: int) -> Any:
-    """All tiles of tokens first <= t < last over `groups` groups and a run of blocks that stays in cache."""
-    six, four, two, one = (tile(format_name, groups, size) for size in TILES)
+_WIDE = 12
+"""From this many tokens on, two groups are multiplied at a time where the format allows; with fewer, memory is the
+limit, and one stream of weights is faster."""
+
+_NARROW = ("Q2_K", "Q3_K")
+"""Formats that gain nothing from two groups: unpacking weights is most of the work."""
+
+
+def _panel(format_name: str) -> Any:
+    """All tiles of tokens first <= t < last over one or two groups and a run of blocks that stays in cache."""
+    six, four, two, one = (tile(format_name, 1, size, ahead=True) for size in TILES)
+    wide, wide_ahead = (six, six) if format_name in _NARROW else (
+        tile(format_name, 2, TILES[0], ahead=ahead) for ahead in (False, True))
     activation = 4 * ACTIVATIONS[SHAPES[format_name].activation].fields
 
     @device(inline=False)
-    def panel(w: int, stride: int, act: int, share: int, y: int, ldy: int, blocks: int, block: int, fresh: int,
-              first: int, last: int) -> None:
+    def panel(w: int, stride: int, groups: int, act: int, share: int, y: int, ldy: int, blocks: int, block: int,
+              fresh: int, first: int, last: int, ahead: int) -> None:
         # act: first block of token 0; share: bytes of a token; block: number of the first block
         t = first
         while t + 6 <= last:
             for i in range(6, 12):  # the next tile's results: a store that misses the cache is slow
                 prefetch_write(y + (t + i) * ldy)
                 prefetch_write(y + (t + i) * ldy + 64)
-            six(w, stride, act + t * share + block * (6 * activation), y + t * ldy, ldy, blocks, fresh)
+            here = act + t * share + block * (6 * activation)
+            if groups == 1:
+                six(w, stride, here, y + t * ldy, ldy, blocks, fresh, AHEAD)
+            elif t == first:
+                wide_ahead(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead)
+            else:
+                wide(w, stride, here, y + t * ldy, ldy, blocks, fresh, 0)
             t += 6
-        if t + 4 <= last:
-            four(w, stride, act + t * share + block * (4 * activation), y + t * ldy, ldy, blocks, fresh)
-            t += 4
-        if t + 2 <= last:
-            two(w, stride, act + t * share + block * (2 * activation), y + t * ldy, ldy, blocks, fresh)
-            t += 2
-        if t < last:
-            one(w, stride, act + t * share + block * activation, y + t * ldy, ldy, blocks, fresh)
+        for g in range(groups):
+            s, v, z = t, w + g * stride, y + g * (4 * GROUP_ROWS)
+            if s + 4 <= last:
+                four(v, stride, act + s * share + block * (4 * activation), z + s * ldy, ldy, blocks, fresh, AHEAD)
+                s += 4
+            if s + 2 <= last:
+                two(v, stride, act + s * share + block * (2 * activation), z + s * ldy, ldy, blocks, fresh, AHEAD)
+                s += 2
+            if s < last:
+                one(v, stride, act + s * share + block * activation, z + s * ldy, ldy, blocks, fresh, AHEAD)
     return panel
 
 
@@ -75,10 +93,9 @@ def _product(format_name: str) -> Any:
     shape = SHAPES[format_name]
     elements, record = shape.elements, shape.record
     activation = 4 * ACTIVATIONS[shape.activation].fields
-    inner = max(1, _INNER_BYTES // (2 * record))
-    outer = max(inner, _OUTER_COLUMNS // elements // inner * inner)
-    single, one_group, two_groups = tile(format_name, 1, 1), _panel(format_name, 1), _panel(format_name, 2)
-    row_bytes = 4 * GROUP_ROWS
+    inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
+    single, panel = tile(format_name, 1, 1, ahead=True), _panel(format_name)
+    row_bytes, two_groups = 4 * GROUP_ROWS, format_name not in _NARROW
 
     def product(w: int, k: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
                 group1: int) -> None:
@@ -86,26 +103,26 @@ def _product(format_name: str) -> Any:
         stride, share = blocks * record, blocks * activation
         if tokens == 1:
             for g in range(group0, group1):
-                single(w + g * stride, stride, act, y + g * row_bytes, ldy, blocks, accumulate == 0)
+                single(w + g * stride, stride, act, y + g * row_bytes, ldy, blocks, accumulate == 0,
+                       AHEAD)
             return
+        width = 2 if two_groups and tokens >= _WIDE else 1
+        outer = max(1, _ACTIVATION_BYTES // (min(tokens, _TOKENS) * activation * inner)) * inner
         for first in range(0, tokens, _TOKENS):
             last = min(first + _TOKENS, tokens)
             for outer_block in range(0, blocks, outer):
                 outer_end = min(outer_block + outer, blocks)
                 g = group0
                 while g < group1:
+                    groups = min(width, group1 - g)
                     for b in range(outer_block, outer_end, inner):
-                        fresh = b == 0 and accumulate == 0
                         count = min(inner, outer_end - b)
-                        at = w + g * stride + b * record
-                        if g + 1 < group1:
-                            two_groups(at, stride, act, share, y + g * row_bytes, ldy, count, b, fresh, first, last)
-                        else:
-                            one_group(at, stride, act, share, y + g * row_bytes, ldy, count, b, fresh, first, last)
-                    g += 2
+                        ahead = inner * record if b + inner < outer_end else groups * stride - (b - outer_block) * record
+                        panel(w + g * stride + b * record, stride, groups, act, share, y + g * row_bytes, ldy, count, b,
+                              b == 0 and accumulate == 0, first, last, ahead)
+                    g += groups
     return product
 
 
 for _shape in SHAPES.values():
-    if _shape.activation != "f32":
-        kernel(f"product_{_shape.suffix}", SIGNATURE)(_product(_shape.name))
+    kernel(f"product_{_shape.suffix}", SIGNATURE)(_product(_shape.name))

@@ -7,6 +7,7 @@ narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` row
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product as pairs
 from typing import Any
 
@@ -24,45 +25,51 @@ AHEAD = 8192
 LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4}
 """Rows in a register, by target."""
 
+SEGMENT = 256
+"""Columns of unquantised weights that are summed up before they are added to a result."""
+
+_COLUMNS = 8  # unrolled
+_READ = {"F32": Rows.floats, "F16": Rows.halves, "BF16": Rows.brains}
+
 Grid = dict[tuple[int, int], Val]  # by (stream, token)
 
 
-def tile(format_name: str, groups: int, tokens: int) -> Any:
-    """The numba function `(w, stride, act, y, ldy, blocks, fresh)` of one tile shape.
+def tile(format_name: str, groups: int, tokens: int, ahead: bool) -> Any:
+    """The numba function `(w, stride, act, y, ldy, blocks, fresh, distance)` of one tile shape.
 
     `w` is the first record of the first group, the next group `stride` bytes on; `act` the tile's block that belongs
     to it; `y` the result of the first row and token, the next token `ldy` bytes on. Results start from zero where
     `fresh` is not 0, else from what y holds; the float operations on a row are the same however `blocks` is cut.
+    With `ahead`, the line `distance` bytes behind each one that is read is prefetched.
     """
     def call_tile(code: Code, *args: Val) -> None:
-        code.b.call(_function(code.b.module, format_name, groups, tokens), [arg.ir for arg in args])
-    return operation(types.void, i64, i64, i64, i64, i64, i64, i32)(call_tile)
+        code.b.call(_function(code.b.module, format_name, groups, tokens, ahead), [arg.ir for arg in args])
+    return operation(types.void, i64, i64, i64, i64, i64, i64, i32, i64)(call_tile)
 
 
-def _function(module: Any, format_name: str, groups: int, tokens: int) -> Any:
+def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: bool) -> Any:
     """The LLVM function of a tile, defined in `module` on first use."""
-    name = f"tile_{format_name.lower()}_{groups}_{tokens}"
+    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + ("_ahead" if ahead else "")
     if name in module.globals:
         return module.globals[name]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6 + [I32]), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6 + [I32, I64]), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
     code = Code(ir.IRBuilder(function.append_basic_block()))
-    _emit(code, format_name, groups, tokens, [Val(code, arg) for arg in function.args])
+    _emit(code, format_name, groups, tokens, ahead, [Val(code, arg) for arg in function.args])
     code.b.ret_void()
     return function
 
 
-def _emit(code: Code, format_name: str, groups: int, tokens: int, args: list[Val]) -> None:
-    weights, stride, act, y, ldy, blocks, fresh = args
+def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: bool, args: list[Val]) -> None:
+    weights, stride, act, y, ldy, blocks, fresh, distance = args
     shape, lanes = SHAPES[format_name], LANES[code.target]
     parts, grid = GROUP_ROWS // lanes, list(pairs(range(groups), range(tokens)))
     if groups * tokens > 1:
         code.align_frame()
     results = Locals(code, vector(F32, lanes), parts * len(grid))
     activation_block = 4 * ACTIVATIONS[shape.activation].fields * tokens
-    ahead = AHEAD if groups == 1 else 0
     fresh = fresh.compare("!=", 0)
 
     def places(part: Val) -> list[tuple[Val, Val]]:
@@ -80,26 +87,63 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, args: list[Val
         for index, address in places(part):
             code.store(address, results.get(index))
 
+    def update(part: Val, record: Val, act_block: Val, emit: Callable[[list[Rows], Tokens, Grid], Grid]) -> None:
+        """Replace a part's results by what `emit(rows, activations, results)` gives."""
+        rows = [Rows(code, record + stride * stream, part * lanes, lanes) for stream in range(groups)]
+        old = {item: results.get(part * len(grid) + index) for index, item in enumerate(grid)}
+        for index, value in enumerate(emit(rows, Tokens(code, act_block, tokens, lanes), old).values()):
+            results.set(part * len(grid) + index, value)
+
     def block(number: Val) -> None:
-        def one_part(part: Val) -> None:
-            record = weights + number * shape.record
-            rows = [Rows(code, record + stride * stream, part * lanes, lanes, ahead) for stream in range(groups)]
-            vectors = Tokens(code, act + number * activation_block, tokens, lanes)
-            totals = emit_block(FORMATS[format_name], rows, vectors, grid)
-            for index, (stream, token) in enumerate(grid):
-                result = part * len(grid) + index
-                results.set(result, FORMATS[format_name].finish(rows[stream], vectors, token, totals[stream, token],
-                                                                results.get(result)))
-        code.loop(parts, one_part)
+        def emit(rows: list[Rows], vectors: Tokens, old: Grid) -> Grid:
+            if shape.activation == "f32":
+                count = code.smaller(blocks - number * SEGMENT, blocks.like(SEGMENT))
+                return emit_segment(format_name, rows, vectors, count, old, distance if ahead else None)
+            return emit_block(FORMATS[format_name], rows, vectors, old, distance if ahead else None)
+        records = number * SEGMENT if shape.activation == "f32" else number
+        code.loop(parts, lambda part: update(part, weights + records * shape.record,
+                                             act + records * activation_block, emit))
 
     code.loop(parts, begin)
-    code.loop(blocks, block)
+    code.loop((blocks + (SEGMENT - 1)) >> 8 if shape.activation == "f32" else blocks, block)
     code.loop(parts, end)
 
 
-def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, grid: list[tuple[int, int]]) -> Grid:
-    """The totals of one block, for every stream (`rows`) and token."""
-    code, kind = tokens.code, vector(F32, tokens.lanes)
+def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val, results: Grid,
+                 distance: Val | None) -> Grid:
+    """`count` columns (a multiple of 16) of unquantised weights: results + (sum of even + sum of odd columns)."""
+    code, kind, grid = tokens.code, vector(F32, tokens.lanes), list(results)
+    record = SHAPES[format_name].record
+    sums = Locals(code, kind, 2 * len(grid))
+    for index in range(2 * len(grid)):
+        sums.set(index, code.constant(kind, 0.0))
+
+    def columns(number: Val) -> None:
+        first = number * _COLUMNS
+        here, vectors = [stream.moved(first * record) for stream in rows], tokens.moved(first)
+        _prefetch(here, distance, _COLUMNS * record)
+        for column in range(_COLUMNS):
+            weights = [_READ[format_name](stream, column * record) for stream in here]
+            for index, (stream, token) in enumerate(grid):
+                place = 2 * index + column % 2
+                sums.set(place, code.fma(weights[stream], vectors.float(column, token), sums.get(place)))
+
+    code.loop(count >> 3, columns)
+    return {item: old + (sums.get(2 * index) + sums.get(2 * index + 1))
+            for index, (item, old) in enumerate(results.items())}
+
+
+def _prefetch(rows: list[Rows], distance: Val | None, nbytes: int) -> None:
+    """Ask for `nbytes` of each stream from `distance` bytes on, in the order of memory."""
+    if distance is not None:
+        for stream in rows:
+            for line in range(0, nbytes, 64):
+                stream.code.prefetch(stream.record + distance + line)
+
+
+def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, distance: Val | None) -> Grid:
+    """One block of every stream (`rows`) and token: the new results."""
+    code, kind, grid = tokens.code, vector(F32, tokens.lanes), list(results)
     for stream in rows:
         fmt.begin(stream)
     totals = Locals(code, kind, len(grid))
@@ -107,10 +151,14 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, grid: list[tuple[i
         totals.set(index, code.constant(kind, 0.0))
 
     def step(number: Val) -> None:
+        share = fmt.shape.record // fmt.steps
+        _prefetch([stream.moved(number * share) for stream in rows], distance, share)
         moved = [fmt.rows_of(stream, number) for stream in rows]
         first = fmt.first_field(number)
         for j in range(fmt.subblocks):
-            before = code.pin([totals.get(index) for index in range(len(grid))])
+            before = [totals.get(index) for index in range(len(grid))]
+            if len(grid) > 2:
+                before = code.pin(before)
             integers = _subblock(fmt, moved, tokens.moved(first * fmt.chunks), tokens.moved(first), j, grid)
             scales = [fmt.scale(stream, j) for stream in moved]
             for index, (stream, token) in enumerate(grid):
@@ -120,7 +168,8 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, grid: list[tuple[i
                 totals.set(index, value)
 
     code.loop(fmt.steps, step)
-    return {item: totals.get(index) for index, item in enumerate(grid)}
+    return {(stream, token): fmt.finish(rows[stream], tokens, token, totals.get(index), results[stream, token])
+            for index, (stream, token) in enumerate(grid)}
 
 
 def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: int,
