@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 # The fields whose every value this version enforces: a list of its own, so that the module's cannot grow unnoticed.
 ENFORCED_WHOLE = {
     "appliance.name", "appliance.schema",
-    "model.file", "model.sha256", "model.context_length", "model.chat_template", "model.chat_template_fallback",
+    "model.file", "model.sha256", "model.sealed_header_sha256", "model.publisher.public_key",
+    "model.publisher.signature", "model.key.path", "model.key.variable", "model.key.credential",
+    "model.context_length", "model.chat_template", "model.chat_template_fallback",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")),
     "model.sampling.max_logprobs",
@@ -29,7 +31,9 @@ ENFORCED_WHOLE = {
     "service.listen.address", "service.listen.port", "service.listen.path", "service.drain_timeout",
     "service.operator_may_set",
 }
-ENFORCED_PARTLY = {"tee.platforms", "model.streaming_decrypt", "model.kv_cache", "service.listen.kind", "audit.sink"}
+ENFORCED_PARTLY = {
+    "tee.platforms", "model.key.provider", "model.streaming_decrypt", "model.kv_cache", "service.listen.kind",
+    "audit.sink"}
 
 
 def without_labels(path: tuple[Any, ...]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import checks
+from appliance.boot import checks, modelkeys
 from appliance.boot.models import RunningModel, load
 from appliance.engine.engine_batch import Running
 from appliance.engine.forward import kernel_names
@@ -122,7 +122,7 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     table = kernel_table.load()
     _compile(table, file, progress)
     running = load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
-                   kernels=table, threads=threads)
+                   key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads)
     return Session(loaded.policy, running, time.monotonic() - begun)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.attestation.binding import LoadedModel
-from appliance.boot import machine
+from appliance.boot import machine, modelkeys
 from appliance.engine.engine import Engine
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
@@ -18,7 +18,9 @@ from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, ModelError
 from appliance.models import inspection
 from appliance.models.gguf import TensorInfo
+from appliance.models.keys import Secret
 from appliance.models.resident import ResidentSource, open_resident
+from appliance.models.sealed_resident import SealedResidentSource, open_sealed_resident
 from appliance.policy.schema import Limits, Model
 
 _CACHE_SHARE = 4  # of the memory that is available, one part in this many may hold keys and values of one model
@@ -29,7 +31,7 @@ class RunningModel:
     """One model, ready to answer."""
 
     policy: Model
-    source: ResidentSource
+    source: ResidentSource | SealedResidentSource
     engine: Engine
     template: ChatTemplate
 
@@ -50,7 +52,8 @@ class RunningModel:
 
     def bound(self) -> LoadedModel:
         """What attestation says about it: digests of what was read, not of what was asked for."""
-        return LoadedModel(name=self.name, sha256=self.source.sha256.hex())
+        sealed = self.source.header_sha256.hex() if isinstance(self.source, SealedResidentSource) else None
+        return LoadedModel(name=self.name, sha256=self.source.sha256.hex(), sealed_header_sha256=sealed)
 
     def close(self) -> None:
         """Stop the engine, then give the weights back."""
@@ -74,15 +77,33 @@ def formats_named_by(paths: list[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
+def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None]
+          ) -> ResidentSource | SealedResidentSource:
+    """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
+    pin = bytes.fromhex(model.sha256)
+    header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
+    try:
+        if model.publisher is not None:
+            modelkeys.check_publisher(model.publisher, pin, header_pin)
+        if header_pin is None:
+            return open_resident(path, pin, progress)
+        if key is None:
+            raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
+        return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
+    finally:
+        if key is not None:
+            key.wipe()
+
+
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
-         progress: Callable[[int, int], None], *, kernels: KernelTable | None = None,
+         progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
          threads: int | None = None) -> RunningModel:
     """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
-    that were tested, so that none is compiled twice.
+    that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here.
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
-    source = open_resident(path, bytes.fromhex(model.sha256), progress)
+    source = _open(model, path, key, progress)
     try:
         used = _matrix_formats(source.tensors)
         if tested is not None and not used <= tested:

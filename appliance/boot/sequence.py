@@ -3,7 +3,7 @@
     policy       what this version and this machine cannot keep stops the boot; the audit log opens
     hardening    what the process does to itself
     self-test    known answers for cryptography, random source and kernels
-    key-release  keys of sealed models from the broker
+    key-release  keys of sealed models, from where the policy says
     models       read, checked against their pins, loaded
     attestation  policy, models and self-test are bound
     service      listeners open
@@ -23,12 +23,13 @@ from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.evidence import SIMULATED, SimulatedProvider
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
-from appliance.boot import checks, hardening, identity, models, selftest
+from appliance.boot import checks, hardening, identity, modelkeys, models, selftest
 from appliance.boot.booted import Booted
 from appliance.boot.report import BootReport, Progress, quiet
 from appliance.boot.steps import Steps, diagnostic
 from appliance.engine.kernels import table as kernels
 from appliance.errors import AuditError
+from appliance.models.keys import Secret
 from appliance.policy import Loaded
 
 
@@ -57,6 +58,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         raise diagnostic("policy", error) from None
     silence, steps = Silence(audit).install(), Steps(audit, BootReport(), progress)
     running: dict[str, models.RunningModel] = {}
+    keys: dict[str, Secret] = {}  # each is wiped when its model was read
     try:
         with steps.step("policy") as note:
             files = checks.find_models(policy, [loaded.path.parent, *model_folders])
@@ -79,12 +81,17 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             note.detail = selftest.require(tested)
 
         with steps.step("key-release") as note:
-            note.skip("no model is sealed")
+            keys = modelkeys.release(policy.models)
+            if keys:
+                note.detail = ", ".join(keys)
+            else:
+                note.skip("no model is sealed")
 
         with steps.step("models") as note:
             for model in policy.models:
                 running[model.name] = models.load(
-                    model, policy.limits, files[model.name], formats, steps.counter("bytes"), kernels=table)
+                    model, policy.limits, files[model.name], formats, steps.counter("bytes"), key=keys.get(model.name),
+                    kernels=table)
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
             note.detail = ", ".join(running)
 
@@ -97,6 +104,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         return Booted(policy, loaded.digest, operator, running, attestor, audit, silence, tested, measures,
                       steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
+        modelkeys.wipe(keys)
         for model_running in running.values():
             model_running.close()
         audit.close()

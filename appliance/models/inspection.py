@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import FormatError
-from appliance.models import gguf
+from appliance.models import gguf, sealed, sealed_header
 from appliance.models.disk import DiskFile
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Metadata, Strings
@@ -24,6 +24,18 @@ class FormatUse:
     tensors: int
     weights: int
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedUse:
+    """How a model is sealed, by its own words. Digests in hex."""
+
+    sha256: str  # of the GGUF file
+    sealed_header_sha256: str
+    plain_size: int  # of the GGUF file, bytes
+    tile_size: int  # bytes
+    tiles: int
+    gaps: bool  # whether bytes outside of header and tensors are sealed too
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +60,35 @@ class Inspection:
     chat_template: bool
     licence: dict[str, str]  # the file's own words, by metadata key
     keys: int
+    sealed: SealedUse | None  # of a sealed file
 
 
 def inspect(path: Path) -> Inspection:
-    """Read the header of the file at `path`. ModelError for what the disk does, FormatError for malformed bytes."""
-    with DiskFile(path) as file:
-        return _inspection(path, file.size, _header(file))
+    """Read the header of the file at `path`, plain or sealed. ModelError for what the disk does, FormatError for
+    malformed bytes."""
+    if not is_sealed(path):
+        with DiskFile(path) as file:
+            return _inspection(path, file.size, _header(file), None)
+    found, tiles = sealed.structure(path)
+    use = SealedUse(found.sha256.hex(), found.digest.hex(), found.size, found.tile_size, len(tiles), found.gaps)
+    return _inspection(path, tiles.end, tiles.gguf, use)
 
 
 def header(path: Path) -> GGUFFile:
-    """The parsed header of the file at `path`, of which nothing is authenticated. Errors as `inspect`."""
+    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is authenticated. Errors as
+    `inspect`."""
+    if is_sealed(path):
+        return sealed.structure(path)[1].gguf
     with DiskFile(path) as file:
         return _header(file)
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether the file calls itself a sealed model. ModelError for what the disk does."""
+    with DiskFile(path) as file:
+        start = bytearray(min(file.size, len(sealed_header.FAMILY)))
+        file.read_into(memoryview(start))
+        return sealed_header.is_sealed(bytes(start))
 
 
 def _header(file: DiskFile) -> GGUFFile:
@@ -78,7 +107,7 @@ def _header(file: DiskFile) -> GGUFFile:
                 raise
 
 
-def _inspection(path: Path, size: int, file: GGUFFile) -> Inspection:
+def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) -> Inspection:
     metadata = file.metadata
     architecture = _text(metadata, "general.architecture")
     tokens = metadata.get("tokenizer.ggml.tokens")
@@ -96,6 +125,7 @@ def _inspection(path: Path, size: int, file: GGUFFile) -> Inspection:
         pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"),
         vocabulary=len(tokens) if isinstance(tokens, Strings) else None,
         chat_template="tokenizer.chat_template" in metadata, licence=_licence(metadata), keys=len(metadata),
+        sealed=use,
     )
 
 

@@ -36,7 +36,7 @@ class ResidentSource:
         self.gguf = file
         self._sha256 = sha256
         self._arena: mmap.mmap | None = arena
-        self._base = _address(arena)
+        self._base = address(arena)
         self._offsets = offsets  # bytes from the start of the arena
         self._vectors = vectors
 
@@ -80,7 +80,7 @@ class ResidentSource:
     def close(self) -> None:
         """Give the memory back. Addresses handed out before are void from here on."""
         if self._arena is not None:
-            _discard(self._arena)
+            discard(self._arena)
             self._arena = None
 
 
@@ -99,10 +99,10 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
                                    hint="join the parts with: llama-gguf-split --merge")
         return _repack(file, digest, source)
     finally:
-        _discard(source)
+        discard(source)
 
 
-def _anonymous(nbytes: int, what: str) -> mmap.mmap:
+def anonymous(nbytes: int, what: str) -> mmap.mmap:
     """Fresh zeroed pages that belong to this process alone; huge ones if the kernel has them, for fewer faults."""
     try:
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -114,7 +114,7 @@ def _anonymous(nbytes: int, what: str) -> mmap.mmap:
     return pages
 
 
-def _discard(pages: mmap.mmap) -> None:
+def discard(pages: mmap.mmap) -> None:
     """Wipe and give back the pages at once, whatever still refers to them (a traceback, say)."""
     pages.madvise(mmap.MADV_DONTNEED)
     with contextlib.suppress(BufferError):
@@ -125,7 +125,7 @@ def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mma
     """Read the file into memory and check its pin; hashing runs beside the next read."""
     digest = hashlib.sha256()
     with DiskFile(path) as file:
-        source = _anonymous(file.size, f"the file {path}")
+        source = anonymous(file.size, f"the file {path}")
         try:
             with memoryview(source) as view, ThreadPoolExecutor(1, "model-hash") as hasher:
                 hashed: Future[None] | None = None
@@ -141,7 +141,7 @@ def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mma
             if pin is not None:
                 pins.check(path, pin, digest.digest())
         except BaseException:
-            _discard(source)
+            discard(source)
             raise
     return source, digest.digest()
 
@@ -156,7 +156,7 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
         if len(info.shape) == 2:
             offsets[info.name] = nbytes
             nbytes += _packed_nbytes(info) + -_packed_nbytes(info) % ALIGNMENT
-    arena = _anonymous(nbytes, "the model's weights")
+    arena = anonymous(nbytes, "the model's weights")
     try:
         vectors: dict[str, NDArray[np.float32]] = {}
         for info in sorted(file.tensors.values(), key=lambda info: info.offset):
@@ -166,7 +166,7 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
                 vectors[info.name] = _decode_vector(info, source)
         return ResidentSource(file, digest, arena, offsets, vectors)
     except BaseException:
-        _discard(arena)
+        discard(arena)
         raise
 
 
@@ -204,5 +204,6 @@ def _packed_nbytes(info: TensorInfo) -> int:
     return layout.interleaved_nbytes(info.format, info.rows, info.columns)
 
 
-def _address(arena: mmap.mmap) -> int:
+def address(arena: mmap.mmap) -> int:
+    """Where the pages begin."""
     return int(np.frombuffer(arena, np.uint8).ctypes.data)

@@ -149,6 +149,18 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
         raise
 
 
+def structure(path: Path) -> tuple[Header, Tiling]:
+    """Header and tiles of the sealed model at `path`, none of it authenticated. Errors as `open_sealed`."""
+    file = RandomFile(path)
+    try:
+        header = sealed_header.read(file)
+        _, tiles = header.layout()
+        sealed_header.check_size(file.size, tiles)
+        return header, tiles
+    finally:
+        file.close()
+
+
 def check_pins(path: Path, header: Header, header_sha256: bytes | None, sha256: bytes | None) -> None:
     """Compare an unauthenticated header with the pins. PinError names both digests."""
     if header_sha256 is not None and not hmac.compare_digest(header.digest, header_sha256):

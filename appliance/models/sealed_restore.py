@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import FormatError, TamperedError
-from appliance.models import gguf, sealed_header, tiling
+from appliance.models import gguf, tiling
 from appliance.models.disk import Progress
-from appliance.models.disk_random import RandomFile, Scratch
-from appliance.models.sealed import SealedModel, check_pins, open_sealed
+from appliance.models.disk_random import Scratch
+from appliance.models.sealed import SealedModel, check_pins, open_sealed, structure
 from appliance.models.sealing import ordered
 from appliance.models.sealing_output import PartialFile
 from appliance.models.tiling import Tile, Tiling
@@ -68,18 +68,6 @@ def _structure(path: Path, header_sha256: bytes | None, sha256: bytes | None) ->
     header, tiles = structure(path)
     check_pins(path, header, header_sha256, sha256)
     return Verified(header.sha256, header.digest, header.size, len(tiles), header.tile_size, False, {})
-
-
-def structure(path: Path) -> tuple[sealed_header.Header, Tiling]:
-    """Header and tiles of the sealed model at `path`, none of it authenticated. Errors as `open_sealed`."""
-    file = RandomFile(path)
-    try:
-        header = sealed_header.read(file)
-        _, tiles = header.layout()
-        sealed_header.check_size(file.size, tiles)
-        return header, tiles
-    finally:
-        file.close()
 
 
 def _restore(model: SealedModel, sink: Sink, progress: Progress | None) -> dict[str, bytes]:

@@ -91,7 +91,8 @@ class Tile:
     number: int
     segment: Segment
     run: int  # which matrix of the tensor
-    first_row: int  # of that matrix
+    first_unit: int  # of that run
+    first_row: int  # of that matrix; 0 for vectors and gaps
     rows: int  # without padding
     source_offset: int  # bytes from the start of the GGUF file
     source_nbytes: int
@@ -150,13 +151,15 @@ class Tiling:
             raise IndexError(f"tile {number} of {self._count}")
         segment = self.segments[bisect.bisect_right(self._firsts, number) - 1]
         run, index = divmod(number - segment.first_tile, segment.run_tiles)
-        start = index * segment.tile_units * segment.unit_nbytes
+        first_unit = index * segment.tile_units
+        start = first_unit * segment.unit_nbytes
         nbytes = segment.nbytes_of(index)
         source_nbytes = min(nbytes, segment.run_nbytes - start)
         first_row = index * segment.tile_rows if segment.kind == "matrix" else 0
         rows = min(segment.tile_rows, segment.rows - first_row) if segment.kind == "matrix" else segment.rows
-        return Tile(number, segment, run, first_row, rows, segment.source_offset + run * segment.run_nbytes + start,
-                    source_nbytes, nbytes, segment.offset + run * segment.run_stride + index * segment.record_stride,
+        offset = segment.offset + run * segment.run_stride + index * segment.record_stride
+        return Tile(number, segment, run, first_unit, first_row, rows,
+                    segment.source_offset + run * segment.run_nbytes + start, source_nbytes, nbytes, offset,
                     record_nbytes(nbytes))
 
     def _cut(self) -> Iterator[Segment]:

@@ -16,12 +16,17 @@ from appliance.policy.schema.base import Block, FieldShape, fields
 
 ANY: Final = object()
 
-BLOCKS = frozenset({"model", "privacy.timing_padding", "privacy.redaction.pattern", "tenants.tenant", "service.listen"})
+BLOCKS = frozenset({
+    "model", "model.publisher", "model.key", "privacy.timing_padding", "privacy.redaction.pattern", "tenants.tenant",
+    "service.listen"})
 
 ENFORCED: dict[str, Any] = {
     "appliance.name": ANY, "appliance.schema": ANY,
     "tee.platforms": ("simulated",),
-    "model.file": ANY, "model.sha256": ANY,
+    "model.file": ANY, "model.sha256": ANY, "model.sealed_header_sha256": ANY,
+    "model.publisher.public_key": ANY, "model.publisher.signature": ANY,
+    "model.key.provider": ("file", "environment", "systemd-credential"), "model.key.path": ANY,
+    "model.key.variable": ANY, "model.key.credential": ANY,
     "model.streaming_decrypt": (False, "auto"),  # "auto" is resident as long as that fits
     "model.context_length": ANY, "model.kv_cache": ("f16",),
     "model.sampling": ANY,

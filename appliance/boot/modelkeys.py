@@ -1,0 +1,67 @@
+"""Keys of sealed models, and publishers' signatures, as the policy names them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from appliance.errors import ModelKeyError
+from appliance.models import signature
+from appliance.models.keys import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
+from appliance.policy.schema import Model
+from appliance.policy.schema.keys import Key
+from appliance.policy.schema.model import Publisher
+
+_PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
+    "file": lambda key: FileKey(Path(key.path or "")),
+    "environment": lambda key: EnvironmentKey(key.variable or ""),
+    "systemd-credential": lambda key: CredentialKey(key.credential or ""),
+}
+
+
+def provider(key: Key) -> KeyProvider:
+    """Who hands out this key. ModelKeyError for a provider that this version does not have."""
+    if key.provider not in _PROVIDERS:
+        raise ModelKeyError(f"key provider {key.provider!r} is not in this version; there are: "
+                            f"{', '.join(sorted(_PROVIDERS))}")
+    return _PROVIDERS[key.provider](key)
+
+
+def release(models: Iterable[Model]) -> dict[str, Secret]:
+    """The key of each sealed model, by the model's name; the caller wipes them. ModelKeyError, which names the model,
+    for the first that cannot be had; then none is left. Environment variables that held keys are removed."""
+    models = tuple(models)
+    keys: dict[str, Secret] = {}
+    try:
+        for model in models:
+            if model.key is not None:
+                keys[model.name] = _released(model, model.key)
+    except BaseException:
+        wipe(keys)
+        raise
+    finally:
+        for model in models:
+            if model.key is not None and model.key.variable is not None:
+                os.environ.pop(model.key.variable, None)
+    return keys
+
+
+def _released(model: Model, key: Key) -> Secret:
+    try:
+        return provider(key).key()
+    except ModelKeyError as error:
+        raise ModelKeyError(f"model {model.name}: {error.summary}", hint=error.hint) from None
+
+
+def wipe(keys: Mapping[str, Secret]) -> None:
+    """Overwrite all of them."""
+    for key in keys.values():
+        key.wipe()
+
+
+def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None) -> None:
+    """PinError unless the publisher signed the pins. A signature that the policy does not give never verifies."""
+    given = (publisher.signature or "").removeprefix("ed25519:")
+    signature.check(bytes.fromhex(publisher.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
+                    header_sha256)

@@ -1,0 +1,196 @@
+"""`appliance model key|seal|unseal|verify|sign`: encrypted model files and what vouches for them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from appliance.cli.model_output import bar, bars, sealed_block
+from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
+from appliance.models import inspection, keys, pins, sealed, sealed_restore, sealing, signature, tiling
+
+REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)
+
+
+def add_actions(actions: Any) -> None:
+    """Declare the actions on an argparse sub-parser object."""
+    for name, (text, declare) in _DECLARED.items():
+        action = actions.add_parser(name, help=text, description=text)
+        declare(action)
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _declare_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="the file to make; only its owner can read it")
+
+
+def _declare_seal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a GGUF file")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the sealed file to make")
+    parser.add_argument("--key", type=Path, required=True, help="the key file: 32 bytes in hex or base64, mode 0600")
+    parser.add_argument("--tile-size", type=int, default=tiling.DEFAULT_TILE_SIZE, metavar="BYTES",
+                        help="most bytes of a tile (default: %(default)s)")
+
+
+def _declare_unseal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a sealed file")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the GGUF file to make")
+    parser.add_argument("--key", type=Path, required=True, help="the key file")
+    _declare_pins(parser)
+
+
+def _declare_pins(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sha256", metavar="HEX", help="the pin of the GGUF file")
+    parser.add_argument("--header-sha256", metavar="HEX", help="the pin of the sealed header")
+
+
+def _declare_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a sealed file, or with --publisher a GGUF file too")
+    parser.add_argument("--key", type=Path, help="the key file; without it nothing is authenticated")
+    _declare_pins(parser)
+    parser.add_argument("--publisher", metavar="KEY", help="the publisher's public key: ed25519:HEX")
+    parser.add_argument("--signature", metavar="SIGNATURE", help="the publisher's signature: ed25519:HEX")
+
+
+def _declare_sign(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a GGUF file, or a sealed one")
+    parser.add_argument("--signing-key", type=Path, required=True,
+                        help="the publisher's private key: a key file of its own")
+    parser.add_argument("--key", type=Path, help="the key file of a sealed model, which is verified first")
+
+
+def _key(args: argparse.Namespace) -> int:
+    keys.new_key_file(args.file)
+    print(json.dumps({"file": str(args.file)}, indent=2) if args.json else
+          f"{args.file}: a new key. Keep a copy: nothing opens what it sealed but this key.")
+    return 0
+
+
+def _seal(args: argparse.Namespace) -> int:
+    with keys.FileKey(args.key).key() as key, bars() as progress:
+        done = sealing.seal(args.file, args.output, key.data, tile_size=args.tile_size, progress=progress)
+    if args.json:
+        print(json.dumps({
+            "file": str(done.path), "size": done.size, "sha256": done.sha256.hex(),
+            "sealed_header_sha256": done.header_sha256.hex(), "tile_size": done.tile_size, "tiles": done.tiles,
+            "kept_tiles": done.kept_tiles}, indent=2))
+        return 0
+    if done.kept_tiles:
+        print(f"{done.kept_tiles} of {done.tiles} tiles were there already", file=sys.stderr)
+    print(sealed_block(done.path, done.sha256, done.header_sha256, args.key))
+    return 0
+
+
+def _unseal(args: argparse.Namespace) -> int:
+    header_pin, pin = _pins(args)
+    with keys.FileKey(args.key).key() as key, bar("unsealing") as progress:
+        done = sealed_restore.unseal(args.file, args.output, key.data, header_sha256=header_pin, sha256=pin,
+                                     progress=progress)
+    print(json.dumps({"file": str(args.output), "sha256": done.sha256.hex(), "size": done.size}, indent=2)
+          if args.json else f"{args.output}: {done.size:,} bytes, sha256 {done.sha256.hex()}")
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    """Exit code 0 when everything asked for holds, 1 when the file is refused."""
+    try:
+        found = _verified(args)
+    except REFUSALS as error:
+        print(f"error[{error.code}]: {error}", file=sys.stderr)
+        if args.json:
+            print(json.dumps({"file": str(args.file), "verdict": "refused", "code": error.code}, indent=2))
+        return 1
+    print(json.dumps(found, indent=2) if args.json else
+          "\n".join(f"{name:<22}{value}" for name, value in found.items() if name != "tensors"))
+    return 0
+
+
+def _verified(args: argparse.Namespace) -> dict[str, Any]:
+    """What was found, for people and scripts. Errors are refusals, or the disk's."""
+    header_pin, pin = _pins(args)
+    if inspection.is_sealed(args.file):
+        found = _verify_sealed(args.file, args.key, header_pin, pin)
+        sha256, header = found.sha256, found.header_sha256
+        report: dict[str, Any] = {
+            "file": str(args.file), "verdict": "authentic" if found.authenticated else "well formed, not authenticated",
+            "sha256": sha256.hex(), "sealed_header_sha256": header.hex(), "size": found.size, "tiles": found.tiles,
+            "tensors": {name: digest.hex() for name, digest in found.tensors.items()}}
+    else:
+        with bar("hashing") as progress:
+            sha256, size = pins.sha256_of(args.file, progress)
+        if pin is not None:
+            pins.check(args.file, pin, sha256)
+        header = None
+        report = {"file": str(args.file), "verdict": "not sealed", "sha256": sha256.hex(), "size": size}
+    if args.publisher is not None:
+        signature.check(_tagged(args.publisher, 32), _tagged(args.signature or "", signature.NBYTES), sha256, header)
+        report["publisher"] = args.publisher
+    return report
+
+
+def _verify_sealed(file: Path, key_file: Path | None, header_pin: bytes | None, pin: bytes | None
+                   ) -> sealed_restore.Verified:
+    if key_file is None:
+        return sealed_restore.verify(file, None, header_sha256=header_pin, sha256=pin)
+    with keys.FileKey(key_file).key() as key, bar("verifying") as progress:
+        return sealed_restore.verify(file, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
+
+
+def _sign(args: argparse.Namespace) -> int:
+    """Sign what was verified: a sealed file needs its key, since its header's words alone prove nothing."""
+    if inspection.is_sealed(args.file):
+        if args.key is None:
+            raise ModelKeyError("a sealed model is verified before it is signed", hint="give its key: --key FILE")
+        found = _verify_sealed(args.file, args.key, None, None)
+        sha256, header = found.sha256, found.header_sha256
+    else:
+        with bar("hashing") as progress:
+            sha256, _ = pins.sha256_of(args.file, progress)
+        header = None
+    with keys.FileKey(args.signing_key).key() as key:
+        public, signed = signature.sign(key.data, sha256, header)
+    if args.json:
+        print(json.dumps({"sha256": sha256.hex(), "sealed_header_sha256": None if header is None else header.hex(),
+                          "public_key": f"ed25519:{public.hex()}", "signature": f"ed25519:{signed.hex()}"}, indent=2))
+    else:
+        print(f'publisher {{\n  public_key = "ed25519:{public.hex()}"\n  signature  = "ed25519:{signed.hex()}"\n}}')
+    return 0
+
+
+def pin_sealed(args: argparse.Namespace) -> int:
+    """`model pin` of a sealed file: its own words, to be compared with what `seal` printed."""
+    header, _ = sealed.structure(args.file)
+    print(json.dumps({"file": args.file.name, "sha256": header.sha256.hex(),
+                      "sealed_header_sha256": header.digest.hex()}, indent=2) if args.json else
+          sealed_block(args.file, header.sha256, header.digest, None))
+    return 0
+
+
+def _pins(args: argparse.Namespace) -> tuple[bytes | None, bytes | None]:
+    """Pins of header and plaintext, as given."""
+    return (None if args.header_sha256 is None else pins.parse(args.header_sha256),
+            None if args.sha256 is None else pins.parse(args.sha256))
+
+
+def _tagged(text: str, nbytes: int) -> bytes:
+    """The bytes of `ed25519:HEX`. PinError for anything else."""
+    digits = text.removeprefix("ed25519:")
+    if digits == text or len(digits) != 2 * nbytes or set(digits) - set("0123456789abcdef"):
+        raise PinError(f"{text[:160]!r} is not ed25519: and {2 * nbytes} digits 0-9 a-f", code="model-signature")
+    return bytes.fromhex(digits)
+
+
+_DECLARED: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "key": ("make a key file", _declare_key),
+    "seal": ("encrypt a GGUF file into a sealed one, and print the pins for a policy", _declare_seal),
+    "unseal": ("give back the GGUF file, byte for byte", _declare_unseal),
+    "verify": ("check a sealed file, wholly with its key, and a publisher's signature", _declare_verify),
+    "sign": ("sign a model's pins as its publisher", _declare_sign),
+}
+
+ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "key": _key, "seal": _seal, "unseal": _unseal, "verify": _verify, "sign": _sign}

@@ -1,0 +1,45 @@
+"""Publishers' signatures: Ed25519 over the pins of a model, in a short text that anyone can write again.
+
+    appliance/model-signature/1
+    sha256 <64 digits>
+    sealed_header_sha256 <64 digits, or "-" where the signature is of the plaintext alone>
+
+Each line ends with a line feed. The signature covers the weights through their SHA-256; with the header's digest too,
+it covers one sealing of them. docs/formats/sealed-model.md has vectors.
+"""
+
+from __future__ import annotations
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from appliance.errors import PinError
+
+NBYTES = 64
+
+
+def message(sha256: bytes, header_sha256: bytes | None = None) -> bytes:
+    """What is signed: the pins, 32 bytes each."""
+    header = "-" if header_sha256 is None else header_sha256.hex()
+    return f"appliance/model-signature/1\nsha256 {sha256.hex()}\nsealed_header_sha256 {header}\n".encode()
+
+
+def sign(private_key: bytes | bytearray, sha256: bytes, header_sha256: bytes | None = None) -> tuple[bytes, bytes]:
+    """The public key (32 bytes) and the signature (64 bytes) by a private key of 32 random bytes."""
+    key = Ed25519PrivateKey.from_private_bytes(private_key)
+    public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return public, key.sign(message(sha256, header_sha256))
+
+
+def check(public_key: bytes, signature: bytes, sha256: bytes, header_sha256: bytes | None = None) -> None:
+    """PinError unless the publisher signed these pins; for a sealed model, both of them or the plaintext's alone."""
+    forms = [message(sha256)] if header_sha256 is None else [message(sha256, header_sha256), message(sha256)]
+    for form in forms:
+        try:
+            Ed25519PublicKey.from_public_bytes(public_key).verify(signature, form)
+        except (InvalidSignature, ValueError):
+            continue
+        return
+    raise PinError(f"the publisher's signature does not verify over sha256 {sha256.hex()}", code="model-signature",
+                   hint="the pins or the signature were changed, or another publisher signed")
