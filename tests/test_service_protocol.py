@@ -136,19 +136,19 @@ def test_one_report_for_many_nonces() -> None:
     evidences = Evidences(attestor)
 
     async def ask() -> list[Any]:
-        return await asyncio.gather(*(evidences.for_nonce(bytes([number]).hex() * 32) for number in range(50)))
+        return await asyncio.gather(*(evidences.for_nonce([bytes([number]).hex() * 32]) for number in range(50)))
 
     found = asyncio.run(ask())
     assert [bytes([number]).hex() * 32 for number in range(50)] == [evidence.proof.nonce for evidence in found]
     assert len({evidence.report for evidence in found}) <= 2
 
 
-@pytest.mark.parametrize("nonce", [None, "", "00", "!!" * 16, "00" * 65])
-def test_bad_nonces(nonce: str | None) -> None:
-    """A nonce that is missing or malformed is refused by name."""
+@pytest.mark.parametrize("nonces", [[], [""], ["00"], ["!!" * 16], ["00" * 65], ["00" * 32] * 2])
+def test_bad_nonces(nonces: list[str]) -> None:
+    """A nonce that is missing, malformed or not alone is refused by name."""
     attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
     with pytest.raises(RequestError) as caught:
-        asyncio.run(Evidences(attestor).for_nonce(nonce))
+        asyncio.run(Evidences(attestor).for_nonce(nonces))
     assert "nonce" == caught.value.param
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -188,8 +189,8 @@ def slow(tmp_path: Path, tiny_model: Path) -> Any:
 
 def test_drains_on_sigterm(slow: Server) -> None:
     """After SIGTERM nothing new is accepted, what is in progress ends as it should, and the exit code is 0."""
-    socket = httpx.HTTPTransport(uds=str(slow.folder / "api.sock"))
-    with httpx.Client(transport=socket, base_url="http://local") as unix:
+    local = httpx.HTTPTransport(uds=str(slow.folder / "api.sock"))
+    with httpx.Client(transport=local, base_url="http://local") as unix:
         assert 200 == unix.get("/health").status_code
     stream = slow.client().chat.completions.create(**CHAT, max_tokens=4, stream=True)
     next(iter(stream))
@@ -213,3 +214,22 @@ def test_second_sigterm_gives_up(slow: Server) -> None:
     slow.process.terminate()
     assert 0 == slow.process.wait(10)
     assert time.monotonic() - begun < 1.9
+
+
+def test_slow_bodies_are_bounded(strict_service: Server) -> None:
+    """Only so many bodies may be on their way at once; the next is refused, and accepted when they are gone."""
+    host, port = strict_service.url.removeprefix("http://").split(":")
+    head = (f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OTHER_KEY}\r\n"
+            "content-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+    slow = [socket.create_connection((host, int(port))) for _ in range(4)]
+    for connection in slow:
+        connection.sendall(head.encode())
+    time.sleep(0.3)
+    client = strict_service.client(OTHER_KEY)
+    with pytest.raises(openai.RateLimitError) as caught:
+        client.completions.create(model="tiny", prompt="x", max_tokens=1)
+    assert "too_many_requests" == caught.value.code
+    for connection in slow:
+        connection.close()
+    time.sleep(0.3)
+    client.completions.create(model="tiny", prompt="x", max_tokens=1)

@@ -7,6 +7,7 @@ for the one after it, in one Merkle tree.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from appliance.attestation.attestor import Attestor
 from appliance.attestation.binding import parse_nonce
@@ -25,14 +26,15 @@ class Evidences:
         self._waiting: list[tuple[bytes, asyncio.Future[Evidence]]] = []
         self._worker: asyncio.Task[None] | None = None
 
-    async def for_nonce(self, text: str | None) -> Evidence:
-        """Evidence that answers a nonce given as text; RequestError when it is missing or malformed."""
-        if text is None:
+    async def for_nonce(self, texts: Sequence[str]) -> Evidence:
+        """Evidence that answers the one nonce given as text; RequestError when it is missing, malformed or not one."""
+        if not texts:
             raise RequestError("missing_required_parameter", "nonce: 16 to 64 random bytes as hex or base64url",
                                param="nonce")
         try:
+            (text,) = texts
             nonce = parse_nonce(text)
-        except MalformedEvidenceError:
+        except (ValueError, MalformedEvidenceError):
             raise RequestError("invalid_value", "nonce: expected 16 to 64 bytes as hex or base64url without padding",
                                param="nonce") from None
         if len(self._waiting) >= MAX_WAITING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,7 @@ class Service:
     evidences: Evidences
     metrics: Metrics = field(default_factory=Metrics)
     in_progress: int = 0  # inference requests admitted and not yet over
+    bodies: int = 0  # request bodies that are being read
     answered: int = 0
     refused: int = 0
     draining: bool = False
@@ -98,6 +100,17 @@ class Service:
         if name not in self.models or not caller.may_ask(name):
             raise RequestError("model_not_found", param="model")
         return self.models[name]
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Bound the memory of bodies that arrive: a few more may than can run."""
+        if self.bodies >= 2 * self.policy.limits.concurrent_requests:
+            raise RequestError("too_many_requests", retry_after=1)
+        self.bodies += 1
+        try:
+            yield
+        finally:
+            self.bodies -= 1
 
     def enter(self, exchange: Exchange) -> None:
         """Count an inference request in, or refuse it when there are too many; it leaves with its exchange."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.engine.generation import GenerationRequest
@@ -22,8 +23,8 @@ from appliance.service.exchange import Exchange
 from appliance.service.limits import Grant
 from appliance.service.privacy import round_up
 from appliance.service.problems import RequestError
-from appliance.service.redaction import redact
-from appliance.service.wire import ChatRequest, CompletionRequest, SamplingRequest
+from appliance.service.redaction import Rule, redact
+from appliance.service.wire import ChatRequest, CompletionRequest, Message, SamplingRequest
 
 BOUNDED = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
 
@@ -68,7 +69,7 @@ def _encode(service: Service, model: ServedModel, request: ChatRequest | Complet
     """The prompt's tokens. Runs in a thread: long prompts take milliseconds."""
     rules = service.rules_for("prompt")
     if isinstance(request, ChatRequest):
-        messages = [_message(turn.role, redact(rules, turn.text), turn.name) for turn in request.messages]
+        messages = [_message(rules, turn) for turn in request.messages]
         return list(model.running.template.encode(messages, model.tokenizer))
     text = request.text
     if text is not None:
@@ -82,9 +83,10 @@ def _encode(service: Service, model: ServedModel, request: ChatRequest | Complet
     return ids
 
 
-def _message(role: str, content: str, name: str | None) -> dict[str, str]:
-    turn = {"role": "system" if role == "developer" else role, "content": content}
-    return turn if name is None else {**turn, "name": name}
+def _message(rules: Sequence[Rule], turn: Message) -> dict[str, str]:
+    """A turn as templates take it, redacted."""
+    message = {"role": "system" if turn.role == "developer" else turn.role, "content": redact(rules, turn.text)}
+    return message if turn.name is None else {**message, "name": redact(rules, turn.name)}
 
 
 def _answer_tokens(service: Service, model: ServedModel, prompt: int, wanted: int | None) -> int:

@@ -81,7 +81,7 @@ async def one_model(request: Incoming, name: str) -> Response[Any]:
 async def attestation(request: Incoming) -> Response[Any]:
     """Evidence for a nonce. Open to all: a client checks it before it shows its key."""
     service, exchange = parts(request)
-    evidence = await service.evidences.for_nonce(request.query_params.get("nonce"))
+    evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []))
     service.audit.write("attestation.made", request=exchange.request_id, generation=evidence.statement["generation"],
                         nonces=evidence.statement["nonces"]["size"])
     return Response(evidence.to_json(), media_type=JSON)

@@ -32,7 +32,8 @@ def parts(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
 async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Generation]:
     """Read, admit and start a request; returns once its first token is there, so that refusals keep their status."""
     service, exchange = parts(request)
-    body = await read_json(request, service.policy.limits.request_size_bytes)
+    with service.reading():
+        body = await read_json(request, service.policy.limits.request_size_bytes)
     wanted = parse(body, kind, drop=service.policy.privacy.redaction.fields)
     exchange.streamed = wanted.stream
     job = await admit(service, exchange, wanted)
