@@ -1,4 +1,4 @@
-"""The boundary refuses, with an EngineError, whatever a kernel could not take; and lets the rest through to a result."""
+"""The boundary refuses, with an EngineError, what a kernel could not take, and lets the rest through to a result."""
 
 from __future__ import annotations
 

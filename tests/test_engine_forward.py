@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
+from appliance.engine import architecture_tensors as names
 from appliance.engine.forward_rope import turns
+from appliance.engine.kernels import step_layout
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.registry import Kernel
+from appliance.engine.kernels.shapes import group_nbytes
+from appliance.engine.kernels.signature import Signature
 from appliance.engine.kvcache import KVCache
-from appliance.errors import EngineError
+from appliance.errors import CapacityError, EngineError
 from tests.support import synthetic
-from tests.support.engines import running, synthetic_model
+from tests.support.engines import kernels, running, synthetic_model
 from tests.support.reference_model import ReferenceModel
 
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 399).tolist()]
@@ -74,6 +82,48 @@ def test_exact_activations(name):
     with running(name) as engine:
         found = engine.logits(IDS[:130])
     assert np.abs(found - reference).max() < 2e-3 * reference.std()
+
+
+def test_logits_of_the_last_rows(expected):
+    """The last rows alone have the bits that they have among all."""
+    with running("mixed") as engine:
+        assert np.array_equal(expected[-3:], engine.logits(IDS, last=3))
+        with pytest.raises(CapacityError):
+            engine.logits(IDS, last=401)
+
+
+@functools.cache
+def fetching():
+    """A compiled fetch function: tile n of a matrix lies at n times a stride; context: address of (base, stride)."""
+    pytest.importorskip("numba")
+    kernels()
+    from appliance.engine.kernels import lower
+    from appliance.engine.kernels.vector import get_i64
+
+    def fetch_tile(context, tile, thread):
+        return get_i64(context) + tile * get_i64(context + 8)
+    loader = lower.Loader()
+    return loader, loader.load(Kernel("fetch_tile", Signature.parse("i8(i8,i8,i8)"), fetch_tile))
+
+
+@pytest.mark.parametrize("groups", [1, 3, 100])
+def test_weights_tile_by_tile(expected, groups):
+    """Weights asked for in tiles of some groups of rows give the same bits as weights at one address."""
+    with running("mixed", threads=2) as engine:
+        forward, contexts = engine._forward, []
+        places = [(forward._layers, base * step_layout.LAYER_NBYTES + step_layout.LAYER[part])
+                  for base in range(synthetic.LAYERS) for part in step_layout.LAYER_PARTS]
+        places.append((forward._step, step_layout.STEP["OUTPUT_WEIGHT"]))
+        names_ = [names.block(i, part) for i in range(synthetic.LAYERS) for part in names.MATRICES] + [names.OUTPUT]
+        for (words, base), name in zip(places, names_, strict=True):
+            weight = engine._source.weight(name)
+            context = Memory(16)
+            context.view(np.int64)[:] = weight.address, groups * group_nbytes(weight.format.name, weight.columns)
+            contexts.append(context)
+            for word, value in (("ADDRESS", 0), ("FETCH", fetching()[1]), ("FETCH_CONTEXT", context.address),
+                                ("TILE_GROUPS", groups)):
+                words.put(base + step_layout.WEIGHT[word], value)
+        assert np.array_equal(expected, engine.logits(IDS, chunk=64))
 
 
 def test_wiped_slots_and_release():

@@ -1,1 +1,1 @@
-"""Inference on the CPU: tokenizer, template, forward pass, sampler and scheduler. Knows nothing of HTTP or attestation."""
+"""Inference on the CPU: tokenizer, template, forward pass, sampler, scheduler. Knows no HTTP and no attestation."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from appliance.engine import architecture, architecture_tensors, tokenizer
 from appliance.engine.engine_batch import Batcher, Running
-from appliance.engine.forward import WANTED, Forward
+from appliance.engine.forward import ROWS, WANTED, Forward
 from appliance.engine.generation import Generation, GenerationRequest, Step
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.threads import Pool
@@ -119,18 +119,27 @@ class Engine:
         finally:
             self.release()
 
-    def logits(self, ids: Sequence[int], *, chunk: int = WANTED) -> NDArray[np.float32]:
-        """Logits (len(ids), vocabulary) after every token of `ids`; `chunk` rows a pass (no bit depends on it)."""
-        if not 1 <= len(ids) <= self.context:
-            raise CapacityError(f"{len(ids)} tokens; allowed: 1..{self.context}")
-        out = np.empty((len(ids), self.architecture.vocabulary), np.float32)
+    def logits(self, ids: Sequence[int], *, last: int | None = None, chunk: int = WANTED) -> NDArray[np.float32]:
+        """Logits (last, vocabulary) after each of the last `last` tokens of `ids` (None: all of them).
+
+        At most `chunk` rows a pass have logits; no bit depends on it.
+        """
+        last = len(ids) if last is None else last
+        if not 1 <= len(ids) <= self.context or not 0 <= last <= len(ids):
+            raise CapacityError(f"logits of {last} of {len(ids)} tokens; allowed: 1..{self.context}")
+        out = np.empty((last, self.architecture.vocabulary), np.float32)
+        silent = len(ids) - last  # tokens whose logits nobody asks for
         self.acquire()
         try:
-            for first in range(0, len(ids), chunk):
-                part = list(ids[first:first + chunk])
-                rows = range(len(part))
-                out[first:first + len(part)] = self._forward.run(
-                    part, range(first, first + len(part)), [0] * len(part), rows)
+            first = 0
+            while first < len(ids):
+                end = min(first + ROWS, silent) if first < silent else min(first + chunk, len(ids))
+                count = end - first
+                wanted = range(count) if first >= silent else range(0)
+                found = self._forward.run(ids[first:end], range(first, end), [0] * count, wanted)
+                if len(wanted):
+                    out[first - silent:end - silent] = found
+                first = end
             self._cache.wipe(0, len(ids))
         finally:
             self._forward.boundary.forget(0)
