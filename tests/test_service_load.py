@@ -1,0 +1,66 @@
+"""Load: many clients at once, half of them rude, for minutes; the server stays sound, and forgets nothing it should."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.server import AUDITOR_KEY, KEY, Server, write_policy
+
+SECONDS = float(os.environ.get("APPLIANCE_LOAD_SECONDS", "120"))
+CLIENTS = 24
+
+
+def _resident(server: Server) -> int:
+    """Kilobytes of memory that the server's process holds."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+
+
+def _client(server: Server, seed: int, until: float) -> dict[int, int]:
+    """One client's requests, polite and rude ones; how often it saw which status."""
+    numbers, seen = random.Random(seed), dict[int, int]()
+    headers = {"authorization": f"Bearer {KEY}"}
+    while time.monotonic() < until:
+        body: dict[str, Any] = {"model": "tiny", "prompt": "x" * numbers.randint(1, 60),
+                                "max_tokens": numbers.randint(1, 60), "stream": numbers.random() < 0.5}
+        if numbers.random() < 0.2:
+            body[numbers.choice(["n", "stop", "model", "seed"])] = "wrong"
+        http = httpx.Client(base_url=server.url, timeout=numbers.choice([0.02, 0.2, 30]), headers=headers)
+        with contextlib.suppress(httpx.HTTPError), http, http.stream("POST", "/v1/completions", json=body) as answer:
+            seen[answer.status_code] = seen.get(answer.status_code, 0) + 1
+            for _ in answer.iter_raw():
+                if numbers.random() < 0.02:
+                    break
+    return seen
+
+
+@pytest.mark.soak
+def test_stays_sound_under_load(tmp_path: Path, tiny_model: Path) -> None:
+    """After minutes of polite and rude clients nothing is in progress, memory is bounded, and answers are the same."""
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, limits="concurrent_requests = 8")
+    server = Server(policy, [tiny_model]).wait_ready()
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "abc", "max_tokens": 20, "seed": 5}
+    first = server.client().completions.create(**asked).choices[0].text
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(lambda seed: _client(server, seed, time.monotonic() + SECONDS / 4), range(CLIENTS)))
+        settled = _resident(server)
+        seen = list(pool.map(lambda seed: _client(server, seed, time.monotonic() + SECONDS), range(CLIENTS)))
+    statuses = {status for part in seen for status in part}
+    assert {200, 400, 404} <= statuses <= {200, 400, 404, 429}
+    time.sleep(2)
+    assert first == server.client().completions.create(**asked).choices[0].text
+    with server.http(AUDITOR_KEY) as http:
+        assert "appliance_requests_in_flight 1.0" in http.get("/metrics").text
+    assert _resident(server) < settled * 1.2 + 20_000
+    assert 0 == server.stop()
+    assert 0 == server.audit("audit.closed")[0]["dropped"]
+    assert not server.audit("runtime.exception")
