@@ -14,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from appliance.boot.inference import Answer, Ask, Session, open_session
+from appliance.policy import InvalidPolicyError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a folder with model files, besides the policy's own; may be given more than once")
     parser.add_argument("--threads", metavar="N", type=int, help="threads (default: what affinity and quota allow)")
     parser.add_argument("--json", action="store_true", help="print JSON: token ids, text, timings")
+    parser.epilog = "exit codes: 0 answered, 1 the policy has findings, 2 refused or cannot run"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one prompt; exit code 0, or 2 by the error that the dispatcher prints."""
+    """Run one prompt; exit code 0, 1 for a policy with findings, or 2 by the error that the dispatcher prints."""
     ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed)
-    with _open(args) as session:
+    try:
+        session = _open(args)
+    except InvalidPolicyError as error:
+        print(f"error[{error.code}]: {error}", file=sys.stderr)
+        return 1
+    with session:
         answer = session.run(ask, on_text=_quiet if args.json else _write)
     if args.json:
         print(json.dumps(_as_json(answer)))

@@ -16,6 +16,8 @@ from appliance.engine.speculate import LONGEST, Speculation
 from appliance.errors import CapacityError
 
 PROMPT_ROWS = 512  # of a pass when nobody waits for the next token
+LEAST_ROWS = 32  # of a prompt in a pass, however slow the model
+PROMPT_SECONDS, MIXED_SECONDS = 1.0, 0.1  # that a pass takes about: an answer is cancelled, or goes on, no later
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
 MIXED_PROMPT_ROWS = 128  # of a pass that also decodes: bounds how long a prompt delays the others
 
@@ -81,6 +83,7 @@ class Batcher:
 
     def __init__(self, forward: Forward, cache: KVCache, *, speculate: bool = True) -> None:
         self._forward, self._cache, self._speculate = forward, cache, speculate
+        self._rows_per_second = float(PROMPT_ROWS)  # of prompts, as measured
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
 
@@ -127,7 +130,10 @@ class Batcher:
             slots += [running.slot] * rows
             if piece.complete:
                 wanted += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
+        begun = time.monotonic()
         logits = self._forward.run(tokens, positions, slots, wanted)
+        if len(tokens) >= LEAST_ROWS:
+            self._rows_per_second = len(tokens) / max(time.monotonic() - begun, 1e-6)
         steps: list[tuple[Running, Step]] = []
         row = 0
         for piece in pieces:
@@ -162,7 +168,7 @@ class Batcher:
         decoding = [r for r in self._running if r.decoding][:min(limits.wanted, limits.rows)]
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
         pieces = [_Piece(running, 1, True, self._guesses(running) if alone else []) for running in decoding]
-        room = min(MIXED_PROMPT_ROWS if pieces else PROMPT_ROWS, limits.rows - len(pieces))
+        room = min(self._prompt_rows(bool(pieces)), limits.rows - len(pieces))
         for running in self._running:
             if room < 1 or len(pieces) == limits.wanted:
                 break
@@ -171,6 +177,11 @@ class Batcher:
                 pieces.append(_Piece(running, count, count == len(running.todo), []))
                 room -= count
         return pieces
+
+    def _prompt_rows(self, mixed: bool) -> int:
+        """Rows of prompts in a pass, by how fast they were read so far. No bit of an answer depends on it."""
+        seconds, most = (MIXED_SECONDS, MIXED_PROMPT_ROWS) if mixed else (PROMPT_SECONDS, PROMPT_ROWS)
+        return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
 
     def _guesses(self, running: Running) -> list[int]:
         """Guesses for an answer that decodes, no more than it may still have tokens after the next."""
