@@ -133,6 +133,8 @@ class Service:
         """An exception as a refusal, noted in the exchange. An unforeseen one is reported by class and place."""
         refused = refusal(error)
         exchange.code = refused.code
+        if refused.status == 405:
+            exchange.headers["allow"] = "POST" if exchange.endpoint in INFERENCE else "GET"
         if refused.code == "internal_error" and not self.unaudited:
             self.booted.silence.exception("request", type(error), error.__traceback__)
         return refused
