@@ -111,7 +111,7 @@ class Header:
         if not hmac.compare_digest(keys.commitment, self.commitment):
             keys.wipe()
             raise ModelKeyError("this is not the key that the model was sealed under",
-                                hint="give the key that it was sealed with; if this is that key, the header was altered")
+                                hint="give the key that it was sealed with; if it is, the header was altered")
         return keys
 
     def authenticate(self, keys: Keys) -> None:

@@ -5,7 +5,7 @@ random key that exists in this process alone. A later read is checked against it
 were altered, cut off or rolled back since are refused, wherever the hash that was right at boot says nothing any more.
 
 The tag is AES-256-GCM's over an empty message with the tile as associated data (GMAC). Key and
-tags never leave the process, so a forger has one blind guess of 2^-103 or less for each read of a tile of 16 MiB.
+tags never leave the process, so a forger has one blind guess of 2^-107 for each read of a tile of 16 MiB.
 """
 
 from __future__ import annotations

@@ -183,6 +183,9 @@ class Tiling:
     def _segment(self, kind: Kind, info: TensorInfo | None, at: int, runs: int, run_nbytes: int, rows: int,
                  unit_nbytes: int) -> Segment:
         """Cut runs evenly: as few tiles of at most the tile size as can be, then all of one size but the last."""
+        if unit_nbytes > MAX_TILE_SIZE:
+            raise UnsupportedError(f"16 rows of tensor {info.name if info else ''!r} have {unit_nbytes} bytes; "
+                                   f"supported: {MAX_TILE_SIZE}")
         units = -(-run_nbytes // unit_nbytes)
         most = max(self.tile_size // unit_nbytes, 1)
         tile_units = -(-units // -(-units // most))

@@ -1,0 +1,220 @@
+"""Sealing and unsealing: the same bytes come back, and the engine gets the same weights."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.cli.main import main
+from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.models import gguf, inspection, layout, sealed_restore, sealing
+from appliance.models.resident import open_resident
+from appliance.models.sealed import open_sealed
+from appliance.models.sealed_resident import open_sealed_resident
+from tests.support import synthetic
+from tests.support.demo_model import demo_model
+from tests.support.engines import synthetic_model
+from tests.support.ggufs import STRING, U32, Tensor, build, kv
+from tests.support.sealed_models import KEY, data, parts, sealed, small, with_gaps
+
+
+def _many() -> bytes:
+    """Every block format as a matrix of 37 rows and as a vector, and a matrix of one column of floats."""
+    tensors = []
+    for name, kind in gguf.quants.FORMATS.items():
+        columns = kind.elements * 2
+        tensors += [Tensor(f"m.{name}", kind.ggml_id, (columns, 37), data(37 * kind.row_nbytes(columns), 3)),
+                    Tensor(f"v.{name}", kind.ggml_id, (columns,), data(kind.row_nbytes(columns), 4))]
+    return build([kv("general.alignment", U32, 64)], [*tensors, Tensor("one", 0, (1, 3), data(12, 5))], alignment=64)
+
+
+FILES = {
+    "empty": build(), "no tensors": build([kv("general.architecture", STRING, "llama")]), "small": small(),
+    "gaps": with_gaps(small())[0], "every format": _many(),
+    "out of order": build([], [Tensor("b", 0, (4, 4), data(64, 1), offset=64), Tensor("a", 0, (4, 4), data(64, 2),
+                                                                                   offset=0)]),
+    "version 2": build([], [Tensor("a", 1, (8,), data(16, 1))], version=2),
+    "cut padding": build([], [Tensor("a", 0, (3,), data(12, 1))])[:-20],
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("tile_size", [4096, 1 << 20])
+def test_what_was_sealed_comes_back(name: str, tile_size: int, tmp_path: Path) -> None:
+    """Byte for byte, whatever the order, alignment and padding of the GGUF file; each tensor's SHA-256 is right."""
+    original = FILES[name]
+    path = sealed(tmp_path, original, tile_size=tile_size)
+    done = sealed_restore.unseal(path, tmp_path / "back", KEY)
+    assert original == (tmp_path / "back").read_bytes()
+    assert 0o600 == (tmp_path / "back").stat().st_mode & 0o777
+    assert {info.name: hashlib.sha256(original[info.offset:info.offset + info.nbytes]).digest()
+            for info in gguf.parse(original).tensors.values()} == done.tensors
+    assert ["back", "m.gguf", "m.sealed"] == sorted(found.name for found in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [variant.name for variant in synthetic.FORMAT_VARIANTS])
+def test_models_of_every_format(name: str, tmp_path: Path) -> None:
+    """A whole synthetic model: sealed, restored, and resident with the same matrices and vectors as its plain file."""
+    original = synthetic_model(name)
+    path = sealed(tmp_path, original, tile_size=256 << 10)
+    sealed_restore.unseal(path, tmp_path / "back", KEY)
+    assert original == (tmp_path / "back").read_bytes()
+    plain, secret = open_resident(tmp_path / "m.gguf"), open_sealed_resident(path, KEY, header_sha256=None)
+    assert hashlib.sha256(original).digest() == plain.sha256 == secret.sha256
+    for info in plain.tensors.values():
+        if len(info.shape) == 1:
+            assert np.array_equal(plain.vector(info.name), secret.vector(info.name))
+            continue
+        left, right = plain.weight(info.name), secret.weight(info.name)
+        assert (left.format, left.rows, left.columns, left.nbytes) == (
+            right.format, right.rows, right.columns, right.nbytes)
+        assert 0 == right.address % 64
+        assert ctypes.string_at(left.address, left.nbytes) == ctypes.string_at(right.address, right.nbytes)
+    plain.close()
+    secret.close()
+
+
+@pytest.mark.slow
+def test_the_demo_model(tmp_path: Path) -> None:
+    """The demo model at the default tile size: the reassembled plaintext has the file's SHA-256."""
+    path = tmp_path / "demo.sealed"
+    progress: list[tuple[str, int, int]] = []
+    made = sealing.seal(demo_model(), path, KEY, progress=lambda *step: progress.append(step))
+    assert hashlib.sha256(demo_model().read_bytes()).digest() == made.sha256
+    assert made.sha256 == sealed_restore.verify(path, KEY, header_sha256=made.header_sha256).sha256
+    assert path.stat().st_size == made.size < 1.02 * demo_model().stat().st_size
+    assert {("hashing", demo_model().stat().st_size), ("sealing", made.size)} == {
+        (step, done) for step, done, total in progress if done == total}
+
+
+def test_tiles_are_groups_in_kernel_order(tmp_path: Path) -> None:
+    """A tile is a whole number of groups of one tensor as the layout has them; a matrix's tiles are all of it."""
+    original = small()
+    _, (matrix, vector, experts) = parts(original)
+    with open_sealed(sealed(tmp_path, original), KEY, header_sha256=None) as model:
+        buffer = bytearray(model.tiling.max_tile_nbytes)
+        got: dict[str, list[bytes]] = {}
+        for tile in model.tiling:
+            nbytes = model.read_tile(tile.number, buffer)
+            assert tile.nbytes == nbytes
+            assert tile.segment.info is not None
+            got.setdefault(tile.segment.info.name, []).append(bytes(buffer[:nbytes]))
+        info = model.tensors["token_embd.weight"]
+        assert layout.interleave(info.format, original[matrix.offset:matrix.offset + 6800], 100, 64) == b"".join(
+            got[info.name])
+        assert [3 * 16 * 68, 3 * 16 * 68, 16 * 68] == [len(tile) for tile in got[info.name]]
+        assert [original[vector.offset:vector.offset + 36]] == got["norm.weight"]
+        floats = model.tensors["experts.weight"].format
+        assert [layout.interleave(floats, original[at:at + 160], 5, 8)
+                for at in (experts.offset, experts.offset + 160)] == got["experts.weight"]
+        segment = model.tiles_of("token_embd.weight")
+        assert (0, 3, 48, 6) == (segment.first_tile, segment.tiles, segment.tile_rows,
+                                 model.tiles_of("experts.weight").first_tile + 2)
+        assert 0 == model.tiling.tile(2).offset % 4096
+        with pytest.raises(FormatError, match="'none' is missing"):
+            model.tiles_of("none")
+        with pytest.raises(FormatError, match="1088 bytes do not fit into a buffer of 1087"):
+            model.read_tile(2, bytearray(1087))
+        with pytest.raises(FormatError, match="read-only"):
+            model.read_tile(2, bytes(1088))
+        with pytest.raises(IndexError):
+            model.read_tile(6, buffer)
+    with pytest.raises(ModelError, match="was closed"):
+        model.read_tile(0, buffer)
+
+
+def test_direct_reads(tmp_path: Path) -> None:
+    """With O_DIRECT the same tiles come, or the file system says that it cannot."""
+    path = sealed(tmp_path, small())
+    try:
+        model = open_sealed(path, KEY, header_sha256=None, direct=True)
+    except ModelError as error:
+        pytest.skip(error.summary)
+    with model, open_sealed(path, KEY, header_sha256=None) as buffered:
+        for number in range(len(model.tiling)):
+            one, two = bytearray(4096), bytearray(4096)
+            assert buffered.read_tile(number, two) == model.read_tile(number, one)
+            assert two == one
+
+
+def test_a_resident_model_refuses_what_does_not_run(tmp_path: Path) -> None:
+    """Tensors of three dimensions and parts of a split model can be sealed, not run; both are named."""
+    with pytest.raises(UnsupportedError, match=r"'experts.weight' has 3 dimensions"):
+        open_sealed_resident(sealed(tmp_path, small()), KEY, header_sha256=None)
+    split = sealed(tmp_path, build([kv("split.count", U32, 3)]), name="split")
+    with pytest.raises(UnsupportedError, match="one of 3 parts"):
+        open_sealed_resident(split, KEY, header_sha256=None)
+    plain = sealed(tmp_path, build([], [Tensor("a", 0, (4, 4), data(64, 1))]), name="plain")
+    source = open_sealed_resident(plain, KEY, header_sha256=None)
+    with pytest.raises(FormatError, match=r"'a' is of shape \(4, 4\); needed: a vector"):
+        source.vector("a")
+    source.close()
+    with pytest.raises(ModelError, match="was closed"):
+        source.weight("a")
+
+
+def test_inspection_of_a_sealed_file(tmp_path: Path) -> None:
+    """An inspection says the same of a sealed model as of its plain file, and how it is sealed."""
+    path = sealed(tmp_path, small())
+    plain, found = inspection.inspect(tmp_path / "m.gguf"), inspection.inspect(path)
+    assert plain.formats == found.formats
+    assert plain.architecture == found.architecture == "llama"
+    assert None is plain.sealed
+    assert found.sealed is not None
+    assert (hashlib.sha256(small()).hexdigest(), 7520, 6) == (
+        found.sealed.sha256, found.sealed.plain_size, found.sealed.tiles)
+    assert list(gguf.parse(small()).tensors) == list(inspection.header(path).tensors)
+
+
+def _json(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> dict[str, object]:
+    capsys.readouterr()
+    assert code == main(["model", *map(str, words), "--json"])
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a new key to a signed, sealed, verified and restored model, with the pins for a policy."""
+    key, publisher, plain, secret = (tmp_path / name for name in ("key", "publisher", "m.gguf", "m.sealed"))
+    plain.write_bytes(small())
+    assert 0 == main(["model", "key", str(key)]) == main(["model", "key", str(publisher)])
+    made = _json(capsys, "seal", plain, "-o", secret, "--key", key, "--tile-size", 4096)
+    assert hashlib.sha256(small()).hexdigest() == made["sha256"]
+    pinned = ("--sha256", made["sha256"], "--header-sha256", made["sealed_header_sha256"])
+    signed = _json(capsys, "sign", secret, "--key", key, "--signing-key", publisher)
+    by = ("--publisher", signed["public_key"], "--signature", signed["signature"])
+    assert "authentic" == _json(capsys, "verify", secret, "--key", key, *pinned, *by)["verdict"]
+    assert "well formed, not authenticated" == _json(capsys, "verify", secret, *pinned)["verdict"]
+    assert "model-key" == _json(capsys, "verify", secret, "--key", publisher, code=1)["code"]
+    assert "model-signature" == _json(capsys, "verify", plain, *by, code=1)["code"]
+    assert "model-pin-mismatch" == _json(capsys, "verify", secret, "--sha256", "00" * 32, code=1)["code"]
+    assert made["sealed_header_sha256"] == _json(capsys, "pin", secret)["sealed_header_sha256"]
+    assert made["sha256"] == _json(capsys, "unseal", secret, "-o", tmp_path / "back", "--key", key, *pinned)["sha256"]
+    assert small() == (tmp_path / "back").read_bytes()
+    assert 2 == main(["model", "sign", str(secret), "--signing-key", str(publisher)])
+    assert 0 == main(["model", "inspect", str(secret)])
+    assert "nothing below is authenticated" in capsys.readouterr().out
+
+
+def test_the_printed_block_is_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `seal` prints can be pasted into a policy."""
+    from tests.support.policies import BASE, valid
+
+    key, plain = tmp_path / "key", tmp_path / "demo.gguf"
+    plain.write_bytes(small())
+    main(["model", "key", str(key)])
+    capsys.readouterr()
+    assert 0 == main(["model", "seal", str(plain), "-o", str(tmp_path / "demo.sealed"), "--key", str(key)])
+    start, end = BASE.index('model "demo"'), BASE.index("privacy {")
+    model = valid(BASE[:start] + capsys.readouterr().out + BASE[end:]).models[0]
+    assert hashlib.sha256(small()).hexdigest() == model.sha256
+    assert model.key is not None
+    assert (str(key), "demo.sealed") == (model.key.path, model.file)
+    key.chmod(0o644)
+    assert 2 == main(["model", "unseal", str(tmp_path / "demo.sealed"), "-o", str(tmp_path / "x"), "--key", str(key)])
+    assert "has mode 0644" in capsys.readouterr().err
