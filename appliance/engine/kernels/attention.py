@@ -140,8 +140,9 @@ def _gather(code: Code, rows: range, vectors: int, shrink: list[Val], place: Val
     with cgutils.for_range(code.b, count.ir) as loop:
         index = Val(code, loop.index)
         lanes = [_halves(code, values + index * step + 32 * v) for v in range(vectors)]
-        for v in range(0, vectors if ahead is not None else 0, 2):
-            code.prefetch(values + index * step + (ahead + 32 * v))
+        if ahead is not None:
+            for v in range(0, vectors, 2):  # two vectors to a cache line
+                code.prefetch(values + index * step + (ahead + 32 * v))
         for row, line in zip(rows, totals, strict=True):
             weight = code.broadcast(weights + WEIGHTS_NBYTES * row + index * 4, F32, LANES)
             for lane, total in zip(lanes, line, strict=True):
