@@ -116,9 +116,11 @@ def _product(format_name: str) -> Any:
                 while g < group1:
                     groups = min(width, group1 - g)
                     for b in range(outer_block, outer_end, inner):
-                        count = min(inner, outer_end - b)
-                        ahead = inner * record if b + inner < outer_end else groups * stride - (b - outer_block) * record
-                        panel(w + g * stride + b * record, stride, groups, act, share, y + g * row_bytes, ldy, count, b,
+                        at = w + g * stride + b * record
+                        ahead = inner * record  # where the next call reads
+                        if b + inner >= outer_end:
+                            ahead = groups * stride - (b - outer_block) * record
+                        panel(at, stride, groups, act, share, y + g * row_bytes, ldy, min(inner, outer_end - b), b,
                               b == 0 and accumulate == 0, first, last, ahead)
                     g += groups
     return product

@@ -1,0 +1,41 @@
+"""Digests of what the kernels of one target compute: `python -m tests.support.kernel_bits TARGET` prints JSON.
+
+A process compiles kernels for one target only, so tests of another target run this as a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+
+from appliance.engine.kernels import shapes, table
+from appliance.engine.kernels.table import KernelTable
+from tests.support.kernel_cases import Product, fields, quantised, random_weights
+
+ROWS, COLUMNS = 41, 768
+TOKENS = (1, 15)  # tiles of 1 and of 6, 2 and 1; two groups at a time
+
+
+def _digest(values: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+
+
+def bits(kernels: KernelTable, names: list[str]) -> dict[str, str]:
+    """Digest of every product (by format and tokens) and every quantiser (by kind)."""
+    x = np.random.default_rng(5).standard_normal((max(TOKENS), COLUMNS)).astype(np.float32)
+    x[3, 256:512] = 0.0
+    found = {}
+    for name in names:
+        product = Product(kernels, name, random_weights(name, ROWS, COLUMNS), ROWS, COLUMNS)
+        for tokens in TOKENS:
+            found[f"{name} {tokens}"] = _digest(product(x[:tokens]))
+    for kind in sorted({shapes.activation_kind(name) for name in names}):
+        found[kind] = _digest(fields(kind, quantised(kernels, kind, x), COLUMNS, len(x)))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(bits(table.load(sys.argv[1]), sys.argv[2].split(","))))

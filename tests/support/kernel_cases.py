@@ -1,0 +1,75 @@
+"""Inputs for kernel tests: weights and activations made from a seed, in the memory that kernels expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from appliance.engine.kernels import shapes
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.table import KernelTable
+from appliance.models import layout, quants
+
+
+def random_weights(name: str, rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    """GGUF rows of random bytes whose scales are small finite numbers, flat uint8."""
+    block_format = quants.FORMATS[name]
+    random = np.random.default_rng([block_format.ggml_id, rows, columns, seed])
+    data = random.integers(0, 256, rows * block_format.row_nbytes(columns), dtype=np.uint8)
+    blocks = data.view(quants.layout(block_format))
+    for field in ("d", "dmin", "m", "s", "x"):
+        if field not in (blocks.dtype.names or ()):
+            continue
+        values = random.uniform(-0.02, 0.02, len(blocks)).astype(np.float32)
+        if name == "BF16":
+            blocks[field] = (values.view(np.uint32) >> 16).astype(np.uint16)
+        else:
+            blocks[field] = values
+    return data
+
+
+def packed(name: str, data: np.ndarray, rows: int, columns: int) -> Memory:
+    """GGUF rows in kernel order."""
+    block_format = quants.FORMATS[name]
+    memory = Memory(layout.interleaved_nbytes(block_format, rows, columns))
+    layout.interleave_into(block_format, data, rows, columns, memory.view("u1"))
+    return memory
+
+
+def quantised(kernels: KernelTable, kind: str, x: np.ndarray) -> Memory:
+    """Activations (tokens, columns) as the quantiser of a kind writes them."""
+    tokens, columns = x.shape
+    act = Memory(shapes.activation_nbytes(kind, columns, tokens))
+    kernels.function(f"quantise_{kind}")(x.ctypes.data, x.strides[0], columns, act.address, 0, tokens, tokens)
+    return act
+
+
+def fields(kind: str, act: Memory, columns: int, tokens: int) -> np.ndarray:
+    """Activations as int32 (tokens, blocks, fields), out of their tile order."""
+    shape = shapes.ACTIVATIONS[kind]
+    blocks, share = columns // shape.elements, shapes.token_nbytes(kind, columns) // 4
+    flat = act.view("<i4")
+    found = [flat[first * share:(first + size) * share].reshape(blocks, shape.fields, size).transpose(2, 0, 1)
+             for first, size in shapes.tiles(tokens)]
+    return np.concatenate(found)
+
+
+class Product:
+    """One matrix, ready to be multiplied."""
+
+    def __init__(self, kernels: KernelTable, name: str, data: np.ndarray, rows: int, columns: int) -> None:
+        self.kernels, self.name, self.rows, self.columns = kernels, name, rows, columns
+        self.weights = packed(name, data, rows, columns)
+
+    def __call__(self, x: np.ndarray, groups: Any = None, start: np.ndarray | None = None) -> np.ndarray:
+        """x (tokens, columns) times the matrix: (tokens, padded rows). `groups`: ranges of groups, one call each;
+        `start`: results to add to. Rows that no call writes are NaN."""
+        kind, padded = shapes.activation_kind(self.name), shapes.padded_rows(self.rows)
+        act = quantised(self.kernels, kind, np.ascontiguousarray(x))
+        y = np.full((len(x), padded), np.nan, np.float32) if start is None else start.copy()
+        function = self.kernels.function(f"product_{self.name.lower()}")
+        for first, last in groups or [(0, padded // 16)]:
+            function(self.weights.address, self.columns, act.address, len(x), y.ctypes.data, y.strides[0],
+                     int(start is not None), first, last)
+        return y

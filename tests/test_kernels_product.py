@@ -1,0 +1,216 @@
+"""Product kernels: near their plain twins, the same bits for every tile, batch, range and target, hostile scales."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appliance.engine.kernels import ahead, reference, shapes, table, targets
+from appliance.engine.kernels.table import KernelTable
+from appliance.errors import EngineError
+from appliance.models import quants
+from tests.support.kernel_bits import bits
+from tests.support.kernel_cases import Product, random_weights
+
+FORMATS = list(shapes.SHAPES)
+OTHERS = [target.name for target in targets.supported()[1:]]
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[dict[str, Any]]:
+    """The other targets of this CPU, at work in processes of their own since before the first test."""
+    command = [sys.executable, "-m", "tests.support.kernel_bits"]
+    running = {name: subprocess.Popen([*command, name, ",".join(FORMATS)], stdout=subprocess.PIPE, text=True)
+               for name in OTHERS if not _prebuilt(name)}
+    yield running
+    for process in running.values():
+        process.kill()
+        process.wait()
+
+
+def _prebuilt(name: str) -> bool:
+    try:
+        ahead.open_library(ahead.default_path(targets.by_name(name)), targets.by_name(name))
+    except EngineError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def kernels(others: dict[str, Any]) -> KernelTable:
+    """The kernels of this CPU's best target."""
+    return table.load()
+
+
+def _activations(tokens: int, columns: int) -> np.ndarray:
+    return np.random.default_rng([tokens, columns]).standard_normal((tokens, columns)).astype(np.float32)
+
+
+def _twin(name: str, data: np.ndarray, rows: int, columns: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the plain twin gives, and the magnitude of the terms; minima of Q4_1 and Q5_1 multiply rounded sums."""
+    block_format = quants.FORMATS[name]
+    minima = None
+    if name in ("Q4_1", "Q5_1"):
+        blocks = data.copy().view(quants.layout(block_format))
+        minima = blocks["m"].astype(np.float32).reshape(rows, -1)
+        blocks["m"] = 0
+        data = blocks.view(np.uint8)
+    weights = quants.dequantise(block_format, data, rows, columns)
+    magnitude = reference.magnitude(name, weights, x)
+    if minima is not None:
+        magnitude += np.abs(x).reshape(len(x), -1, 32).sum(axis=2) @ np.abs(minima).T
+    return reference.product(name, weights, x, minima), magnitude
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_product_is_near_its_twin(name: str, kernels: KernelTable) -> None:
+    """Within 1e-5 of the largest result and 2e-6 of the magnitude of a result's terms, for every tile of tokens."""
+    rows, columns = 37, 1280
+    data, x = random_weights(name, rows, columns), _activations(21, columns)
+    expected, magnitude = _twin(name, data, rows, columns, x)
+    got = Product(kernels, name, data, rows, columns)(x)[:, :rows]
+    assert 1e-5 * np.abs(expected).max() > np.abs(expected - got).max()
+    assert (2e-6 * magnitude > np.abs(expected - got)).all()
+
+
+@pytest.mark.parametrize("name", ["Q2_K", "Q4_K", "Q6_K", "Q4_1", "Q8_0", "F16"])
+def test_long_rows(name: str, kernels: KernelTable) -> None:
+    """Rows of 33 times 1024 columns stay as near: integer sums do not overflow, float sums do not drift."""
+    rows, columns = 16, 33 * 1024
+    data, x = random_weights(name, rows, columns), _activations(2, columns)
+    expected, magnitude = _twin(name, data, rows, columns, x)
+    got = Product(kernels, name, data, rows, columns)(x)
+    assert (2e-6 * magnitude > np.abs(expected - got)).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_extreme_quants_do_not_overflow(name: str, kernels: KernelTable) -> None:
+    """All weights' bits set, activations all +1 or -1 (quantised to 127): the largest sums there are."""
+    rows, columns = 16, 1024
+    data = np.full(rows * quants.FORMATS[name].row_nbytes(columns), 0xFF, np.uint8)
+    blocks = data.view(quants.layout(quants.FORMATS[name]))
+    for field in {"d", "dmin", "m", "s", "x"} & set(blocks.dtype.names or ()):
+        blocks[field] = 0x3F80 if name == "BF16" else 1.0
+    x = np.ones((3, columns), np.float32)
+    x[1], x[2, ::2] = -1.0, -1.0
+    expected, magnitude = _twin(name, data, rows, columns, x)
+    got = Product(kernels, name, data, rows, columns)(x)
+    assert (2e-6 * magnitude + 1e-3 > np.abs(expected - got)).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bits_do_not_depend_on_the_batch(name: str, kernels: KernelTable) -> None:
+    """A token's results are the same bits alone and in every number of tokens, at every place of a tile."""
+    rows, columns = 80, 768
+    product, x = Product(kernels, name, random_weights(name, rows, columns), rows, columns), _activations(26, columns)
+    alone = np.concatenate([product(x[t:t + 1]) for t in range(len(x))])
+    for tokens in (2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 26):
+        np.testing.assert_array_equal(alone[:tokens].view(np.uint32), product(x[:tokens]).view(np.uint32))
+    np.testing.assert_array_equal(alone[3:22].view(np.uint32), product(x[3:22]).view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bits_do_not_depend_on_the_split(name: str, kernels: KernelTable) -> None:
+    """Groups multiplied in any ranges, and in any number of calls, give the bits of one call."""
+    rows, columns = 7 * 16 - 3, 2304
+    product = Product(kernels, name, random_weights(name, rows, columns), rows, columns)
+    for tokens in (1, 3, 14):
+        x = _activations(tokens, columns)
+        whole = product(x).view(np.uint32)
+        for groups in ([(0, 3), (3, 7)], [(6, 7), (0, 1), (1, 6)]):
+            np.testing.assert_array_equal(whole, product(x, groups=groups).view(np.uint32))
+
+
+def test_bits_do_not_depend_on_the_blocks_of_tokens(kernels: KernelTable) -> None:
+    """More tokens than are done at a time, and more columns than stay in cache."""
+    rows, columns = 48, 4096
+    product = Product(kernels, "Q4_K", random_weights("Q4_K", rows, columns), rows, columns)
+    x = _activations(401, columns)
+    whole = product(x)
+    for t in (0, 191, 192, 397, 400):
+        np.testing.assert_array_equal(whole[t].view(np.uint32), product(x[t:t + 1])[0].view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_accumulate_adds_to_what_is_there(name: str, kernels: KernelTable) -> None:
+    """Starting from y the sum goes on from y's value; the bits again do not depend on the batch."""
+    rows, columns = 20, 512
+    product, x = Product(kernels, name, random_weights(name, rows, columns), rows, columns), _activations(15, columns)
+    start = np.random.default_rng(1).standard_normal((15, 32)).astype(np.float32)
+    expected, got = start.astype(np.float64) + product(x), product(x, start=start)
+    np.testing.assert_allclose(expected, got, rtol=0, atol=1e-5 * np.abs(expected).max())
+    for t in (0, 8, 14):
+        single = product(x[t:t + 1], start=start[t:t + 1])
+        np.testing.assert_array_equal(got[t].view(np.uint32), single[0].view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_only_the_given_groups_are_written(name: str, kernels: KernelTable) -> None:
+    """Rows outside of the range keep their bytes, for one token, a tile and a rest."""
+    rows, columns = 64, 256
+    product = Product(kernels, name, random_weights(name, rows, columns), rows, columns)
+    for tokens in (1, 9, 13):
+        got = product(_activations(tokens, columns), groups=[(1, 3)])
+        assert np.isnan(got[:, :16]).all()
+        assert np.isfinite(got[:, 16:48]).all()
+        assert np.isnan(got[:, 48:]).all()
+
+
+HOSTILE = [0x7C00, 0xFC00, 0x7C01, 0xFE00]  # binary16 infinities and NaNs
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if shapes.SHAPES[name].elements > 1])
+def test_hostile_scales_stay_in_their_row(name: str, kernels: KernelTable) -> None:
+    """A block scale that is infinite or NaN makes its own row infinite or NaN, and no other."""
+    rows, columns = 32, 512
+    data = random_weights(name, rows, columns)
+    clean = Product(kernels, name, data.copy(), rows, columns)
+    blocks = data.view(quants.layout(quants.FORMATS[name])).reshape(rows, -1)
+    for row, value in enumerate(HOSTILE):
+        blocks["d"][7 * row, 1] = np.array(value, np.uint16).view(np.float16)
+    x = _activations(13, columns)
+    got, expected = Product(kernels, name, data, rows, columns)(x), clean(x)
+    hostile = [7 * row for row in range(len(HOSTILE))]
+    others = [row for row in range(rows) if row not in hostile]
+    assert not np.isfinite(got[:, hostile]).any()
+    np.testing.assert_array_equal(expected[:, others].view(np.uint32), got[:, others].view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_hostile_activations_stay_with_their_token(name: str, kernels: KernelTable) -> None:
+    """A token with NaN, infinity, the largest and the smallest numbers does not crash, and changes no other token."""
+    rows, columns = 32, 512
+    product, x = Product(kernels, name, random_weights(name, rows, columns), rows, columns), _activations(9, columns)
+    expected = product(x)
+    for place, value in enumerate((np.nan, np.inf, -np.inf, 3.4e38, 1e-45)):
+        hostile = x.copy()
+        hostile[4, 40 * place:40 * place + 3] = np.float32(value)
+        got = product(hostile)
+        keep = [t for t in range(9) if t != 4]
+        np.testing.assert_array_equal(expected[keep].view(np.uint32), got[keep].view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_zero_activations_give_zero(name: str, kernels: KernelTable) -> None:
+    """Blocks of zeros have scale 0 and no NaN comes of it."""
+    rows, columns = 16, 512
+    got = Product(kernels, name, random_weights(name, rows, columns), rows, columns)(np.zeros((7, columns), np.float32))
+    np.testing.assert_array_equal(np.zeros((7, 16), np.float32), got)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_target_gives_the_same_bits(name: str, kernels: KernelTable, others: dict[str, Any]) -> None:
+    """Products of every format and all quantisers, compiled for another target, bit for bit."""
+    if name in others:
+        output, _ = others[name].communicate(timeout=280)
+        found = json.loads(output)
+    else:
+        found = bits(table.load(name), FORMATS)
+    assert bits(kernels, FORMATS) == found
