@@ -103,8 +103,8 @@ class PlainTiles:
             self._cipher.decrypt(_nonce(tile), self._tags[start:start + TAG_NBYTES], view)
         except InvalidTag:
             wipe(view)
-            raise TamperedError(f"{self._file.path}: {tile.source_nbytes} bytes from {tile.source_offset} on are not "
-                                "those that were read at boot", hint="the disk or its operator changed them") from None
+            raise TamperedError(f"{self._file.path}: {tile.source_nbytes} bytes from {tile.source_offset} on changed "
+                                "since the file was hashed", hint="the disk or its operator changed them") from None
         except BaseException:
             wipe(view)
             raise

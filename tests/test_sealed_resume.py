@@ -1,0 +1,163 @@
+"""Sealings that are interrupted: by kill -9, by a full disk, by someone else. There is a whole file, or none."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ModelError, TamperedError
+from appliance.models import sealed_restore, sealing
+from tests.support import sealed_by_spec as spec
+from tests.support.sealed_models import KEY, OTHER_KEY, TILE_SIZE, parts, sealed, small
+
+SEAL = """
+import os, resource, signal, sys
+from pathlib import Path
+from appliance.errors import ModelError
+from appliance.models import sealing
+source, target, stop, limit = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+def progress(step, done, total):
+    if f"{step} {done}" == stop:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+try:
+    sealing.seal(source, target, bytes(range(32)), tile_size=4096, progress=progress)
+except ModelError as error:
+    print(error.code, error)
+"""
+
+
+def _run(source: Path, target: Path, stop: str = "", limit: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", SEAL, source, target, stop, str(limit)], capture_output=True,
+                          text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(("stop", "kept"), [("hashing 7520", 0), ("sealing 8192", 1), ("sealing 28672", 6)])
+def test_kill_9(stop: str, kept: int, tmp_path: Path) -> None:
+    """After kill -9 there is no file of the final name; the next run keeps the good tiles, the salt, and ends well."""
+    source, target = tmp_path / "m.gguf", tmp_path / "m.sealed"
+    source.write_bytes(small())
+    assert -9 == _run(source, target, stop).returncode
+    assert not target.exists()
+    part = (tmp_path / "m.sealed.part").read_bytes()
+    made = sealing.seal(source, target, KEY, tile_size=TILE_SIZE)
+    assert kept == made.kept_tiles
+    whole = target.read_bytes()
+    assert part[:4096 * (kept + 1)] == whole[:4096 * (kept + 1)] if kept else part == b""
+    assert spec.seal(small(), *parts(small()), KEY, whole[48:80], TILE_SIZE) == whole
+    assert not (tmp_path / "m.sealed.part").exists()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A write that fails ends with an error, without a file, and the next run goes on from there."""
+    source, target = tmp_path / "m.gguf", tmp_path / "m.sealed"
+    source.write_bytes(small())
+    done = _run(source, target, limit=13000)
+    assert done.stdout.startswith(f"model-unwritable {target}.part cannot be written: File too large")
+    assert not target.exists()
+    assert 2 == sealing.seal(source, target, KEY, tile_size=TILE_SIZE).kept_tiles
+    assert sealed_restore.verify(target, KEY).authenticated
+
+
+def _part(folder: Path, tiles: int) -> tuple[Path, bytes]:
+    """A part with the first tiles of a sealing, and the whole of it."""
+    whole = sealed(folder, small()).read_bytes()
+    (folder / "m.sealed").unlink()
+    (folder / "m.sealed.part").write_bytes(whole[:4096 * (tiles + 1)])
+    return folder / "m.gguf", whole
+
+
+def test_damage_in_a_part_is_mended(tmp_path: Path) -> None:
+    """Tiles count only up to the first that does not authenticate; what follows is written again, bit for bit."""
+    source, whole = _part(tmp_path, 5)
+    with (tmp_path / "m.sealed.part").open("r+b") as file:
+        file.seek(4096 * 3 + 7)
+        file.write(bytes(9000))
+    assert 2 == sealing.seal(source, tmp_path / "m.sealed", KEY, tile_size=TILE_SIZE).kept_tiles
+    assert whole == (tmp_path / "m.sealed").read_bytes()
+
+
+def test_a_part_of_something_else_is_not_continued(tmp_path: Path) -> None:
+    """Another source, key or tile size, or a damaged header: the sealing starts over, with a salt of its own."""
+    source, whole = _part(tmp_path, 3)
+    cases: list[tuple[bytes, bytes, int, bytes]] = [
+        (small(9), KEY, TILE_SIZE, whole), (small(), OTHER_KEY, TILE_SIZE, whole), (small(), KEY, 8192, whole),
+        (small(), KEY, TILE_SIZE, whole[:200] + b"x" + whole[201:]), (small(), KEY, TILE_SIZE, whole[:100])]
+    for gguf, key, tile_size, part in cases:
+        source.write_bytes(gguf)
+        (tmp_path / "m.sealed.part").write_bytes(part)
+        made = sealing.seal(source, tmp_path / "m.sealed", key, tile_size=tile_size)
+        assert 0 == made.kept_tiles
+        body = (tmp_path / "m.sealed").read_bytes()
+        assert whole[48:80] != body[48:80]
+        assert spec.seal(gguf, *parts(gguf), key, body[48:80], tile_size) == body
+        (tmp_path / "m.sealed").unlink()
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    """An existing file, a part that is none, and one that another process writes are refused and stay as they are."""
+    source, target, part = tmp_path / "m.gguf", tmp_path / "m.sealed", tmp_path / "m.sealed.part"
+    source.write_bytes(small())
+    target.write_bytes(b"precious")
+    with pytest.raises(ModelError, match=r"m.sealed exists"):
+        sealing.seal(source, target, KEY)
+    assert b"precious" == target.read_bytes()
+    target.unlink()
+    part.write_bytes(b"precious")
+    with pytest.raises(ModelError, match="it is not what this command left"):
+        sealing.seal(source, target, KEY)
+    assert b"precious" == part.read_bytes()
+    part.unlink()
+    with part.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ModelError, match="is being written by another process"):
+            sealing.seal(source, target, KEY)
+    part.unlink()
+    part.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match="cannot be opened"):
+        sealing.seal(source, target, KEY)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    """A file of the final name that appears while tiles are written stays."""
+    source, target = tmp_path / "m.gguf", tmp_path / "m.sealed"
+    source.write_bytes(small())
+
+    def appear(step: str, done: int, total: int) -> None:
+        if step == "sealing" and done == total:
+            target.write_bytes(b"precious")
+
+    with pytest.raises(ModelError, match="cannot be completed: File exists"):
+        sealing.seal(source, target, KEY, progress=appear)
+    assert b"precious" == target.read_bytes()
+
+
+def test_unsealing_leaves_no_plaintext_of_a_spoiled_file(tmp_path: Path) -> None:
+    """A tile that does not authenticate leaves neither a file nor a part with plaintext."""
+    path = sealed(tmp_path, small())
+    body = bytearray(path.read_bytes())
+    body[-5000] ^= 1
+    path.write_bytes(body)
+    with pytest.raises(TamperedError):
+        sealed_restore.unseal(path, tmp_path / "back", KEY)
+    assert ["m.gguf", "m.sealed"] == sorted(found.name for found in tmp_path.iterdir())
+
+
+def test_a_resumed_sealing_hashes_the_source_again(tmp_path: Path) -> None:
+    """A source that changed since the interruption gets another salt: no nonce serves two plaintexts."""
+    source, whole = _part(tmp_path, 3)
+    changed = bytearray(small())
+    changed[-100] ^= 1
+    source.write_bytes(changed)
+    made = sealing.seal(source, tmp_path / "m.sealed", KEY, tile_size=TILE_SIZE)
+    assert 0 == made.kept_tiles
+    assert whole[48:80] != (tmp_path / "m.sealed").read_bytes()[48:80]
