@@ -14,8 +14,10 @@
     │   └── CapacityError      prompt or generation longer than the context or the policy allows
     ├── AttestationError       evidence cannot be made or is not acceptable
     │   ├── MalformedEvidenceError   bytes that are not what the format says
-    │   ├── ForgedEvidenceError      a signature, digest or proof does not hold
-    │   └── RejectedEvidenceError    authentic, but not what was asked for; names each failed rule
+    │   ├── ForgedEvidenceError      a signature, digest, certificate chain or proof does not hold
+    │   ├── RejectedEvidenceError    authentic, but not what was asked for; names each failed rule
+    │   ├── UnsupportedEvidenceError a format, version, product or root that is not known here; it is named
+    │   └── UncheckedEvidenceError   nothing wrong was found, but something to check it with is absent
     ├── AuditError             the audit log cannot be written
     ├── BootError              a boot step failed; names the step
     └── ServiceError           a request cannot be served
@@ -122,7 +124,7 @@ class MalformedEvidenceError(AttestationError):
 
 
 class ForgedEvidenceError(AttestationError):
-    """Evidence in which a signature, a digest or a proof does not hold."""
+    """Evidence in which a signature, a digest, a certificate chain or a proof does not hold."""
 
     code = "evidence-forged"
 
@@ -131,6 +133,18 @@ class RejectedEvidenceError(AttestationError):
     """Authentic evidence that is not what was asked for; the summary names each failed rule."""
 
     code = "evidence-rejected"
+
+
+class UnsupportedEvidenceError(AttestationError):
+    """Evidence of a format, version, product or root of trust that is not known here; the summary names it."""
+
+    code = "evidence-unsupported"
+
+
+class UncheckedEvidenceError(AttestationError):
+    """Evidence that nothing speaks against, but that cannot be checked: a certificate or collateral is absent."""
+
+    code = "evidence-unchecked"
 
 
 class AuditError(ApplianceError):

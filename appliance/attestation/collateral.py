@@ -1,0 +1,91 @@
+"""Collateral: certificates, revocation lists and TCB documents that travel with evidence.
+
+Nothing in it is trusted: it is a heap of candidates, in any order and under any file name. What cannot be read is
+remembered, so that a verdict that lacks something can say why.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+
+from appliance.attestation import revocation, x509chain
+from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
+
+MAX_FILES, MAX_FILE_BYTES = 256, 1 << 20
+_CERTIFICATE, _CRL = b"-----BEGIN CERTIFICATE-----", b"-----BEGIN X509 CRL-----"
+_DER_NAMES = (".der", ".cer", ".crt", ".crl", ".pem")
+
+
+@dataclass
+class Collateral:
+    """What was found. `documents` are JSON objects that name a vendor's TCB information."""
+
+    certificates: list[x509.Certificate] = field(default_factory=list)
+    crls: list[x509.CertificateRevocationList] = field(default_factory=list)
+    documents: list[dict[str, object]] = field(default_factory=list)
+    problems: list[MalformedEvidenceError] = field(default_factory=list)
+
+    def add(self, data: bytes, what: str) -> bool:
+        """Take `data` in if it is collateral of any kind; returns whether it was."""
+        try:
+            if _CERTIFICATE in data:
+                self.certificates += x509chain.load(data, what)
+            elif _CRL in data:
+                self.crls.append(revocation.load(data, what))
+            elif data[:1] == b"\x30":  # a DER sequence
+                return self._add_der(data, what)
+            elif data.lstrip()[:1] == b"{":
+                return self._add_json(data)
+            else:
+                return False
+        except MalformedEvidenceError as error:
+            self.problems.append(error)
+        return True
+
+    def _add_der(self, data: bytes, what: str) -> bool:
+        try:
+            self.certificates += x509chain.load(data, what)
+        except MalformedEvidenceError as error:
+            try:
+                self.crls.append(revocation.load(data, what))
+            except MalformedEvidenceError:
+                if not what.lower().endswith(_DER_NAMES):
+                    return False
+                self.problems.append(error)
+        return True
+
+    def _add_json(self, data: bytes) -> bool:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return False
+        if isinstance(value, dict) and "tcb_info" in value and "qe_identity" in value:
+            self.documents.append(value)
+            return True
+        return False
+
+    def lacking(self, what: str, hint: str) -> MalformedEvidenceError | UncheckedEvidenceError:
+        """The error for something that is absent: malformed if it may be in a file that cannot be read."""
+        if self.problems:
+            return MalformedEvidenceError(f"{what} is absent, and {self.problems[0].summary}", hint=hint)
+        return UncheckedEvidenceError(f"{what} is absent", hint=hint)
+
+
+def load(folder: Path) -> Collateral:
+    """Everything in a folder that is collateral, without its sub-folders, in the order of file names.
+
+    Raises UncheckedEvidenceError if the folder cannot be read.
+    """
+    found = Collateral()
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_file())[:MAX_FILES]
+        for path in paths:
+            if path.stat().st_size <= MAX_FILE_BYTES:
+                found.add(path.read_bytes(), path.name)
+    except OSError as error:
+        raise UncheckedEvidenceError(f"collateral: {folder} cannot be read: {error.strerror}") from None
+    return found

@@ -1,0 +1,1 @@
+"""Roots of trust, pinned by fingerprint: the only keys that are believed without a signature over them."""
