@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.architecture import HEAD_SIZES
-from appliance.engine.kernels import table  # noqa: F401  imported first: it chooses the target
+from appliance.engine.kernels import table
 from appliance.engine.kernels.attention_layout import BLOCK, LANES, POSITION, SPAN, WEIGHTS_NBYTES, state_nbytes
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.registry import Kernel
