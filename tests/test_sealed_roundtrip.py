@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,35 @@ def test_the_demo_model(tmp_path: Path) -> None:
     assert path.stat().st_size == made.size < 1.02 * demo_model().stat().st_size
     assert {("hashing", demo_model().stat().st_size), ("sealing", made.size)} == {
         (step, done) for step, done, total in progress if done == total}
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+from appliance.models import sealing
+from appliance.models.sealed_resident import open_sealed_resident
+def memory(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+before = memory("VmRSS")
+if sys.argv[3] == "seal":
+    sealing.seal(Path(sys.argv[1]), Path(sys.argv[2]), bytes(range(32)))
+else:
+    source = open_sealed_resident(Path(sys.argv[2]), bytes(range(32)), header_sha256=None)
+print(memory("VmHWM") - before)
+"""
+
+
+def test_memory(tmp_path: Path) -> None:
+    """Sealing 96 MiB takes at most 72 MiB, most of it for the first read; a resident load peaks below 1.1 times the
+    file."""
+    rows = (48 << 20) // 34
+    (tmp_path / "m").write_bytes(build([], [Tensor(f"w{i}", 8, (32, rows), bytes(34 * rows)) for i in range(2)]))
+    sealing_nbytes, resident_nbytes = (
+        int(subprocess.run([sys.executable, "-c", MEMORY, tmp_path / "m", tmp_path / "s", step], capture_output=True,
+                           text=True, check=True).stdout) for step in ("seal", "load"))
+    assert sealing_nbytes <= 72 << 20
+    assert resident_nbytes <= 1.1 * (tmp_path / "s").stat().st_size
 
 
 def test_tiles_are_groups_in_kernel_order(tmp_path: Path) -> None:

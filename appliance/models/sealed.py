@@ -118,7 +118,7 @@ class SealedModel:
     def close(self) -> None:
         """Close the file and drop the key; reads fail from here on."""
         self._file.close()
-        del self._cipher
+        self.__dict__.pop("_cipher", None)
 
 
 def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
