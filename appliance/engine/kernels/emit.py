@@ -297,9 +297,7 @@ class Code:
         """Per 32-bit lane: total + sum of 4 products of bytes 0..127 and -127..127 (exact)."""
         if self.target == "avx512vnni":
             return self._vnni(total, unsigned, signed)
-        if self.target == "avx2":
-            return self._widen(total, [self._madd(u, s) for u, s in self._halves(unsigned, signed)])
-        return self._portable(total, unsigned, signed)
+        return self.add_pairs(total, self.pairs7(unsigned, signed))
 
     def dot8(self, total: Val, offset: Val, signed: Val) -> Val:
         """Per lane: total + sum of 4 products (offset ^ 0x80 as a signed byte) * (byte -127..127).
@@ -308,48 +306,83 @@ class Code:
         """
         if self.target == "avx512vnni":
             return self._vnni(total, offset, signed)
-        plain = offset ^ -0x7F7F7F80
-        if self.target == "avx2":
-            return self._widen(total, [self._signed_madd(w, s) for w, s in self._halves(plain, signed)])
-        return self._portable(total, plain, signed)
+        return self.add_pairs(total, self.pairs8(offset, signed))
 
     def start8(self, minus128sum: Val) -> Val:
         """What a chain of `dot8` starts from."""
         return minus128sum if self.target == "avx512vnni" else minus128sum.like(0)
 
+    def pairs_limit(self, largest: int) -> int:
+        """How many `pairs7` of weights up to `largest` fit into 16 bits when added; 0 where sums of 4 products are
+        one instruction and pairs are no gain."""
+        return 0 if self.target == "avx512vnni" else 32767 // (2 * 127 * largest)
+
+    def pairs7(self, unsigned: Val, signed: Val) -> Val:
+        """Sums of 2 neighbouring products, as int16."""
+        if self.target == "avx2":
+            return self._pieces(self._madd, unsigned, signed)
+        return self._portable(unsigned, signed)
+
+    def pairs8(self, offset: Val, signed: Val) -> Val:
+        """`pairs7` for `offset` as in `dot8`: at most 2 * 128 * 127 = 32512, so 16 bits hold them."""
+        plain = offset ^ -0x7F7F7F80
+        if self.target == "avx2":
+            return self._pieces(self._signed_madd, plain, signed)
+        return self._portable(plain, signed)
+
+    def add_pairs(self, total: Val, pairs: Val) -> Val:
+        """total + the two int16 of each lane."""
+        if self.target == "avx2":
+            return total + self._pieces(self._madd_pairs, pairs, pairs.like(1))
+        wide = pairs.bits(I32)
+        return total + (wide << 16).sar(16) + wide.sar(16)
+
+    def sum7(self, total: Val, terms: list[tuple[Val, Val]], largest: int) -> Val:
+        """A chain of `dot7` over (unsigned, signed) with unsigned bytes up to `largest`."""
+        limit = self.pairs_limit(largest)
+        for first in range(0, len(terms), limit or 1):
+            if not limit:
+                total = self.dot7(total, *terms[first])
+                continue
+            pairs = self.pairs7(*terms[first])
+            for term in terms[first + 1:first + limit]:
+                pairs = pairs + self.pairs7(*term)
+            total = self.add_pairs(total, pairs)
+        return total
+
     def _vnni(self, total: Val, unsigned: Val, signed: Val) -> Val:
         bits = 32 * total.lanes
         return self.call(f"llvm.x86.avx512.vpdpbusd.{bits}", total.type, total, unsigned.bits(I8), signed.bits(I8))
 
-    def _halves(self, x: Val, y: Val) -> list[tuple[Val, Val]]:
-        """Byte vectors cut into pieces of 256 bits."""
-        x, y = x.bits(I8), y.bits(I8)
-        parts = [list(range(start, start + 32)) for start in range(0, x.lanes, 32)]
-        return [(x, y)] if len(parts) == 1 else [(x.shuffle(part), y.shuffle(part)) for part in parts]
+    def _pieces(self, operation: Callable[[Val, Val], Val], x: Val, y: Val) -> Val:
+        """An operation on 256 bits, for 256 or 512 bits."""
+        element = I16 if x.element is I16 else I8
+        x, y = x.bits(element), y.bits(element)
+        half = x.lanes // 2
+        if half * element.width == 128:
+            return operation(x, y)
+        low, high = list(range(half)), list(range(half, 2 * half))
+        first, second = operation(x.shuffle(low), y.shuffle(low)), operation(x.shuffle(high), y.shuffle(high))
+        mask = ir.Constant(ir.VectorType(I32, 2 * first.lanes), list(range(2 * first.lanes)))
+        return Val(self, self.b.shuffle_vector(first.ir, second.ir, mask))
 
     def _madd(self, unsigned: Val, signed: Val) -> Val:
         return self.call("llvm.x86.avx2.pmadd.ub.sw", vector(I16, 16), unsigned, signed)
 
+    def _madd_pairs(self, pairs: Val, ones: Val) -> Val:
+        return self.call("llvm.x86.avx2.pmadd.wd", vector(I32, 8), pairs, ones)
+
     def _signed_madd(self, weight: Val, signed: Val) -> Val:
-        """|w| * sign(s, w): |w| <= 128, so a pair is at most 2 * 128 * 127 = 32512 and cannot saturate."""
+        """|w| * sign(s, w); |-128| is 128 as an unsigned byte."""
         negative = weight.compare("<", 0)
         size = negative.select(weight.like(0) - weight, weight)
-        flipped = negative.select(signed.like(0) - signed, signed)
+        flipped = self.call("llvm.x86.avx2.psign.b", signed.type, signed, weight)
         return self._madd(size, flipped)
 
-    def _widen(self, total: Val, pairs: list[Val]) -> Val:
-        sums = [self.call("llvm.x86.avx2.pmadd.wd", vector(I32, 8), pair, pair.like(1)) for pair in pairs]
-        if len(sums) == 1:
-            return total + sums[0]
-        mask = ir.Constant(ir.VectorType(I32, 16), list(range(16)))
-        return total + Val(self, self.b.shuffle_vector(sums[0].ir, sums[1].ir, mask))
-
-    def _portable(self, total: Val, weight: Val, signed: Val) -> Val:
-        """Signed bytes; even and odd products of a 16-bit pair add up to at most 32512, so 16 bits hold them."""
+    def _portable(self, weight: Val, signed: Val) -> Val:
+        """Signed bytes, the even and odd ones of 16-bit pairs."""
         x, y = weight.bits(I16), signed.bits(I16)
-        pair = (x << 8).sar(8) * (y << 8).sar(8) + x.sar(8) * y.sar(8)
-        wide = pair.bits(I32)
-        return total + (wide << 16).sar(16) + wide.sar(16)
+        return (x << 8).sar(8) * (y << 8).sar(8) + x.sar(8) * y.sar(8)
 
 
 class Locals:

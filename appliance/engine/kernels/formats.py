@@ -108,6 +108,7 @@ class Format:
     subblocks = 1
     chunks = 8
     wide = False
+    largest = 15  # weight, in magnitude
 
     def __init__(self, name: str) -> None:
         self.shape = SHAPES[name]
@@ -152,6 +153,7 @@ class Small(Format):
                  bits: int = 4) -> None:
         super().__init__(name)
         self.quants, self.start, self.minimum, self.high, self.wide = quants, start, minimum, high, bits == 8
+        self.largest = 128 if self.wide else 15 if high is None else 31
 
     def start_field(self, j: int) -> int | None:
         """A multiple of the sum of activations, for weights with an offset."""
@@ -177,6 +179,8 @@ class Small(Format):
 class Super(Format):
     """Blocks of 256 with sub-block scales."""
 
+    largest_minimum = 63
+
     def minima(self, rows: Rows) -> tuple[list[Val], int, int] | None:
         """Words of 4 minima each, and the activation fields of high and low sums; None without minima."""
         return None
@@ -187,12 +191,10 @@ class Super(Format):
         found = self.minima(rows)
         if found is not None:
             words, high, low = found
-            integer = words[0].like(0)
-            for index, word in enumerate(words):
-                integer = code.dot7(integer, word, tokens.integer(high + index, token))
-            integer = integer << 7
-            for index, word in enumerate(words):
-                integer = code.dot7(integer, word, tokens.integer(low + index, token))
+            highs = [(word, tokens.integer(high + index, token)) for index, word in enumerate(words)]
+            lows = [(word, tokens.integer(low + index, token)) for index, word in enumerate(words)]
+            integer = code.sum7(words[0].like(0), highs, self.largest_minimum) << 7
+            integer = code.sum7(integer, lows, self.largest_minimum)
             scaled = scaled - rows.halves(32) * integer.convert("sitofp", F32)
         return code.fma(scaled, tokens.float(Q256_SCALE, token), result)
 
@@ -200,7 +202,8 @@ class Super(Format):
 class Q2K(Super):
     """16 sub-blocks of 16, scale and minimum in a nibble each; a step is half a block."""
 
-    steps, subblocks, chunks = 2, 8, 4
+    steps, subblocks, chunks, largest = 2, 8, 4, 3
+    largest_minimum = 15
 
     def rows_of(self, rows: Rows, step: Val) -> Rows:
         """Quants, from 320 on; saves the rows from where the step's scales are at 64."""
@@ -225,7 +228,7 @@ class Q3K(Super):
     """16 sub-blocks of 16, two steps as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
     the start is -32 times the activation sum as in Q6_K, and the scale is divided by 8."""
 
-    steps, subblocks, chunks = 2, 8, 4
+    steps, subblocks, chunks, largest = 2, 8, 4, 0x38
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above it two bits."""
@@ -271,7 +274,7 @@ class Q4K(Super):
 
     def __init__(self, name: str, high: int | None = None, quants: int = 256) -> None:
         super().__init__(name)
-        self.high, self.quants = high, quants
+        self.high, self.quants, self.largest = high, quants, 15 if high is None else 31
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-blocks 0..3, then 4..7."""
@@ -310,7 +313,7 @@ class Q6K(Super):
     """16 sub-blocks of 16 in four quarters of 64 weights, a step each; weights 0..63 stand for -32..31, scales are
     signed bytes. Quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6 in column order."""
 
-    steps, subblocks, chunks = 4, 4, 4
+    steps, subblocks, chunks, largest = 4, 4, 4, 63
 
     def rows_of(self, rows: Rows, step: Val) -> Rows:
         """A quarter is 832 bytes."""

@@ -27,6 +27,7 @@ from appliance.engine.kernels.shapes import (
     group_nbytes,
     padded_rows,
 )
+from appliance.engine.kernels.targets import compiling
 from appliance.engine.kernels.tile import AHEAD, SEGMENT, tile
 from appliance.engine.kernels.vector import prefetch_write
 
@@ -52,11 +53,16 @@ _NARROW = ("Q2_K", "Q3_K")
 """Formats that gain nothing from two groups: unpacking weights is most of the work."""
 
 
+def _two_groups(format_name: str) -> bool:
+    """Whether two groups are ever multiplied at a time: that takes the 32 registers of AVX-512."""
+    return compiling().name == "avx512vnni" and format_name not in _NARROW
+
+
 def _panel(format_name: str) -> Any:
     """All tiles of tokens first <= t < last over one or two groups and a run of blocks that stays in cache."""
     six, four, two, one = (tile(format_name, 1, size, ahead=True) for size in TILES)
-    wide, wide_ahead = (six, six) if format_name in _NARROW else (
-        tile(format_name, 2, TILES[0], ahead=ahead) for ahead in (False, True))
+    wide, wide_ahead = (tile(format_name, 2, TILES[0], ahead=ahead) if _two_groups(format_name) else six
+                        for ahead in (False, True))
     activation = 4 * ACTIVATIONS[SHAPES[format_name].activation].fields
 
     @device(inline=False)
@@ -95,7 +101,7 @@ def _product(format_name: str) -> Any:
     activation = 4 * ACTIVATIONS[shape.activation].fields
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
     single, panel = tile(format_name, 1, 1, ahead=True), _panel(format_name)
-    row_bytes, two_groups = 4 * GROUP_ROWS, format_name not in _NARROW
+    row_bytes, two_groups = 4 * GROUP_ROWS, _two_groups(format_name)
 
     def product(w: int, k: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
                 group1: int) -> None:

@@ -180,10 +180,18 @@ def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: in
     for stream, token in grid:
         start = code.constant(vector(I32, tokens.lanes), 0) if field is None else sums.integer(field, token)
         integers[stream, token] = code.start8(start) if fmt.wide else start
-    dot = code.dot8 if fmt.wide else code.dot7
+    limit, dot = code.pairs_limit(fmt.largest), code.dot8 if fmt.wide else code.dot7
+    pairs = code.pairs8 if fmt.wide else code.pairs7
+    sums16: Grid = {}
     for c in range(fmt.chunks):
         weights = [fmt.chunk(stream, j, c) for stream in rows]
         values = [tokens.integer(fmt.field(j, c), token) for token in range(tokens.tokens)]
-        for stream, token in grid:
-            integers[stream, token] = dot(integers[stream, token], weights[stream], values[token])
+        for item in grid:
+            weight, value = weights[item[0]], values[item[1]]
+            if not limit:
+                integers[item] = dot(integers[item], weight, value)
+                continue
+            sums16[item] = sums16[item] + pairs(weight, value) if item in sums16 else pairs(weight, value)
+            if (c + 1) % limit == 0 or c == fmt.chunks - 1:
+                integers[item] = code.add_pairs(integers[item], sums16.pop(item))
     return integers
