@@ -111,10 +111,11 @@ class Baseline:
     def tests(self, mutant: Mutant) -> list[str]:
         """Return the test functions that could notice a mutant, quickest first."""
         lines = self.lines.get(mutant.path, {})
-        wanted = range(mutant.lines[0], mutant.lines[1] + 1) if mutant.inside else list(lines)
-        contexts = {context for line in wanted for context in lines.get(line, ())}
+        own = {context for line in range(mutant.lines[0], mutant.lines[1] + 1) for context in lines.get(line, ())}
+        imported = not mutant.inside or "" in own  # a function may be called at import too
+        contexts = {context for found in lines.values() for context in found} if imported else own
         names = {context.split("|")[0].split("[", 1)[0] for context in contexts if context}
-        if not mutant.inside and not names & self.seconds.keys():
+        if imported and not names & self.seconds.keys():
             names = {name for name in self.seconds if f"/test_{_package(mutant)}_" in name}
         return sorted(names & self.seconds.keys(), key=self.seconds.__getitem__)
 
