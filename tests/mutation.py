@@ -5,7 +5,7 @@
 Works on a copy of the repository. One run of the tests named after the three packages, under coverage, says
 which test runs which line. Then a seeded random sample of the mutants of each package (see
 `tests.support.mutants`) is tried, one at a time, against the tests that run the mutated line, quickest first;
-for a line that runs at import, against the tests that run its file, or else those of its package. A failing
+for a line that runs at import, against those that run its file and then all of its package. A failing
 test, a crash or a time-out kills a mutant; one on a line that no test runs has survived. Prints the survivors
 and a score for each file and package. Exits 1 when a package scores less than 80%, 2 when the tests fail
 without a mutant.
@@ -112,12 +112,16 @@ class Baseline:
         """Return the test functions that could notice a mutant, quickest first."""
         lines = self.lines.get(mutant.path, {})
         own = {context for line in range(mutant.lines[0], mutant.lines[1] + 1) for context in lines.get(line, ())}
-        imported = not mutant.inside or "" in own  # a function may be called at import too
-        contexts = {context for found in lines.values() for context in found} if imported else own
-        names = {context.split("|")[0].split("[", 1)[0] for context in contexts if context}
-        if imported and not names & self.seconds.keys():
-            names = {name for name in self.seconds if f"/test_{_package(mutant)}_" in name}
-        return sorted(names & self.seconds.keys(), key=self.seconds.__getitem__)
+        names = self._functions(own)
+        if not mutant.inside or "" in own:  # it runs at import: any test of the package may notice
+            of_file = self._functions({context for found in lines.values() for context in found})
+            names |= of_file | {name for name in self.seconds if f"/test_{_package(mutant)}_" in name}
+            return sorted(names, key=lambda name: (name not in of_file, self.seconds[name]))
+        return sorted(names, key=self.seconds.__getitem__)
+
+    def _functions(self, contexts: set[str]) -> set[str]:
+        """Return the test functions of coverage contexts such as "tests/test_x.py::test_y[z]|run"."""
+        return {context.split("|")[0].split("[", 1)[0] for context in contexts} & self.seconds.keys()
 
 
 @dataclass(frozen=True)
