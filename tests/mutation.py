@@ -163,12 +163,12 @@ def attempt(mutant: Mutant, baseline: Baseline) -> Outcome:
     return Outcome(mutant, status, mutant.line(source), diff)
 
 
-def sample(tree: Path, package: str, only: str, count: int | None, seed: int) -> list[Mutant]:
-    """Return `count` random mutants of a package that compile, or all of them, in the order of the files."""
-    found = [mutant for path in sorted((tree / "appliance" / package).rglob("*.py"))
-             if fnmatch(str(path.relative_to(tree)), only) for mutant in mutants(tree, path)]
-    chosen = random.Random(seed).sample(found, len(found))  # a larger sample contains the smaller one
-    chosen = chosen[:count]
+def sample(tree: Path, package: str, only: list[str], count: int | None, seed: int) -> list[Mutant]:
+    """Return `count` random mutants of a package, or all of them, in the order of the files."""
+    paths = [path for path in sorted((tree / "appliance" / package).rglob("*.py"))
+             if any(fnmatch(str(path.relative_to(tree)), pattern) for pattern in only)]
+    found = [mutant for path in paths for mutant in mutants(tree, path)]
+    chosen = random.Random(seed).sample(found, len(found))[:count]  # a larger sample contains the smaller one
     return sorted(chosen, key=lambda mutant: (mutant.path, mutant.start, mutant.replacement))
 
 
@@ -207,7 +207,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=100, help="mutants of each package")
     parser.add_argument("--all", action="store_true", help="every mutant: many hours")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="*", help="files to mutate, such as '*/policy/rules.py'")
+    parser.add_argument("--only", action="append", help="files to mutate, such as '*/policy/rules.py'; default: all")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for each package, at most")
     parser.add_argument("--json", type=Path, help="write every outcome here")
     return parser.parse_args()
@@ -231,7 +231,7 @@ def main() -> int:
             print(f"{len(baseline.seconds)} test functions, {sum(baseline.seconds.values()):.0f} s; failing without a "
                   f"mutant and left out: {', '.join(sorted(baseline.failed)) or 'none'}", flush=True)
             for package in args.package or PACKAGES:
-                chosen = sample(tree, package, args.only, None if args.all else args.sample, args.seed)
+                chosen = sample(tree, package, args.only or ["*"], None if args.all else args.sample, args.seed)
                 deadline = time.monotonic() + 60 * args.minutes
                 found[package] = list(outcomes(chosen, baseline, deadline))
                 summary(package, found[package])

@@ -47,7 +47,7 @@ class Mutant:
 
 
 def mutants(root: Path, path: Path) -> list[Mutant]:
-    """Return every mutant of a file, in the order of the file. Some may not compile; the caller drops those."""
+    """Return every mutant of a file, in the order of the file."""
     source = path.read_bytes()
     maker = _Maker(source, str(path.relative_to(root)))
     maker.visit(ast.parse(source))
