@@ -1,9 +1,10 @@
-"""Write tests/goldens/template/renderings.json: what Jinja2, set up as Hugging Face does, makes of many templates.
+"""Write tests/goldens/template/*.json: what Jinja2, set up as Hugging Face does, makes of templates.
 
     python tests/goldens/make_template_goldens.py LLAMA_CPP
 
 LLAMA_CPP is a folder with llama.cpp's models/templates. Needs jinja2 (3.1), which the project itself does not use.
-For each template and each chat of tests/support/chats.py the file holds the first 16 digits of the SHA-256 of
+language.json holds what it makes of each case in language.txt, or null where it raises. renderings.json holds, for
+each template of llama.cpp and each chat of tests/support/chats.py, the first 16 digits of the SHA-256 of
 the prompt, or null where the template raises.
 """
 
@@ -21,8 +22,9 @@ import jinja2.sandbox
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.chats import CHATS, NOW, SPECIAL
+from tests.support.template_cases import CASES, VARIABLES
 
-TARGET = Path(__file__).parent / "template" / "renderings.json"
+FOLDER = Path(__file__).parent / "template"
 
 
 class Generation(jinja2.ext.Extension):
@@ -61,6 +63,14 @@ def render(template, chat) -> str | None:
         return None
 
 
+def language(env: jinja2.Environment, case: str) -> str | None:
+    """What a small template gives, or None where it raises."""
+    try:
+        return env.from_string(case).render(**VARIABLES)
+    except Exception:  # noqa: BLE001 - whatever a template raises
+        return None
+
+
 def digest(text: str | None) -> str | None:
     """The first 16 hexadecimal digits of SHA-256."""
     return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -78,8 +88,9 @@ def main() -> None:
             continue
         prompts = {name: render(template, chat) for name, chat in CHATS.items()}
         found[path.name] = {"source": digest(source), "prompts": {name: digest(text) for name, text in prompts.items()}}
-    TARGET.parent.mkdir(exist_ok=True)
-    TARGET.write_text(json.dumps({"now": NOW, "templates": found}, indent=1) + "\n")
+    (FOLDER / "renderings.json").write_text(json.dumps({"now": NOW, "templates": found}, indent=1) + "\n")
+    made = [language(env, case) for case in CASES]
+    (FOLDER / "language.json").write_text(json.dumps(made, ensure_ascii=False, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ class Run:
     budget: Budget
     out: list[str] = field(default_factory=list)
     calls: int = 0  # macros that are running
-    loops: int = 0
 
     def write(self, text: str) -> None:
         """Add to the output."""

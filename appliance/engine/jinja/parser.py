@@ -83,8 +83,6 @@ class _Parser(ExpressionParser):
 
     def _end(self, name: str) -> None:
         self._need(name)
-        if name == "endmacro" and self._now.kind == "name":
-            self._next()
         self._need("%}")
 
     def _if(self, line: int) -> Statement:

@@ -89,8 +89,7 @@ class For(Statement):
             items = self._items(run, scope)
         except Fault as fault:
             raise located(fault, self.line) from None
-        run.loops += 1
-        loop = Loop(items, run.loops)
+        loop = Loop(items)
         for index, item in enumerate(items):
             run.budget.step()
             loop.index0 = index
@@ -102,7 +101,6 @@ class For(Statement):
                 continue
             except Break:
                 break
-        run.loops -= 1
         if not items and self.otherwise is not None:
             self.otherwise.run(run, scope)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from appliance.engine.jinja.nodes import Run, Scope
-from appliance.engine.jinja.operators import whole
+from appliance.engine.jinja.operators import key, whole
 from appliance.engine.jinja.parser import parse
 from appliance.engine.jinja.text import concatenate
 from appliance.engine.jinja.values import ITEM_COST, Budget, Fault, Function, Namespace, Value
@@ -51,9 +51,9 @@ def _functions(budget: Budget) -> dict[str, Value]:
     def mapping(*given: Value, **named: Value) -> dict[str, Value]:
         merged: dict[str, Value] = {}
         for part in (*given, named):
-            pairs = part if isinstance(part, dict) else dict(part)
+            pairs = part.items() if isinstance(part, dict) else part
             budget.make(2 * ITEM_COST * len(pairs))
-            merged.update(pairs)
+            merged.update({key(name): value for name, value in pairs})
         return merged
 
     def joiner(separator: str = ", ") -> Function:

@@ -8,6 +8,15 @@ from appliance.engine.jinja.operators import numeric, ordered
 from appliance.engine.jinja.values import Budget, Undefined, Value, contains, equal, to_text
 
 
+def _asking(question: Callable[[str], bool]) -> Callable[[Budget, Value], bool]:
+    def test(budget: Budget, value: Value) -> bool:
+        text = to_text(budget, value)
+        budget.read(len(text))
+        return question(text)
+
+    return test
+
+
 def _order(symbol: str) -> Callable[[Budget, Value, Value], bool]:
     def test(budget: Budget, value: Value, other: Value) -> bool:
         left, right = ordered(budget, value, other)
@@ -33,8 +42,7 @@ TESTS: Mapping[str, Callable[..., bool]] = {
     "false": lambda _, value: value is False, "odd": lambda _, value: numeric(value) % 2 == 1,
     "even": lambda _, value: numeric(value) % 2 == 0,
     "divisibleby": lambda _, value, by: numeric(value) % (numeric(by) or 1) == 0,
-    "lower": lambda budget, value: to_text(budget, value).islower(),
-    "upper": lambda budget, value: to_text(budget, value).isupper(),
+    "lower": _asking(str.islower), "upper": _asking(str.isupper),
     "in": lambda budget, value, container: contains(budget, container, value),
     "sameas": lambda _, value, other: value is other, "escaped": lambda _, value: False,
     **dict.fromkeys(("eq", "equalto", "=="), equal), **dict.fromkeys(("ne", "!="), _differ),

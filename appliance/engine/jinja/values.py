@@ -7,7 +7,7 @@ classes below. Templates reach no other Python object: attributes and methods go
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from appliance.engine.jinja.text import Marked, concatenate, mark
@@ -84,16 +84,13 @@ class Loop:
     """The variable `loop`."""
 
     items: Sequence[Value]
-    depth: int
     index0: int = 0
-    seen: list[Value] = field(default_factory=list)
 
     def attribute(self, name: str) -> Value:
         """`loop.name`."""
         index, count = self.index0, len(self.items)
         plain = {"index": index + 1, "index0": index, "first": index == 0, "last": index == count - 1,
-                 "length": count, "revindex": count - index, "revindex0": count - index - 1,
-                 "depth": self.depth, "depth0": self.depth - 1}
+                 "length": count, "revindex": count - index, "revindex0": count - index - 1, "depth": 1, "depth0": 0}
         if name in plain:
             return plain[name]
         if name == "previtem":

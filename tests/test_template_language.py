@@ -1,0 +1,89 @@
+"""The Jinja interpreter: equal to Jinja2 feature by feature, and no template runs away with time or memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.engine.jinja import Template
+from appliance.engine.jinja.text import mark, spans_of
+from appliance.engine.jinja.values import Budget
+from appliance.errors import TemplateError
+from tests.support.template_cases import CASES, VARIABLES
+
+FOLDER = Path(__file__).parent / "goldens/template"
+GOLDENS = json.loads((FOLDER / "language.json").read_text())
+
+
+def _render(source: str) -> str | None:
+    try:
+        return Template(source).render(VARIABLES, Budget(100_000, 1_000_000))
+    except TemplateError:
+        return None
+
+
+def test_as_jinja2() -> None:
+    """Every feature of the language gives what Jinja2 gives, and raises where Jinja2 raises."""
+    wrong = [(case, wanted, found) for case, wanted in zip(CASES, GOLDENS, strict=True)
+             if wanted != (found := _render(case))]
+    assert [] == wrong
+
+
+def test_hostile_templates() -> None:
+    """Templates that try to run away end with an error, in bounded time and memory that the kernel enforces."""
+    done = subprocess.run([sys.executable, "-m", "tests.support.hostile_templates"], cwd=FOLDER.parents[2], check=False,
+                          capture_output=True, text=True, timeout=280)
+    assert (0, "") == (done.returncode, done.stderr[-500:])
+    figures = json.loads(done.stdout)
+    assert figures["seconds"] < 6
+    assert figures["kilobytes"] < 200_000
+
+
+MALFORMED = [
+    "{{", "{%", "{#", "{% if", "{% if x %}", "{{ }}", "{% %}", "{{ 1 1 }}", "{{ . }}", "{% endif %}",
+    "{% else %}", "{% for %}", "{% for x %}{% endfor %}", "{% for 1 in x %}{% endfor %}", "{% set %}",
+    "{% set 1 = 2 %}", "{{ 'a }}", "{% set a.b.c = 1 %}", "{% macro %}", "{% macro f(1) %}{% endmacro %}",
+    "{% break %}", "{% if x %}{% endfor %}", "{{ (1 }}", "{{ 1) }}", "{{ [1 }}", "{{ {1} }}", "{{ {'a' 1} }}",
+    "{{ a[1:2:3:4] }}", "{{ a[] }}", "{{ f(a=1, 2) }}", "{{ x | nope }}", "{{ x is nope }}", "{{ x | }}",
+    "{{ x is }}", "{{ a ? b }}", "{% raw %}", "{{ '\\ud800' }}", "{{ '\\x' }}", "{{ 99999999999999999999 }}",
+    "{{ not }}", "{{ a if }}", "{{ if }}", "{% call x %}{% endcall %}", "{% for x in y recursive %}{% endfor %}",
+    "{% include 'a' %}", "{% block a %}{% endblock %}", "{% do x %}",
+]
+
+
+@pytest.mark.parametrize("source", MALFORMED)
+def test_malformed_templates(source: str) -> None:
+    """A malformed template is refused when it is read, with its line."""
+    with pytest.raises(TemplateError, match="line 2:"):
+        Template("\n" + source)
+
+
+def test_faults_name_their_line() -> None:
+    """A fault while rendering names the line of the statement."""
+    for source in ("\n\n{{ missing.x }}", "\n\n{% set a = 1 / 0 %}", "\n\n{% for i in 5 %}{% endfor %}",
+                   "\n\n{% if 'a' < 1 %}{% endif %}", "\n\n{% set x.y = 1 %}", "\n\n{% for a, b in [1] %}{% endfor %}"):
+        with pytest.raises(TemplateError, match="line 3"):
+            Template(source).render({}, Budget(1000, 1000))
+
+
+def test_spans_follow_characters() -> None:
+    """Marks stay on the very characters that came from outside."""
+    cases = [
+        ("{{ 'ab' + x | trim + 'cd' }}", "ab[hi]cd"), ("{{ (x ~ 'z')[1:] }}", "[hi ]z"),
+        ("{{ x.split('i')[0] }}|", "[ h]|"), ("{{ 'a,b' | replace(',', x) }}", "a[ hi ]b"),
+        ("{{ x | upper ~ 'a' }}", "[ HI ]a"), ("{{ ['a', x, 'b'] | join('-') }}", "a-[ hi ]-b"),
+        ("{{ '<' ~ x.strip() ~ '>' }}", "<[hi]>"), ("{{ ('a\n' ~ x) | indent(2) }}", "a\n  [ hi ]"),
+        ("{{ '%s|%s' % (x, 1) }}", "[ hi |1]"), ("{{ '{}|{}'.format(x, 1) }}", "[ hi ]|1"),
+        ("{{ (x ~ 'q').partition('q')[1] }}", "q"), ("{{ x * 2 }}", "[ hi  hi ]"),
+    ]
+    for source, wanted in cases:
+        text = Template(source).render({"x": mark(" hi ")}, Budget(1000, 10_000))
+        shown, at = "", 0
+        for start, end in spans_of(text):
+            shown += f"{text[at:start]}[{text[start:end]}]"
+            at = end
+        assert wanted == shown + text[at:], source
