@@ -106,7 +106,7 @@ def test_exchanged_rolled_back_and_cut(tmp_path: Path) -> None:
 
 def test_the_file_changes_during_the_pass(tmp_path: Path) -> None:
     """What changes before the pass comes by misses the pin; what changes after it misses its tag; growth is refused."""
-    gguf = build([], [Tensor("a", 0, (64, 64), data(16384, 1))]) + bytes(40 << 20)
+    gguf = build([], [Tensor("a", 0, (64, 64), data(16384, 1))]) + bytes(18 << 20)
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf)
 
