@@ -38,26 +38,13 @@ class Val:
     `+ - *` are float or wrapping integer operations by type, `/` is float; `>>` shifts in zeros, `sar` the sign.
     """
 
-    __slots__ = ("code", "ir")
+    __slots__ = ("code", "element", "ir", "lanes", "type")
 
     def __init__(self, code: Code, value: Any) -> None:
-        self.code = code
-        self.ir = value
-
-    @property
-    def type(self) -> Any:
-        """IR type."""
-        return self.ir.type
-
-    @property
-    def lanes(self) -> int:
-        """Lanes; 1 for a scalar."""
-        return self.type.count if isinstance(self.type, ir.VectorType) else 1
-
-    @property
-    def element(self) -> Any:
-        """IR type of a lane."""
-        return self.type.element if isinstance(self.type, ir.VectorType) else self.type
+        self.code, self.ir, self.type = code, value, value.type
+        is_vector = isinstance(self.type, ir.VectorType)
+        self.lanes: int = self.type.count if is_vector else 1  # 1 for a scalar
+        self.element: Any = self.type.element if is_vector else self.type  # IR type of a lane
 
     @property
     def is_float(self) -> bool:
