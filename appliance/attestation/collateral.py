@@ -7,6 +7,7 @@ remembered, so that a verdict that lacks something can say why.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from appliance.attestation import revocation, x509chain
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILES, MAX_FILE_BYTES = 256, 1 << 20
-_CERTIFICATE, _CRL = b"-----BEGIN CERTIFICATE-----", b"-----BEGIN X509 CRL-----"
+_BLOCK = re.compile(rb"^-----BEGIN (CERTIFICATE|X509 CRL)-----[ \r]*$.*?^-----END \1-----", re.MULTILINE | re.DOTALL)
 _DER_NAMES = (".der", ".cer", ".crt", ".crl", ".pem")
 
 
@@ -31,20 +32,20 @@ class Collateral:
 
     def add(self, data: bytes, what: str) -> bool:
         """Take `data` in if it is collateral of any kind; returns whether it was."""
-        try:
-            if _CERTIFICATE in data:
-                self.certificates += x509chain.load(data, what)
-            elif _CRL in data:
-                self.crls.append(revocation.load(data, what))
-            elif data[:1] == b"\x30":  # a DER sequence
-                return self._add_der(data, what)
-            elif data.lstrip()[:1] == b"{":
-                return self._add_json(data)
-            else:
-                return False
-        except MalformedEvidenceError as error:
-            self.problems.append(error)
-        return True
+        if data[:1] == b"\x30":  # a DER sequence
+            return self._add_der(data, what)
+        if data.lstrip()[:1] == b"{":
+            return self._add_json(data)
+        blocks = list(_BLOCK.finditer(data))
+        for block in blocks:
+            try:
+                if block[1] == b"CERTIFICATE":
+                    self.certificates += x509chain.load(block[0], what)
+                else:
+                    self.crls.append(revocation.load(block[0], what))
+            except MalformedEvidenceError as error:
+                self.problems.append(error)
+        return bool(blocks)
 
     def _add_der(self, data: bytes, what: str) -> bool:
         try:

@@ -24,6 +24,7 @@ VERBS: dict[str, str] = {
     "tokenize": "turn text into token ids with a model's tokenizer",
     "infer": "run one prompt through a model that a policy names",
     "kernels": "compile the kernels ahead of time, or list them",
+    "evidence": "tell whether raw hardware evidence is genuine, and what it claims",
     "serve": "boot by a policy and serve the API",
 }
 

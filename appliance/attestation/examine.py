@@ -1,0 +1,181 @@
+"""Look at a file of evidence: recognise it, verify signature and chain, and collect every claim.
+
+The certificates come from untrusted collateral, the roots are pinned. No policy is judged here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from appliance.attestation import (
+    azure_abi,
+    cbor,
+    evidence,
+    examine_tpm,
+    recognise,
+    snp_abi,
+    snp_claims,
+    snp_table,
+    snp_verify,
+    tdx_abi,
+    tdx_claims,
+    tdx_verify,
+    verify,
+    x509dice,
+)
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.examination import Examination
+from appliance.errors import (
+    AttestationError,
+    ForgedEvidenceError,
+    UncheckedEvidenceError,
+    UnsupportedEvidenceError,
+)
+
+MAX_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Material:
+    """What an examination works with. `key` and `nonce` are for TPM quotes: the AK that is vouched for, the nonce."""
+
+    data: bytes
+    path: Path
+    collateral: Collateral = field(default_factory=Collateral)
+    key: Path | None = None
+    nonce: bytes | None = None
+
+
+def examine(material: Material, *, at: datetime) -> Examination:
+    """The outcome for one file, judged at a time. Never raises on account of the file's bytes."""
+    kind = recognise.recognise(material.data)
+    found = Examination(kind or "unknown")
+    try:
+        if kind is None:
+            raise UnsupportedEvidenceError(
+                "not recognised as evidence of any kind", code="evidence-unknown",
+                hint="known: SEV-SNP reports, TDX and TPM quotes, certificates with DICE evidence, our own")
+        return _EXAMINERS[kind](found, material, at)
+    except AttestationError as error:
+        return found.failed(error)
+
+
+def _snp(found: Examination, material: Material, at: datetime) -> Examination:
+    report, table = snp_table.split(material.data)
+    for name, certificate in table.items():
+        material.collateral.add(certificate, f"{name}.der")
+    _snp_report(found, report, material.collateral, at)
+    return found.genuine("signed by AMD hardware; whether it is acceptable is for a policy to say")
+
+
+def _snp_report(found: Examination, report: bytes, collateral: Collateral, at: datetime) -> snp_verify.SnpClaims:
+    """Verify a report and record its claims, proved or not."""
+    parsed = snp_abi.parse(report)
+    found.kind = f"{recognise.SNP}, version {parsed.version}"
+    found.claims["claims"] = snp_claims.describe(parsed, None)
+    found.warnings = snp_claims.warnings(parsed, None)
+    claims = snp_verify.verify(report, collateral, at=at)
+    found.claims["claims"] = snp_claims.describe(parsed, claims)
+    found.warnings = snp_claims.warnings(parsed, claims)
+    found.proved += [f"the {claims.signing_key.upper()} signed the report",
+                     f"its chain leads to the pinned root ARK-{claims.product}",
+                     "chip id, TCB and product line are those of the certificate"]
+    if claims.revocation is not None:
+        found.proved.append(f"no certificate is revoked as of {claims.revocation.this_update:%Y-%m-%d}")
+    return claims
+
+
+def _azure(found: Examination, material: Material, at: datetime) -> Examination:
+    report = azure_abi.parse(material.data)
+    if report.kind != azure_abi.SNP:
+        raise UncheckedEvidenceError(
+            "Azure report: a TDREPORT, which only the CPU that made it can check", hint="examine a TDX quote of it")
+    claims = _snp_report(found, report.hardware, material.collateral, at)
+    found.kind = f"{recognise.AZURE} with {found.kind}"
+    if claims.report.report_data[:32] != hashlib.sha256(report.runtime).digest():
+        raise ForgedEvidenceError(
+            "Azure report: the runtime data is not what the hardware report binds", code="azure-runtime-data")
+    found.proved.append("the runtime data is bound in the report")
+    found.claims["runtime data"] = [
+        (str(key.get("kid", "key")), f"{key.get('kty')} {key.get('n', key.get('x', ''))}") for key in report.keys]
+    return found.genuine("signed by AMD hardware, and names the keys of the virtual TPM")
+
+
+def _tdx(found: Examination, material: Material, at: datetime) -> Examination:
+    parsed = tdx_abi.parse(material.data)
+    found.kind = f"{recognise.TDX}, version {parsed.version}"
+    found.claims["claims"] = tdx_claims.describe(parsed, None)
+    found.warnings = tdx_claims.warnings(parsed, None)
+    tdx_verify.verify_signatures(parsed, at=at)
+    found.proved += ["the attestation key signed the quote", "the quoting enclave's report binds that key",
+                     "the PCK signed that report, and its chain leads to the pinned root of Intel"]
+    claims = tdx_verify.verify(material.data, material.collateral, at=at)
+    found.claims["claims"] = tdx_claims.describe(parsed, claims)
+    found.warnings = tdx_claims.warnings(parsed, claims)
+    found.proved += ["the quoting enclave is Intel's", "Intel's signed TCB information was in force"]
+    return found.genuine(f"signed by Intel hardware, TCB {claims.tcb.status}; whether it is acceptable is for a "
+                         "policy to say")
+
+
+def _tpm(found: Examination, material: Material, at: datetime) -> Examination:
+    return examine_tpm.examine(found, material.path, material.collateral, key=material.key, nonce=material.nonce,
+                               at=at)
+
+
+def _certificate(found: Examination, material: Material, at: datetime) -> Examination:
+    if not x509dice.holds_evidence(material.data):
+        raise UnsupportedEvidenceError(
+            f"X.509 certificate: no evidence in it (extension {x509dice.EVIDENCE_OID})", code="evidence-unknown",
+            hint="if it belongs to evidence, examine that, with --collateral for this file's folder")
+    found.kind = "X.509 certificate with DICE evidence"
+    carried = x509dice.parse(material.data)
+    claims = cbor.decode(carried.claims_buffer)
+    found.claims["certificate"] = [
+        ("public key, SHA-256", hashlib.sha256(carried.spki).hexdigest()),
+        ("claims", ", ".join(str(name) for name in claims) if isinstance(claims, dict) else "none")]
+    kind = recognise.recognise(carried.quote)
+    found.kind = f"X.509 certificate with DICE evidence: {kind or 'unknown'}"
+    return _sgx(found, material, at) if kind == recognise.SGX else _unsupported(kind)
+
+
+def _unsupported(kind: str | None) -> Examination:
+    raise UnsupportedEvidenceError(f"X.509 certificate: its evidence ({kind or 'unknown'}) is not verified here")
+
+
+def _sgx(found: Examination, material: Material, at: datetime) -> Examination:
+    raise UnsupportedEvidenceError(
+        "Intel SGX quote: SGX enclaves are not a platform of this appliance, so the evidence is refused",
+        code="evidence-sgx")
+
+
+def _ours(found: Examination, material: Material, at: datetime) -> Examination:
+    parsed = evidence.parse(material.data)
+    found.kind = f"{recognise.APPLIANCE}, platform {parsed.platform}"
+    found.claims["statement"] = [(name, str(value)) for name, value in sorted(parsed.statement.items())]
+    if parsed.platform != evidence.SIMULATED:
+        raise UnsupportedEvidenceError(
+            f"appliance evidence of platform {parsed.platform}: examine its report", code="platform-unsupported")
+    found.warnings.append(evidence.SIMULATED_NOTICE)
+    verify.verify(parsed)
+    found.proved.append("the report's signature, the binding of the statement, and the nonce's proof")
+    return _no_hardware()
+
+
+def _simulated(found: Examination, material: Material, at: datetime) -> Examination:
+    found.warnings.append(evidence.SIMULATED_NOTICE)
+    return _no_hardware()
+
+
+def _no_hardware() -> Examination:
+    raise ForgedEvidenceError(
+        "simulated: no hardware made this, and anyone can", code="evidence-simulated",
+        hint="it serves development; a verifier never calls it genuine")
+
+
+_EXAMINERS = {
+    recognise.SNP: _snp, recognise.TDX: _tdx, recognise.AZURE: _azure, recognise.TPM: _tpm,
+    recognise.CERTIFICATE: _certificate, recognise.SGX: _sgx, recognise.APPLIANCE: _ours, recognise.SIMULATED: _simulated,
+}

@@ -1,0 +1,102 @@
+"""Look at a TPM quote and the files beside it. Its best verdict alone is "measured boot, host trusted"."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+from pathlib import Path
+
+from appliance.attestation import tpm_abi, tpm_files, tpm_verify
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.examination import Examination
+from appliance.attestation.tpm_abi import Quote
+from appliance.attestation.tpm_verify import AttestationKey, TpmClaims
+from appliance.attestation.x509chain import name_of
+from appliance.errors import UncheckedEvidenceError
+
+HOST_TRUSTED = "measured boot, host trusted"
+_HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this proves measured boot to someone who "
+         "trusts the host, and protects nothing from it.")
+
+
+def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path | None, nonce: bytes | None,
+            at: datetime) -> Examination:
+    """Verify the quote in `path` with what lies beside it; `key` is an AK that the caller vouches for."""
+    files = tpm_files.gather(path, key)
+    quote = tpm_abi.parse_quote(files.message)
+    found.claims["claims"] = _describe(quote)
+    found.warnings.append(_HOST)
+    if files.key is None:
+        return _by_certificates(found, files, collateral, at)
+    ak = tpm_verify.load_key(files.key)
+    pcrs = None if files.pcrs is None else tpm_abi.parse_pcrs(files.pcrs)
+    wanted = nonce if nonce is not None else files.nonce
+    claims = tpm_verify.verify(files.message, files.signature, ak, nonce=wanted, pcrs=pcrs, log=files.log)
+    _record(found, claims, files.key_name, nonce_checked=wanted is not None)
+    if key is not None:
+        return found.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
+    return _origin(found, ak, collateral, at)
+
+
+def _by_certificates(found: Examination, files: tpm_files.TpmFiles, collateral: Collateral,
+                     at: datetime) -> Examination:
+    """Without a key file the AK is the one whose certificate is at hand."""
+    for certificate in collateral.certificates:
+        public = certificate.public_key()
+        if not isinstance(public, tpm_verify.PublicKey):
+            continue
+        ak = AttestationKey(public)
+        if tpm_verify.is_signed(files.message, files.signature, ak):
+            pcrs = None if files.pcrs is None else tpm_abi.parse_pcrs(files.pcrs)
+            claims = tpm_verify.verify(files.message, files.signature, ak, nonce=files.nonce, pcrs=pcrs,
+                                       log=files.log)
+            _record(found, claims, "a certificate", nonce_checked=files.nonce is not None)
+            return _origin(found, ak, collateral, at)
+    raise UncheckedEvidenceError(
+        "TPM quote: neither the public key nor a certificate of the AK that signed is at hand",
+        hint="put ak.pub beside it, or name the key with --ak")
+
+
+def _origin(found: Examination, ak: AttestationKey, collateral: Collateral, at: datetime) -> Examination:
+    """Whose the AK is: a certificate for this very key, under a pinned root."""
+    mine = [each for each in collateral.certificates if tpm_verify.certifies(each, ak)]
+    for other in collateral.certificates:
+        if tpm_verify.is_ak_certificate(other) and other not in mine:
+            found.warnings.append(
+                f"AK CERTIFICATE REFUSED: the one of {name_of(other)} is for another key than the one "
+                "that signed this quote.")
+    if not mine:
+        raise UncheckedEvidenceError(
+            "TPM quote: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",
+            hint="name a key that you know by other means with --ak")
+    root = tpm_verify.certify(ak, mine[0], collateral.certificates, at=at)
+    found.proved.append(f"the AK's chain leads to the pinned root {root}")
+    return found.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {root}")
+
+
+def _record(found: Examination, claims: TpmClaims, key_name: str, *, nonce_checked: bool) -> None:
+    found.proved.append(f"the key in {key_name} signed the quote")
+    if nonce_checked:
+        found.proved.append("the quote answers the nonce")
+    else:
+        found.warnings.append("NONCE: not checked; nothing shows when this quote was made.")
+    if claims.pcrs:
+        found.proved.append("the PCR values are the quoted ones")
+        found.claims["PCR values"] = [
+            (f"{bank} PCR {number}", value.hex()) for bank, values in claims.pcrs.items()
+            for number, value in values.items()]
+    if claims.replayed:
+        found.proved.append(f"the event log ({len(claims.events)} events) gives the quoted values")
+    if claims.key.area is None:
+        found.warnings.append("AK: its attributes are not at hand, so nothing shows that it signs quotes only.")
+
+
+def _describe(quote: Quote) -> list[tuple[str, str]]:
+    """TPMS_ATTEST in the TCG's terms."""
+    return [
+        ("qualifiedSigner", quote.qualified_signer.hex()), ("extraData", quote.extra_data.hex()),
+        ("clockInfo.clock", str(quote.clock)), ("clockInfo.resetCount", str(quote.reset_count)),
+        ("clockInfo.restartCount", str(quote.restart_count)), ("clockInfo.safe", "YES" if quote.safe else "NO"),
+        ("firmwareVersion", f"{quote.firmware_version:#018x}"),
+        *((f"pcrSelect.{each.bank}", ", ".join(str(number) for number in each.pcrs)) for each in quote.selections),
+        ("pcrDigest", quote.pcr_digest.hex()), ("message, SHA-256", hashlib.sha256(quote.signed).hexdigest())]

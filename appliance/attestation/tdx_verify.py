@@ -1,0 +1,185 @@
+"""From a TDX quote to authentic claims: signatures and chain here, the TCB's standing through dcap-qvl.
+
+The quote is signed by an attestation key, which the quoting enclave (QE) made; the QE's report, signed by the
+platform's PCK, binds that key; the PCK's chain, inside of the quote, leads to Intel's root. That is checked here. It
+proves little by itself: whether that QE is Intel's and what is known of the platform's TCB only Intel's signed
+documents tell (collateral). Those are judged by the `dcap-qvl` package, which only a client needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation import tdx_abi, x509chain
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.tdx_abi import Quote
+from appliance.attestation.trust import intel
+from appliance.attestation.x509chain import name_of
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
+
+_FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
+           "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
+_TIME = re.compile(r"expired|in the future|not yet valid|NotValidYet|CertExpired|CrlExpired", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Tcb:
+    """Intel's judgement of the platform: the worse of platform and QE, and the documents it rests on."""
+
+    status: str                     # "UpToDate", "OutOfDate", ... as Intel spells it
+    advisories: tuple[str, ...]
+    evaluation_number: int          # tcbEvaluationDataNumber
+    fmspc: str                      # hex
+    issued: datetime
+    next_update: datetime
+
+
+@dataclass(frozen=True)
+class TdxClaims:
+    """What an authentic quote says, and how its platform stands."""
+
+    quote: Quote
+    tcb: Tcb
+    chain: tuple[str, ...]          # SHA-256 of PCK, intermediate, root
+
+
+def _p256_signed(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    try:
+        key.verify(encode_dss_signature(r, s), data, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _attestation_key(quote: Quote) -> ec.EllipticCurvePublicKey:
+    try:
+        return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\x04" + quote.attestation_key)
+    except ValueError:
+        raise ForgedEvidenceError("TDX quote: the attestation key is no point of P-256", code="tdx-key") from None
+
+
+def _chain(quote: Quote) -> list[x509.Certificate]:
+    """The certificates, which must be PEM in its usual form to the byte: PCK, intermediate, root."""
+    text = quote.chain.rstrip(b"\x00")
+    chain = x509chain.load(text, "TDX quote")
+    if text.rstrip(b"\n") != b"".join(each.public_bytes(Encoding.PEM) for each in chain).rstrip(b"\n"):
+        raise MalformedEvidenceError("TDX quote: the chain is not PEM in its usual form")
+    if len(chain) != 3:
+        raise MalformedEvidenceError(f"TDX quote: {len(chain)} certificates, expected PCK, intermediate and root")
+    return chain
+
+
+def verify_signatures(quote: Quote, *, at: datetime, root: str = intel.ROOT) -> tuple[str, ...]:
+    """Everything that holds without collateral; returns the chain's fingerprints.
+
+    Not enough to trust a quote: that the QE is Intel's is not among it. Raises ForgedEvidenceError.
+    """
+    chain = _chain(quote)
+    pck, authority, top = chain
+    for child, issuer in ((pck, authority), (authority, top), (top, top)):
+        x509chain.check_issued(child, issuer)
+    if x509chain.fingerprint(top) != root:
+        raise ForgedEvidenceError(
+            f"certificate {name_of(top)}: not the pinned root of Intel ({x509chain.fingerprint(top)})",
+            code="chain-root")
+    x509chain.check_authority(top, below=1)
+    x509chain.check_authority(authority, below=0)
+    for certificate in chain:
+        x509chain.check_critical(certificate)
+        x509chain.check_valid(certificate, at)
+    key = pck.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not _p256_signed(key, quote.qe.signature, quote.qe.raw):
+        raise ForgedEvidenceError("TDX quote: the QE report's signature is not by the PCK", code="tdx-qe-signature")
+    bound = hashlib.sha256(quote.attestation_key + quote.qe.authentication_data).digest() + bytes(32)
+    if not hmac.compare_digest(bound, quote.qe.report_data):
+        raise ForgedEvidenceError("TDX quote: the QE report does not bind the attestation key", code="tdx-qe-binding")
+    if not _p256_signed(_attestation_key(quote), quote.signature, quote.signed):
+        raise ForgedEvidenceError("TDX quote: the signature is not by its attestation key", code="tdx-signature")
+    return tuple(x509chain.fingerprint(each) for each in chain)
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("dcap_qvl")
+    except ImportError:
+        raise UncheckedEvidenceError(
+            "TDX quote: the TCB could not be checked, the dcap-qvl package is not installed", code="tdx-library",
+            hint="pip install 'appliance[tdx]'") from None
+
+
+def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[str, str], dict[str, Any]]:
+    """The collateral for this quote's platform (by FMSPC), and its TCB information, not yet verified."""
+    try:
+        wanted = str(library.parse_quote(quote).fmspc()).lower()
+    except ValueError as error:
+        raise MalformedEvidenceError(f"TDX quote: its PCK names no platform ({error})") from None
+    for document in collateral.documents:
+        fields = {name: document.get(name) for name in _FIELDS}
+        if not all(isinstance(value, str) for value in fields.values()):
+            continue
+        try:
+            info = json.loads(str(fields["tcb_info"]))
+            if str(info["fmspc"]).lower() == wanted:
+                return {name: str(value) for name, value in fields.items()}, info
+        except (ValueError, RecursionError, LookupError, TypeError):
+            continue
+    raise UncheckedEvidenceError(
+        f"TDX quote: TCB information and QE identity for the platform {wanted} are absent", code="tdx-collateral",
+        hint="Intel's PCS serves it: https://api.trustedservices.intel.com")
+
+
+def _judge(library: Any, quote: bytes, fields: Mapping[str, str], at: datetime, root: bytes | None) -> dict[str, Any]:
+    """dcap-qvl's report. Its errors tell what they are about in words only."""
+    try:
+        document = library.QuoteCollateralV3.from_json(json.dumps(dict(fields)))
+        seconds = int(at.timestamp())
+        report = (library.verify(quote, document, seconds) if root is None
+                  else library.verify_with_root_ca(quote, document, root, seconds))
+        judged: dict[str, Any] = json.loads(report.to_json())
+    except ValueError as error:
+        text = f"TDX quote: {error}"
+        if _TIME.search(text):
+            raise UncheckedEvidenceError(
+                f"{text} at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time",
+                hint="fetch collateral again, or judge by another time with --at") from None
+        raise ForgedEvidenceError(text, code="tdx-collateral-invalid") from None
+    return judged
+
+
+def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = intel.ROOT,
+           root_der: bytes | None = None) -> TdxClaims:
+    """The claims of an authentic quote.
+
+    `root` and `root_der`: fingerprint and certificate of another root than Intel's, for tests only. Raises
+    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral
+    does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time
+    `at`, or the dcap-qvl package is.
+    """
+    parsed = tdx_abi.parse(quote)
+    chain = verify_signatures(parsed, at=at, root=root)
+    library = _library()
+    fields, info = _document(library, quote, collateral)
+    judged = _judge(library, quote, fields, at, root_der)
+    try:
+        tcb = Tcb(str(judged["status"]), tuple(sorted(judged["advisory_ids"])), int(info["tcbEvaluationDataNumber"]),
+                  str(info["fmspc"]).lower(), datetime.fromisoformat(info["issueDate"]),
+                  datetime.fromisoformat(info["nextUpdate"]))
+    except (ValueError, LookupError, TypeError):
+        raise MalformedEvidenceError("TDX collateral: TCB information without number or dates") from None
+    return TdxClaims(parsed, tcb, chain)

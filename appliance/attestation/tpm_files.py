@@ -1,0 +1,86 @@
+"""A TPM quote as a set of files side by side: message, signature, key, PCR values, nonce, event log.
+
+The names that `tpm2_quote` and its users give them: `X.msg` with `X.sig`, and in the same folder the only file of each
+other kind. Content decides where names do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.attestation import tpm_abi
+from appliance.errors import UncheckedEvidenceError
+
+MAX_FILE_BYTES = 1 << 24
+_KEYS = (".pub", ".pem", ".key")
+_LOGS = ("eventlog", "event_log", "binary_bios_measurements", "ccel")
+
+
+@dataclass(frozen=True)
+class TpmFiles:
+    """The pieces; None where there is none. `key_name` is the file that the key came from."""
+
+    message: bytes
+    signature: bytes
+    key: bytes | None
+    key_name: str
+    pcrs: bytes | None
+    nonce: bytes | None
+    log: bytes | None
+
+
+def message_in(folder: Path) -> Path | None:
+    """The quote in a folder: the only file that begins as one."""
+    found = [path for path in _files(folder) if _read(path)[:4] == tpm_abi.MAGIC]
+    return found[0] if len(found) == 1 else None
+
+
+def gather(message: Path, key: Path | None = None) -> TpmFiles:
+    """Everything beside a quote's message; `key` overrides the search for the AK.
+
+    Raises UncheckedEvidenceError if there is no signature.
+    """
+    files = [path for path in _files(message.parent) if path != message]
+    signature = _first(files, lambda path: path == message.with_suffix(".sig")) or _only(files, (".sig",))
+    if signature is None:
+        raise UncheckedEvidenceError(
+            "TPM quote: no signature beside it", hint=f"expected it as {message.with_suffix('.sig').name}")
+    found = key or _first(files, lambda path: path.name.lower() in ("ak.pub", "ak.pem")) or _only(files, _KEYS)
+    values = _only(files, (".pcrs",)) or _first(files, lambda path: path.name.lower().startswith("pcr"))
+    nonce = _first(files, lambda path: path.stem.lower() == "nonce")
+    log = _first(files, lambda path: any(word in path.name.lower() for word in _LOGS))
+    return TpmFiles(
+        _read(message), _read(signature), _maybe(found), found.name if found else "", _maybe(values),
+        None if nonce is None else _nonce(_read(nonce)), _maybe(log))
+
+
+def _nonce(data: bytes) -> bytes:
+    """A nonce as raw bytes or as hex text."""
+    try:
+        return bytes.fromhex(data.decode("ascii").strip())
+    except ValueError:
+        return data
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.stat().st_size <= MAX_FILE_BYTES)
+
+
+def _first(files: list[Path], wanted: Callable[[Path], bool]) -> Path | None:
+    return next((path for path in files if wanted(path)), None)
+
+
+def _only(files: list[Path], suffixes: tuple[str, ...]) -> Path | None:
+    found = [path for path in files if path.suffix.lower() in suffixes
+             and b"-----BEGIN CERTIFICATE-----" not in _read(path)]
+    return found[0] if len(found) == 1 else None
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _maybe(path: Path | None) -> bytes | None:
+    return None if path is None else _read(path)

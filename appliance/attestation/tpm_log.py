@@ -1,0 +1,101 @@
+"""The TCG event log: what was measured into which register, and the register values that follow from it.
+
+Source: TCG "PC Client Platform Firmware Profile", section 10 (crypto-agile log: TCG_PCR_EVENT with the Spec ID event,
+then TCG_PCR_EVENT2). TDX firmware writes the same format (CCEL) with RTMR numbers plus one. Little endian. The log is
+untrusted: it says something only as far as its replay gives the values that a quote signs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.attestation.cursor import Cursor
+from appliance.attestation.tpm_abi import HASHES
+from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
+
+EV_NO_ACTION = 3
+MAX_ALGORITHMS, MAX_EVENTS, MAX_LOG_BYTES = 8, 1 << 16, 1 << 24
+SPEC_ID = b"Spec ID Event03\x00"
+STARTUP_LOCALITY = b"StartupLocality\x00"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One measurement; `digests` by bank ("sha256"), banks that are not known are left out."""
+
+    register: int
+    kind: int
+    digests: dict[str, bytes]
+    data: bytes
+
+
+def _header(cursor: Cursor) -> dict[int, int]:
+    """The Spec ID event: digest size by algorithm."""
+    register, kind = cursor.number(4, "register"), cursor.number(4, "event type")
+    cursor.take(20, "SHA-1 digest")
+    event = Cursor(cursor.sized(4, "Spec ID event"), "event log, Spec ID event", "little")
+    if register or kind != EV_NO_ACTION or event.take(min(16, event.left), "signature") != SPEC_ID:
+        raise UnsupportedEvidenceError(
+            "event log: it does not begin with a Spec ID event of version 2; logs of SHA-1 alone are not read",
+            code="tpm-event-log-version")
+    event.take(8, "platform class and versions")
+    count = event.number(4, "number of algorithms")
+    if not 1 <= count <= MAX_ALGORITHMS:
+        raise MalformedEvidenceError(f"event log: {count} algorithms, expected 1 to {MAX_ALGORITHMS}")
+    sizes = {event.number(2, "algorithm"): event.number(2, "digest size") for _ in range(count)}
+    event.sized(1, "vendor information")
+    event.end()
+    for algorithm, size in sizes.items():
+        if algorithm in HASHES and size != hashlib.new(HASHES[algorithm]).digest_size:
+            raise MalformedEvidenceError(f"event log: {HASHES[algorithm]} with digests of {size} bytes")
+    return sizes
+
+
+def _event(cursor: Cursor, sizes: dict[int, int]) -> Event:
+    register, kind = cursor.number(4, "register"), cursor.number(4, "event type")
+    digests = {}
+    for _ in range(min(cursor.number(4, "number of digests"), MAX_ALGORITHMS + 1)):
+        algorithm = cursor.number(2, "algorithm")
+        if algorithm not in sizes:
+            raise MalformedEvidenceError(f"event log: algorithm {algorithm:#06x} is not one that the log declares")
+        digest = cursor.take(sizes[algorithm], "digest")
+        if algorithm in HASHES:
+            digests[HASHES[algorithm]] = digest
+    return Event(register, kind, digests, cursor.sized(4, "event"))
+
+
+def parse(log: bytes) -> list[Event]:
+    """The events in order; a tail of zeros or ones is the rest of the buffer. Raises MalformedEvidenceError."""
+    if len(log) > MAX_LOG_BYTES:
+        raise MalformedEvidenceError(f"event log: {len(log)} bytes, at most {MAX_LOG_BYTES}")
+    body = log.rstrip(b"\xff") if log.endswith(b"\xff" * 16) else log
+    end = len(body.rstrip(b"\x00"))
+    cursor, events = Cursor(body, "event log", "little"), list[Event]()
+    sizes = _header(cursor)
+    while cursor.at < end:
+        if len(events) == MAX_EVENTS:
+            raise MalformedEvidenceError(f"event log: more than {MAX_EVENTS} events")
+        events.append(_event(cursor, sizes))
+    return events
+
+
+def replay(events: Sequence[Event], bank: str) -> dict[int, bytes]:
+    """The value of each register that the events extend, in one bank.
+
+    Registers begin at zero, but for PCR 0 where the log names the locality of its start. Raises
+    MalformedEvidenceError if an event has no digest in this bank.
+    """
+    size = hashlib.new(bank).digest_size
+    values: dict[int, bytes] = {}
+    for event in events:
+        if event.kind == EV_NO_ACTION:
+            if event.register == 0 and event.data[:16] == STARTUP_LOCALITY and len(event.data) == 17:
+                values[0] = bytes(size - 1) + event.data[16:]
+            continue
+        if bank not in event.digests:
+            raise MalformedEvidenceError(f"event log: an event has no {bank} digest")
+        before = values.get(event.register, bytes(size))
+        values[event.register] = hashlib.new(bank, before + event.digests[bank]).digest()
+    return values

@@ -1,0 +1,230 @@
+"""From a TPM quote to authentic claims: signature, nonce, PCR digest, event log, and whose key it is.
+
+A virtual TPM belongs to whoever runs it. A quote alone therefore gives at best "measured boot, host trusted"; it means
+more only if its attestation key (AK) is bound in an SEV-SNP or TDX report, which the caller has verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
+from appliance.attestation import tpm_abi, tpm_log, x509chain
+from appliance.attestation.tpm_abi import Pcrs, PublicArea, Quote, Signature
+from appliance.attestation.trust import tpm
+from appliance.attestation.x509chain import name_of
+from appliance.errors import (
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    UncheckedEvidenceError,
+    UnsupportedEvidenceError,
+)
+
+MAX_CHAIN = 5
+_AK_USE = x509.ObjectIdentifier("2.23.133.8.3")  # tcg-kp-AIKCertificate
+_HASHES: Mapping[str, type[hashes.HashAlgorithm]] = {
+    "sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+
+
+@dataclass(frozen=True)
+class AttestationKey:
+    """An AK's public key. `area` is known if it came as TPM2B_PUBLIC, which also tells its attributes."""
+
+    key: PublicKey
+    area: PublicArea | None = None
+
+    def spki(self) -> bytes:
+        """DER SubjectPublicKeyInfo."""
+        return spki(self.key)
+
+
+@dataclass(frozen=True)
+class TpmClaims:
+    """What an authentic quote says. `pcrs` holds only values that the signed digest covers; empty if none came."""
+
+    quote: Quote
+    key: AttestationKey
+    pcrs: Pcrs
+    events: tuple[tpm_log.Event, ...] = field(default=(), repr=False)
+    replayed: bool = False            # the event log's replay gives the quoted values
+    root: str | None = None           # the pinned root above the AK's certificate
+
+
+def spki(key: PublicKey) -> bytes:
+    """DER SubjectPublicKeyInfo of a key."""
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def load_key(data: bytes) -> AttestationKey:
+    """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC or a certificate. Raises MalformedEvidenceError."""
+    if b"-----BEGIN CERTIFICATE-----" in data:
+        return AttestationKey(_usable(x509chain.load(data, "AK")[0].public_key()))
+    if data[:1] not in (b"\x30", b"-"):
+        area = tpm_abi.parse_public(data)
+        return AttestationKey(area.key, area)
+    try:
+        if data[:1] == b"-":
+            return AttestationKey(_usable(serialization.load_pem_public_key(data)))
+        return AttestationKey(_usable(serialization.load_der_public_key(data)))
+    except MalformedEvidenceError:
+        raise
+    except Exception:  # noqa: BLE001 - the parser's errors are of many kinds, all of them: malformed
+        if data[:1] == b"\x30":
+            return AttestationKey(_usable(x509chain.load(data, "AK")[0].public_key()))
+        raise MalformedEvidenceError("AK: no public key can be read from it") from None
+
+
+def _usable(key: object) -> PublicKey:
+    if isinstance(key, rsa.RSAPublicKey) and 2048 <= key.key_size <= 4096:
+        return key
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in ("secp256r1", "secp384r1", "secp521r1"):
+        return key
+    raise MalformedEvidenceError("AK: neither RSA of 2,048 to 4,096 bits nor ECDSA on a NIST curve")
+
+
+def load_signature(data: bytes, key: PublicKey) -> Signature:
+    """TPMT_SIGNATURE, or the plain form: RSASSA with SHA-256, or ECDSA with SHA-256 in DER."""
+    if isinstance(key, rsa.RSAPublicKey) and len(data) == (key.key_size + 7) // 8:
+        return Signature(tpm_abi.RSASSA, "sha256", data)
+    if isinstance(key, ec.EllipticCurvePublicKey) and data[:1] == b"\x30":
+        try:
+            return Signature(tpm_abi.ECDSA, "sha256", decode_dss_signature(data))
+        except ValueError:
+            raise MalformedEvidenceError("TPM signature: no ECDSA signature in DER") from None
+    return tpm_abi.parse_signature(data)
+
+
+def _signed(quote: Quote, signature: Signature, key: PublicKey) -> bool:
+    if signature.hash_name not in _HASHES:
+        raise UnsupportedEvidenceError(f"TPM signature: {signature.hash_name} is too weak", code="tpm-algorithm")
+    digest, value = _HASHES[signature.hash_name](), signature.value
+    try:
+        if isinstance(key, rsa.RSAPublicKey) and isinstance(value, bytes):
+            scheme = (padding.PKCS1v15() if signature.scheme == tpm_abi.RSASSA
+                      else padding.PSS(padding.MGF1(digest), padding.PSS.AUTO))
+            key.verify(value, quote.signed, scheme, digest)
+            return True
+        if isinstance(key, ec.EllipticCurvePublicKey) and not isinstance(value, bytes):
+            key.verify(encode_dss_signature(*value), quote.signed, ec.ECDSA(digest))
+            return True
+    except (InvalidSignature, ValueError):
+        return False
+    return False
+
+
+def is_signed(message: bytes, signature: bytes, key: AttestationKey) -> bool:
+    """Whether `key` signed a quote, whatever it says. Raises MalformedEvidenceError on a malformed quote."""
+    quote = tpm_abi.parse_quote(message)
+    try:
+        return _signed(quote, load_signature(signature, key.key), key.key)
+    except (MalformedEvidenceError, UnsupportedEvidenceError):
+        return False
+
+
+def _quoted(quote: Quote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, bytes]]:
+    """The values that the quote covers, after checking that its digest is over just these."""
+    found: dict[str, dict[int, bytes]] = {}
+    for selection in quote.selections:
+        bank = pcrs.get(selection.bank, {})
+        absent = [number for number in selection.pcrs if number not in bank]
+        if absent:
+            raise UncheckedEvidenceError(f"TPM quote: the value of PCR {absent[0]} ({selection.bank}) is absent")
+        found[selection.bank] = {number: bank[number] for number in selection.pcrs}
+    together = b"".join(found[each.bank][number] for each in quote.selections for number in each.pcrs)
+    if not hmac.compare_digest(hashlib.new(hash_name, together).digest(), quote.pcr_digest):
+        raise ForgedEvidenceError("TPM quote: the PCR digest is not that of the values given", code="tpm-pcr-digest")
+    return found
+
+
+def _check_replay(events: Sequence[tpm_log.Event], pcrs: Pcrs) -> None:
+    """Every quoted register that the log extends has the value that the log gives."""
+    for bank, values in pcrs.items():
+        replayed = tpm_log.replay(events, bank)
+        wrong = [number for number, value in values.items() if number in replayed and replayed[number] != value]
+        if wrong:
+            raise ForgedEvidenceError(
+                f"event log: its replay does not give the quoted value of PCR {wrong[0]} ({bank})",
+                code="tpm-event-log")
+
+
+def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
+    """Whether a certificate is for this AK."""
+    found = certificate.public_key()
+    return isinstance(found, rsa.RSAPublicKey | ec.EllipticCurvePublicKey) and spki(found) == key.spki()
+
+
+def is_ak_certificate(certificate: x509.Certificate) -> bool:
+    """Whether a certificate was issued for an attestation key (extended key usage 2.23.133.8.3)."""
+    return any(_AK_USE in list(each.value) for each in certificate.extensions
+               if isinstance(each.value, x509.ExtendedKeyUsage))
+
+
+def certify(key: AttestationKey, certificate: x509.Certificate, others: Iterable[x509.Certificate], *,
+            at: datetime, roots: Mapping[str, str] = tpm.ROOTS) -> str:
+    """The name of the pinned root above an AK's certificate.
+
+    `roots`: SHA-256 of a root certificate to its name. Raises ForgedEvidenceError if the certificate is for another
+    key or the chain does not hold, UncheckedEvidenceError if an issuer or its root's pin is absent.
+    """
+    if not certifies(certificate, key):
+        raise ForgedEvidenceError(
+            f"AK certificate {name_of(certificate)}: it is for another key than the one that signed",
+            code="tpm-ak-certificate")
+    if not is_ak_certificate(certificate):
+        raise ForgedEvidenceError(
+            f"AK certificate {name_of(certificate)}: not issued for attestation (2.23.133.8.3)",
+            code="tpm-ak-certificate")
+    pool, child = list(others), certificate
+    x509chain.check_valid(child, at)
+    for below in range(MAX_CHAIN):
+        named = x509chain.issuers_of(child, pool)
+        if not named:
+            raise UncheckedEvidenceError(
+                f"the certificate of {x509chain.common_name(child.issuer)}, who issued {name_of(child)}, "
+                "is absent")
+        issuer = named[0]
+        x509chain.check_issued(child, issuer)
+        x509chain.check_authority(issuer, below)
+        x509chain.check_valid(issuer, at)
+        print_of = x509chain.fingerprint(issuer)
+        if print_of in roots:
+            return roots[print_of]
+        if issuer.subject == issuer.issuer:
+            raise UncheckedEvidenceError(f"root {name_of(issuer)} ({print_of}): not pinned")
+        child = issuer
+    raise ForgedEvidenceError(f"AK certificate: more than {MAX_CHAIN} authorities above it", code="chain-authority")
+
+
+def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: bytes | None = None,
+           pcrs: Pcrs | None = None, log: bytes | None = None) -> TpmClaims:
+    """The claims of a quote that `key` signed; where the key comes from is `certify`'s question.
+
+    `nonce`, `pcrs` and `log` are checked if given (a log needs the values). Raises MalformedEvidenceError,
+    UnsupportedEvidenceError; ForgedEvidenceError if signature, nonce, PCR digest or replay do not hold;
+    UncheckedEvidenceError if a quoted PCR's value is absent.
+    """
+    quote = tpm_abi.parse_quote(message)
+    if key.area is not None and not key.area.attests:
+        raise ForgedEvidenceError(
+            f"AK: attributes {key.area.attributes:#x} are not those of a restricted signing key fixed to its TPM, so "
+            "it signs anything", code="tpm-ak-attributes")
+    parsed = load_signature(signature, key.key)
+    if not _signed(quote, parsed, key.key):
+        raise ForgedEvidenceError("TPM quote: the signature is not by this AK", code="tpm-signature")
+    if nonce is not None and not hmac.compare_digest(quote.extra_data, nonce):
+        raise ForgedEvidenceError("TPM quote: made for another nonce", code="tpm-nonce")
+    values = {} if pcrs is None else _quoted(quote, pcrs, parsed.hash_name)
+    events = () if log is None else tuple(tpm_log.parse(log))
+    if events and values:
+        _check_replay(events, values)
+    return TpmClaims(quote, key, values, events, replayed=bool(events and values))

@@ -1,0 +1,73 @@
+"""`appliance evidence FILE...`: whether raw evidence is genuine, and every claim in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from appliance.attestation import collateral, tpm_files
+from appliance.attestation.examination import Examination
+from appliance.attestation.examine import MAX_BYTES, Material, examine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path,
+                        help="a SEV-SNP report, TDX quote, TPM quote (or its folder), certificate with evidence, or "
+                        "the appliance's own evidence")
+    parser.add_argument("--collateral", metavar="DIR", type=Path,
+                        help="where certificates and revocation lists are, under any names (default: FILE's folder)")
+    parser.add_argument("--at", metavar="TIME", type=_time, default=None,
+                        help="judge by this time, as 2026-11-20T07:00:00Z or 2026-11-20 (default: now)")
+    parser.add_argument("--ak", metavar="KEY", type=Path,
+                        help="TPM: the attestation key's public key or certificate, which you know to be genuine")
+    parser.add_argument("--nonce", metavar="HEX", type=_hex, help="TPM: the nonce that the quote must answer")
+    parser.add_argument("--json", action="store_true", help="print JSON: an object for each file, in a list")
+    parser.epilog = ("Genuine means that the vendor's hardware said it, not that it is what you want: that is for a\n"
+                     "policy to judge. exit codes: 0 genuine, 1 not genuine, 2 cannot tell; of several files the\n"
+                     "worst: not genuine, then cannot tell")
+
+
+def _time(text: str) -> datetime:
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T07:00:00Z") from None
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+
+
+def _hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("the nonce is not hex") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine each file; print what was found and the verdict."""
+    at = args.at or datetime.now(UTC)
+    outcomes: dict[Path, Examination] = {}
+    for path in args.files:
+        try:
+            outcomes[path] = _examine(path, args, at)
+        except OSError as error:
+            print(f"error: {path} cannot be read: {error.strerror}", file=sys.stderr)
+            return 2
+    if args.json:
+        print(json.dumps([{"file": str(path), "at": f"{at:%Y-%m-%dT%H:%M:%SZ}", **outcome.as_json()}
+                          for path, outcome in outcomes.items()], indent=2))
+    else:
+        print("\n\n".join(f"{path}: {outcome}" for path, outcome in outcomes.items()))
+    codes = {outcome.exit_code for outcome in outcomes.values()}
+    return 1 if 1 in codes else max(codes)
+
+
+def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
+    path = (tpm_files.message_in(path) or path) if path.is_dir() else path
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES)
+    known = collateral.load(args.collateral or path.parent)
+    return examine(Material(data, path, known, args.ak, args.nonce), at=at)
