@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from appliance.policy import check
 from appliance.policy.canonical import canonical
 from appliance.policy.identifiers import (
     ADVISORY,
@@ -27,6 +28,7 @@ from appliance.policy.identifiers import (
 )
 from appliance.policy.kinds import Choice, Duration, Flag, Kind, Number, Refused, SetOf, Size, Whole, closest, shown
 from appliance.policy.patterns import Regex, bounds
+from tests.support.policies import marked, with_lines
 
 URL = "https://a.example/"
 PATH, ABSOLUTE = Path(), Path(absolute=True)
@@ -215,3 +217,44 @@ def test_patterns_on_the_edge(regex: str, accepted: bool) -> None:
         return
     with pytest.raises(Refused):
         bounds(regex)
+
+
+PUBLIC = "ed25519:2385055e832db340b0abcbe0e37ebfd7cbfa4b19e92dd5dd8d2afbe1a29d142c"
+FINDINGS = [  # block, lines with « where the one finding stands, words of its summary, words of its fix
+    *(("privacy", f'redaction {{ fields = «["{name}"] }}', f'"{name}" cannot be dropped', "leave it out")
+      for name in ("messages", "prompt", "model", "stream", "max_tokens")),
+    ("limits", '«"prompt_tokens" = 5', "stands without quotes", "write prompt_tokens = ..."),
+    ("limits", "prompt_tokens «: 5", "a colon stands where = should", "write prompt_tokens = ..."),
+    ("limits", "«prompt_tokens 5", "neither an attribute nor a block", "write prompt_tokens = ..."),
+    ("limits", "«prompt_tokens [5]", "neither an attribute nor a block", "write prompt_tokens = ..."),
+    ("limits", 'request_size = «"much"', "not a size", '"512MiB"'),
+    ("limits", 'first_token_timeout = «"long"', "not a duration", '"250ms"'),
+    ("tenants", 'list = «"x.json"', "list stands without authority", "add authority"),
+]
+
+
+@pytest.mark.parametrize(("block", "lines", "summary", "fix"), FINDINGS)
+def test_one_mistake_is_one_finding(block: str, lines: str, summary: str, fix: str) -> None:
+    """A mistake is told once, at its place, with its own advice; nothing follows from it."""
+    text, place = marked(with_lines(block, lines))
+    errors = [found for found in check(text).diagnostics if found.severity == "error"]
+    assert [place] == [(found.line, found.column) for found in errors], "\n".join(map(str, errors))
+    assert summary in errors[0].summary
+    assert fix in errors[0].fix
+
+
+def test_a_quoted_name_before_a_colon_is_read_as_json_is() -> None:
+    """A line of JSON is told what is wrong with it, the quotes and the colon, and its value is not lost."""
+    errors = check(with_lines("limits", '"prompt_tokens": 0')).diagnostics
+    assert ["stands without quotes", "a colon stands where", "outside of what is allowed"] == [
+        next(words for words in ("stands without quotes", "a colon stands where", "outside of what is allowed")
+             if words in found.summary) for found in errors]
+
+
+def test_the_marker_covers_what_is_meant_and_never_less_than_one_character() -> None:
+    """The marker below an excerpt is as long as the value; for the end of a line it is one character."""
+    found = check(with_lines("limits", 'request_size = "1MB"')).diagnostics[0]
+    assert ('  request_size = "1MB"'.strip(), " " * 15 + "^" * 5) == (found.source, found.marker)
+    for text in ("limits {", "limits {\n  x =\n}\n", "x"):
+        markers = [each.marker.strip() for each in check(text).diagnostics]
+        assert [] == [marker for marker in markers if set(marker) != {"^"}]
