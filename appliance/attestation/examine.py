@@ -177,5 +177,6 @@ def _no_hardware() -> Examination:
 
 _EXAMINERS = {
     recognise.SNP: _snp, recognise.TDX: _tdx, recognise.AZURE: _azure, recognise.TPM: _tpm,
-    recognise.CERTIFICATE: _certificate, recognise.SGX: _sgx, recognise.APPLIANCE: _ours, recognise.SIMULATED: _simulated,
+    recognise.CERTIFICATE: _certificate, recognise.SGX: _sgx, recognise.APPLIANCE: _ours,
+    recognise.SIMULATED: _simulated,
 }
