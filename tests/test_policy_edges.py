@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import jsonschema
 import pytest
@@ -28,6 +28,7 @@ from appliance.policy.identifiers import (
 )
 from appliance.policy.kinds import Choice, Duration, Flag, Kind, Number, Refused, SetOf, Size, Whole, closest, shown
 from appliance.policy.patterns import Regex, bounds
+from appliance.policy.schema.base import Block, fields
 from tests.support.policies import marked, with_lines
 
 URL = "https://a.example/"
@@ -229,6 +230,9 @@ FINDINGS = [  # block, lines with « where the one finding stands, words of its 
     ("limits", "«prompt_tokens [5]", "neither an attribute nor a block", "write prompt_tokens = ..."),
     ("limits", 'request_size = «"much"', "not a size", '"512MiB"'),
     ("limits", 'first_token_timeout = «"long"', "not a duration", '"250ms"'),
+    ("", 'model "a" «"b" {\n file = "a"\n sha256 = "' + "01" * 32 + '"\n}', "has 2 labels", 'model "name"'),
+    ("tee", "evidence { tpm { pcrs = [0, 5, «24] } }", "outside of what is allowed", "allowed number is 23"),
+    ("limits", "prompt_tokens = «1 == 2", "", "value itself"),
     ("tenants", 'list = «"x.json"', "list stands without authority", "add authority"),
 ]
 
@@ -258,3 +262,28 @@ def test_the_marker_covers_what_is_meant_and_never_less_than_one_character() -> 
     for text in ("limits {", "limits {\n  x =\n}\n", "x"):
         markers = [each.marker.strip() for each in check(text).diagnostics]
         assert [] == [marker for marker in markers if set(marker) != {"^"}]
+
+
+def test_a_finding_names_its_path_as_a_person_reads_it() -> None:
+    """Labels stand in quotes behind their block, positions in brackets behind their list."""
+    for block, lines, path in (
+            ("tee", "evidence { tpm { pcrs = [1, 24] } }", "tee.evidence.tpm.pcrs[1]"),
+            ("model", "sampling { top_k { max = -1 } }", 'model "demo".sampling.top_k.max'),
+            ("service", 'operator_may_set = ["log_sink", "x"]', "service.operator_may_set[1]")):
+        assert [path] == [found.path for found in check(with_lines(block, lines)).diagnostics]
+
+
+def test_a_block_knows_each_of_its_fields() -> None:
+    """A field of the schema without a kind, so without limits, is refused when the schema is read."""
+    class Bare(Block):
+        name: int
+
+    class Good(Block):
+        one: Annotated[int, Whole(1, 2)] = 1
+        many: tuple[Bare, ...] = ()
+        perhaps: Bare | None = None
+
+    with pytest.raises(TypeError, match=r"Bare\.name must have either"):
+        fields(Bare)
+    assert [("one", None, False, False), ("many", Bare, True, False), ("perhaps", Bare, False, True)] == [
+        (shape.name, shape.block, shape.labelled, shape.optional) for shape in fields(Good)]

@@ -155,6 +155,8 @@ class _Maker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
+        if getattr(node.exc, "id", "") == "NotImplementedError":
+            return  # an abstract method
         self._replace(node, "pass", "raise")
         self.generic_visit(node)
 
