@@ -2,13 +2,13 @@
 
     python -m tests.mutation [--package policy ...] [--sample 100 | --all] [--seed 1] [--only GLOB] [--json FILE]
 
-Works on a copy of the repository. One run of the tests named after the three packages, under coverage, says
-which test runs which line. Then a seeded random sample of the mutants of each package (see
+Works on a copy of the repository. One run of the tests of the three packages (see `test_files`), under
+coverage, says which test runs which line. Then a seeded random sample of the mutants of each package (see
 `tests.support.mutants`) is tried, one at a time, against the tests that run the mutated line, quickest first;
-for a line that runs at import, against those that run its file and then all of its package. A failing
-test, a crash or a time-out kills a mutant; one on a line that no test runs has survived. Prints the survivors
-and a score for each file and package. Exits 1 when a package scores less than 80%, 2 when the tests fail
-without a mutant.
+for a line that runs at import, against those that run its file and then all of its package. A failing test, a
+crash or a time-out kills a mutant; one on a line that no test runs has survived. Prints the survivors and a
+score for each file and package. Exits 1 when a package scores less than 80%, 2 when the tests fail without a
+mutant.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import difflib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("policy", "models", "attestation")
 REQUIRED = 0.80
 LEFT_BEHIND = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "htmlcov", "*.log")
+# Tests import what they test; those that start engines or servers as well are slow and judge other things.
+_IMPORT = r"^(?:from|import) appliance(?:\.| import )({})\b"
+_SLOW = re.compile(r"appliance\.(?:engine|service|imaging)\b|appliance import engine|tests\.support import .*server"
+                   r"|tests\.support\.(?:server|demo_model|engines import kernels)")
 SLACK = 10  # seconds that a test may take beside four times its own, and all tests of a mutant together
 
 
@@ -47,6 +52,17 @@ def copy_tree(target: Path) -> None:
         (target / "build").symlink_to(ROOT / "build")
     subprocess.run([sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "appliance"],
                    cwd=target, check=True)
+
+
+def test_files(tree: Path, package: str) -> list[str]:
+    """Return the files that test a package: named after it, or importing it and nothing slow."""
+    found = []
+    imports = re.compile(_IMPORT.format(package), re.MULTILINE)
+    for path in sorted((tree / "tests").glob("test_*.py")):
+        text = path.read_text()
+        if path.name.startswith(f"test_{package}_") or (imports.search(text) and not _SLOW.search(text)):
+            found.append(str(path.relative_to(tree)))
+    return found
 
 
 class Worker:
@@ -88,8 +104,8 @@ class Baseline:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        files = sorted(str(path.relative_to(worker.tree)) for package in PACKAGES
-                       for path in (worker.tree / "tests").glob(f"test_{package}_*.py"))
+        self.files = {package: test_files(worker.tree, package) for package in PACKAGES}
+        files = sorted({name for names in self.files.values() for name in names})
         self._record(files, "--cov=appliance", "--cov-context=test", "--cov-report=")
         data = CoverageData(str(worker.tree / ".coverage"))
         data.read()
@@ -115,7 +131,8 @@ class Baseline:
         names = self._functions(own)
         if not mutant.inside or "" in own:  # it runs at import: any test of the package may notice
             of_file = self._functions({context for found in lines.values() for context in found})
-            names |= of_file | {name for name in self.seconds if f"/test_{_package(mutant)}_" in name}
+            names |= of_file | {name for name in self.seconds
+                                if name.split("::")[0] in self.files[_package(mutant)]}
             return sorted(names, key=lambda name: (name not in of_file, self.seconds[name]))
         return sorted(names, key=self.seconds.__getitem__)
 

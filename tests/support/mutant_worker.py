@@ -23,7 +23,7 @@ import pytest
 from hypothesis import settings
 
 PRELOAD = ("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography.hazmat.primitives.ciphers.aead",
-           "cryptography.x509", "gguf", "hcl2", "jsonschema", "numpy", "pydantic", "structlog", "tqdm")
+           "cryptography.x509", "gguf", "hcl2", "jsonschema", "numba", "numpy", "pydantic", "structlog", "tqdm")
 MEMORY = 8 << 30  # bytes of address space, for a mutant that allocates without end
 
 
