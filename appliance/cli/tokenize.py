@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _header(path: Path) -> gguf.GGUFFile:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return gguf.parse(data)
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with its last reader
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error})") from None
+    return gguf.parse(data)
