@@ -39,7 +39,8 @@ kernels: $(VENV)/.server ## Build the kernels ahead of time for this CPU (again 
 
 run: $(VENV)/.server demo kernels ## Check the example policy, boot by it and serve the demo model on loopback
 	$(BIN)/appliance check examples/demo.hcl
-	$(BIN)/appliance serve examples/demo.hcl --models build/models
+	@echo "the audit log (JSON lines, standard output of the service) goes to build/audit.jsonl"
+	$(BIN)/appliance serve examples/demo.hcl --models build/models >> build/audit.jsonl
 
 vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_llama_vocab.py

@@ -17,7 +17,8 @@ model "demo" {
   streaming_decrypt = false
 
   sampling {
-    temperature { default = 0.7 }
+    temperature { default = 0.2 }  # what the model's makers advise
+    top_p { default = 0.9 }
   }
 }
 

@@ -60,7 +60,7 @@ def test_known_digests() -> None:
 
 
 PINNED = {
-    "demo.hcl": "4234cb6bf89ef0f69ec2a69018f86f55",
+    "demo.hcl": "09eda860066fcf3fbaf698b9f3aec2a3",
     "development.hcl": "ff65332007f6c2b4eff66fcb2e20ca20",
     "sev-snp-production.hcl": "65164db11c79a2ac266ee5d9d3e6ebe8",
 }
