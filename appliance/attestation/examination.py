@@ -9,16 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from appliance.errors import (
-    AttestationError,
-    ForgedEvidenceError,
-    MalformedEvidenceError,
-    RejectedEvidenceError,
-)
+from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 
 Verdict = Literal["genuine", "not genuine", "cannot tell"]
 EXIT_CODES: dict[Verdict, int] = {"genuine": 0, "not genuine": 1, "cannot tell": 2}
-_AGAINST = (ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError)
+_AGAINST = (ForgedEvidenceError, MalformedEvidenceError)
 
 
 @dataclass

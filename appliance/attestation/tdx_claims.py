@@ -32,6 +32,7 @@ def describe(quote: Quote, claims: TdxClaims | None) -> Claims:
         return found
     tcb = claims.tcb
     return [*found, ("FMSPC", tcb.fmspc), ("TCB status", tcb.status),
+            ("SMT", {True: "on", False: "off", None: "not told"}[tcb.smt]),
             ("advisories", ", ".join(tcb.advisories) or "none"),
             ("tcbEvaluationDataNumber", str(tcb.evaluation_number)),
             ("TCB information issued", f"{tcb.issued:%Y-%m-%dT%H:%M:%SZ}"),

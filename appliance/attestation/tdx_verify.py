@@ -30,10 +30,17 @@ from appliance.attestation.collateral import Collateral
 from appliance.attestation.tdx_abi import Quote
 from appliance.attestation.trust import intel
 from appliance.attestation.x509chain import name_of
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
+from appliance.errors import (
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    RejectedEvidenceError,
+    UncheckedEvidenceError,
+)
 
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
+_ATTRIBUTES = re.compile(
+    r"Debug mode is enabled|Reserved bits in TD|SEPT_VE_DISABLE|TD migration is enabled|Invalid MR service TD")
 _TIME = re.compile(r"expired|in the future|not yet valid|NotValidYet|CertExpired|CrlExpired", re.IGNORECASE)
 
 
@@ -45,6 +52,7 @@ class Tcb:
     advisories: tuple[str, ...]
     evaluation_number: int          # tcbEvaluationDataNumber
     fmspc: str                      # hex
+    smt: bool | None                # whether hyper-threading is on, if the PCK tells
     issued: datetime
     next_update: datetime
 
@@ -149,11 +157,14 @@ def _judge(library: Any, quote: bytes, fields: Mapping[str, str], at: datetime, 
     try:
         document = library.QuoteCollateralV3.from_json(json.dumps(dict(fields)))
         seconds = int(at.timestamp())
-        report = (library.verify(quote, document, seconds) if root is None
-                  else library.verify_with_root_ca(quote, document, root, seconds))
-        judged: dict[str, Any] = json.loads(report.to_json())
+        policy = library.QuotePolicy.claims_only(seconds)
+        claims = library.QuoteVerifier(root).verify_with_policy(quote, document, seconds, policy)
+        judged: dict[str, Any] = json.loads(claims.to_json())
     except ValueError as error:
         text = f"TDX quote: {error}"
+        if _ATTRIBUTES.search(text):
+            raise RejectedEvidenceError(
+                f"{text}: dcap-qvl gives no judgement of such a TD", code="tdx-attributes") from None
         if _TIME.search(text):
             raise UncheckedEvidenceError(
                 f"{text} at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time",
@@ -169,17 +180,23 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     `root` and `root_der`: fingerprint and certificate of another root than Intel's, for tests only. Raises
     MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral
     does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time
-    `at`, or the dcap-qvl package is.
+    `at`, or the dcap-qvl package is; RejectedEvidenceError for a TD whose attributes that package refuses to judge
+    (debug, without SEPT_VE_DISABLE, migratable).
     """
     parsed = tdx_abi.parse(quote)
     chain = verify_signatures(parsed, at=at, root=root)
     library = _library()
     fields, info = _document(library, quote, collateral)
-    judged = _judge(library, quote, fields, at, root_der)
+    return TdxClaims(parsed, _tcb(_judge(library, quote, fields, at, root_der), info), chain)
+
+
+def _tcb(judged: Mapping[str, Any], info: Mapping[str, Any]) -> Tcb:
     try:
-        tcb = Tcb(str(judged["status"]), tuple(sorted(judged["advisory_ids"])), int(info["tcbEvaluationDataNumber"]),
-                  str(info["fmspc"]).lower(), datetime.fromisoformat(info["issueDate"]),
-                  datetime.fromisoformat(info["nextUpdate"]))
-    except (ValueError, LookupError, TypeError):
+        tcb, smt = judged["tcb"], judged["platform"]["pck"].get("smt_enabled")
+        return Tcb(
+            status=str(tcb["status"]), advisories=tuple(sorted(map(str, tcb["advisory_ids"]))),
+            evaluation_number=int(tcb["eval_data_number"]), fmspc=str(info["fmspc"]).lower(),
+            smt={"True": True, "False": False}.get(str(smt)), issued=datetime.fromisoformat(info["issueDate"]),
+            next_update=datetime.fromisoformat(info["nextUpdate"]))
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise MalformedEvidenceError("TDX collateral: TCB information without number or dates") from None
-    return TdxClaims(parsed, tcb, chain)

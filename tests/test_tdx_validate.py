@@ -1,0 +1,100 @@
+"""Policy on TDX claims: each rule has a quote that meets it and one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from appliance.attestation import tdx_verify
+from appliance.attestation.tdx_validate import TdxExpected, validate
+from appliance.attestation.tdx_verify import TdxClaims
+from appliance.policy.schema.platform import Evidence, Tdx
+from tests.support.fake_intel import NOW, FakeIntel
+from tests.support.vectors import need
+from tests.test_tdx_verify import AT, _real
+
+
+def _claims(options: dict[str, Any] | None = None, **fields: Any) -> TdxClaims:
+    fake = FakeIntel(options or {})
+    return tdx_verify.verify(fake.quote(**fields), fake.collateral(), at=NOW, **fake.pins)
+
+
+def _failed(claims: TdxClaims, policy: Evidence | None = None, **expected: Any) -> list[str]:
+    findings = validate(claims, TdxExpected(**expected), policy or Evidence(), at=NOW)
+    return [finding.rule for finding in findings if finding.outcome == "fails"]
+
+
+def _policy(**tdx: Any) -> Evidence:
+    common = {name: tdx.pop(name) for name in ("debug", "migration", "smt") if name in tdx}
+    return Evidence(**common, tdx=Tdx.model_construct(**{**Tdx().__dict__, **tdx}))
+
+
+@pytest.mark.parametrize(("options", "policy", "rules"), [
+    ({}, {}, []),
+    ({"status": "OutOfDate"}, {}, ["tcb-status"]),
+    ({"status": "OutOfDate"}, {"tcb_status": ("UpToDate", "OutOfDate")}, []),
+    ({"advisories": ["INTEL-SA-00001"]}, {}, ["advisories"]),
+    ({"advisories": ["INTEL-SA-00001"]}, {"accepted_advisories": ("INTEL-SA-00001",)}, []),
+    ({}, {"min_evaluation_number": 18}, ["evaluation-number"]),
+    ({}, {"min_evaluation_number": 17}, []),
+    ({"smt": True}, {}, ["smt"]),
+    ({"smt": True}, {"smt": True}, []),
+])
+def test_each_rule_on_the_platform(options: dict[str, Any], policy: dict[str, Any], rules: list[str]) -> None:
+    """Exactly the rules that a platform breaks fail, and no other."""
+    assert rules == _failed(_claims(options), _policy(**policy))
+
+
+@pytest.mark.parametrize(("attributes", "policy", "rules"), [
+    (1 << 28 | 1, {}, ["debug"]), (1 << 28 | 1, {"debug": True}, []), (1 << 28 | 2, {}, ["debug"]),
+    (0, {}, ["sept-ve-disable"]), (1 << 28 | 1 << 29, {}, ["migration"]),
+    (1 << 28 | 1 << 29, {"migration": True}, []), (1 << 28 | 1 << 40, {}, ["td-attributes"])])
+def test_each_rule_on_attributes(attributes: int, policy: dict[str, Any], rules: list[str]) -> None:
+    """Attributes are judged here too, and not only by the library that refuses some of them."""
+    claims = _claims()
+    body = replace(claims.quote.body, td_attributes=attributes)
+    assert rules == _failed(replace(claims, quote=replace(claims.quote, body=body)), _policy(**policy))
+
+
+@pytest.mark.parametrize(("field", "expectation", "size", "rule"), [
+    ("report_data", "report_data", 64, "report-data"), ("mr_config_id", "mr_config_id", 48, "mrconfigid"),
+    ("mr_owner", "mr_owner", 48, "mrowner"), ("mr_owner_config", "mr_owner_config", 48, "mrownerconfig")])
+def test_expected_fields_are_compared(field: str, expectation: str, size: int, rule: str) -> None:
+    """A field that is expected must be just that."""
+    value = b"\x07" * size
+    assert [] == _failed(_claims(**{field: value}), **{expectation: value})
+    assert [rule] == _failed(_claims(**{field: value}), **{expectation: bytes(size)})
+
+
+def test_measurements_are_compared() -> None:
+    """MRTD and each RTMR must be among the expected values; XFAM must be the expected one."""
+    claims = _claims(mr_td=b"t" * 48, rtmr0=b"0" * 48, rtmr3=b"3" * 48)
+    assert [] == _failed(claims, mr_tds=[b"t" * 48], rtmrs={0: [b"0" * 48], 3: [b"x" * 48, b"3" * 48]}, xfam=0xE7)
+    assert ["mrtd", "rtmr3", "xfam"] == _failed(claims, mr_tds=[bytes(48)], rtmrs={3: [b"0" * 48]}, xfam=0xE6)
+
+
+def test_a_module_that_intel_did_not_sign_for_production_fails() -> None:
+    """MRSIGNERSEAM is zero for Intel's modules."""
+    claims = _claims()
+    body = replace(claims.quote.body, mr_signer_seam=b"\x01" * 48)
+    assert ["seam"] == _failed(replace(claims, quote=replace(claims.quote, body=body)))
+
+
+def test_old_collateral_fails() -> None:
+    """TCB information still in force may be older than the policy allows."""
+    claims = _claims({"issued": NOW - timedelta(days=10)})
+    ten, nine = (Evidence().model_copy(update={"max_collateral_age_ms": days * 86_400_000}) for days in (10, 9))
+    assert [] == _failed(claims, ten)
+    assert ["collateral-age"] == _failed(claims, nine)
+
+
+def test_the_real_quote_meets_a_policy() -> None:
+    """The vector passes with SMT allowed, and fails for nothing else without."""
+    need("tdx")
+    quote, known = _real()
+    claims = tdx_verify.verify(quote, known, at=AT)
+    findings = validate(claims, TdxExpected(), Evidence(), at=AT)
+    assert ["smt"] == [finding.rule for finding in findings if finding.outcome == "fails"]
