@@ -1,0 +1,210 @@
+"""The edges of model files: the last size, count and alignment that pass, and what each report says in full."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.models import gguf, inspection, pins, quants
+from appliance.models.cursor import Cursor
+from appliance.models.disk import CHUNK_NBYTES, DiskFile
+from appliance.models.resident import open_resident
+from tests.support.ggufs import STRING, U16, U32, Tensor, build, kv, kv_array
+
+EIGHT_FLOATS = bytes(32)
+
+
+def test_progress_counts_every_chunk(tmp_path: Path) -> None:
+    """Progress is told after each chunk, as bytes done of bytes in all, and reaches the end exactly once."""
+    path = tmp_path / "m"
+    path.write_bytes(bytes(2 * CHUNK_NBYTES + 5))
+    seen: list[tuple[int, int]] = []
+    pins.sha256_of(path, lambda done, total: seen.append((done, total)))
+    total = 2 * CHUNK_NBYTES + 5
+    assert [(CHUNK_NBYTES, total), (2 * CHUNK_NBYTES, total), (total, total)] == seen
+    model = tmp_path / "model"
+    model.write_bytes(build([], [Tensor("w", 0, (4, 2), EIGHT_FLOATS)]))
+    seen.clear()
+    open_resident(model, None, lambda done, total: seen.append((done, total))).close()
+    assert [(model.stat().st_size, model.stat().st_size)] == seen
+
+
+def test_a_file_is_read_front_to_back(tmp_path: Path) -> None:
+    """Reads follow each other, the offset counts them, and the descriptor is closed at the end."""
+    path = tmp_path / "m"
+    path.write_bytes(bytes(range(10)))
+    with DiskFile(path) as file:
+        first, rest = bytearray(4), bytearray(6)
+        file.read_into(memoryview(first))
+        assert (4, 10) == (file.offset, file.size)
+        file.read_into(memoryview(rest))
+        file.expect_end()
+    assert bytes(range(10)) == bytes(first + rest)
+    with pytest.raises(ModelError, match="cannot be read at byte 10: Bad file descriptor"):
+        file.expect_end()
+
+
+def test_a_cursor_gives_no_byte_too_many() -> None:
+    """The last byte can be taken and nothing after it; a negative size is refused as well."""
+    cursor = Cursor(struct.pack("<IQ", 7, 9) + b"ab")
+    assert (7, 9, 2) == (cursor.u32("a"), cursor.u64("b"), cursor.remaining)
+    assert (b"ab", 12) == (bytes(cursor.peek()), cursor.offset)
+    for wrong in (3, -1):
+        with pytest.raises(FormatError, match=f"byte 12: the size of x is {wrong} bytes; allowed: at most the 2"):
+            cursor.take(wrong, "x")
+    assert b"ab" == bytes(cursor.take(2, "x"))
+    assert (0, b"") == (cursor.remaining, bytes(cursor.take(0, "x")))
+
+
+@pytest.mark.parametrize(("length", "good"), [(3, True), (4, True), (5, False)])
+def test_a_text_is_as_long_as_its_limit(length: int, good: bool) -> None:
+    """A string of exactly the limit is read, one byte more is refused at its length."""
+    cursor = Cursor(struct.pack("<Q", length) + b"x" * length)
+    if good:
+        assert "x" * length == cursor.text("name", 4)
+        return
+    with pytest.raises(FormatError, match="byte 0: the length of name is 5 bytes; allowed: at most 4"):
+        cursor.text("name", 4)
+
+
+def test_the_place_of_bad_text_is_its_first_bad_byte() -> None:
+    """The offset in the error is that of the byte which is not UTF-8, not of the string."""
+    with pytest.raises(FormatError, match="byte 10: name is not UTF-8"):
+        Cursor(struct.pack("<Q", 3) + b"ab\xff").text("name", 9)
+
+
+@pytest.mark.parametrize(("alignment", "good"), [
+    (4, False), (7, False), (8, True), (16, True), (24, False), (64, True), (65536, True), (131072, False),
+    (0, False)])
+def test_an_alignment_is_a_power_of_two_from_8_to_65536(alignment: int, good: bool) -> None:
+    """The alignment that the file states moves the tensor data there, or the file is refused."""
+    keys = [kv("general.alignment", U32, alignment)]
+    if not good:
+        with pytest.raises(FormatError, match=f"'general.alignment' is {alignment}; allowed: a uint32 power of two"):
+            gguf.parse(build(keys))
+        return
+    found = gguf.parse(build(keys, [Tensor("a", 0, (8,), EIGHT_FLOATS)], alignment=alignment))
+    assert (alignment, 0) == (found.alignment, found.data_offset % alignment)
+    assert found.data_offset == found.tensors["a"].offset
+
+
+def test_an_alignment_of_another_type_is_refused() -> None:
+    """Only a uint32 states an alignment: a reader that took others would place tensors elsewhere."""
+    with pytest.raises(FormatError, match=r"'general\.alignment' is 64"):
+        gguf.parse(build([kv("general.alignment", U16, 64)]))
+
+
+@pytest.mark.parametrize(("length", "good"), [(63, True), (64, False)])
+def test_a_tensor_name_has_63_bytes(length: int, good: bool) -> None:
+    """ggml holds 63 bytes of a name; a longer one would be another tensor to another reader."""
+    data = build([], [Tensor("n" * length, 0, (8,), EIGHT_FLOATS)])
+    if good:
+        assert ["n" * length] == list(gguf.parse(data).tensors)
+        return
+    with pytest.raises(FormatError, match="64 bytes; allowed: at most 63"):
+        gguf.parse(data)
+
+
+@pytest.mark.parametrize(("dimensions", "shape", "rows"), [
+    ((8,), (8,), 1), ((2, 4), (4, 2), 4), ((2, 2, 2), (2, 2, 2), 4), ((1, 2, 1, 4), (4, 1, 2, 1), 8)])
+def test_shapes_are_reversed_and_rows_counted(dimensions: tuple[int, ...], shape: tuple[int, ...], rows: int) -> None:
+    """The file's dimensions come fastest first, ours slowest first; rows are all but the fastest."""
+    info = gguf.parse(build([], [Tensor("a", 0, dimensions, EIGHT_FLOATS)])).tensors["a"]
+    assert (shape, dimensions[0], rows, 32) == (info.shape, info.columns, info.rows, info.nbytes)
+
+
+def test_tensors_may_touch_and_end_with_the_file() -> None:
+    """Two tensors side by side fill the file to its last byte; a file one byte shorter is refused."""
+    data = build([], [Tensor("a", 0, (8,), EIGHT_FLOATS), Tensor("b", 0, (8,), EIGHT_FLOATS)])
+    found = gguf.parse(data)
+    assert found.tensors["a"].offset + 32 == found.tensors["b"].offset
+    end = found.tensors["b"].offset + 32
+    assert found.tensors == gguf.parse(data[:found.data_offset], end).tensors
+    with pytest.raises(FormatError, match=f"the end of tensor 'b' is byte {end}; allowed: at most {end - 1}"):
+        gguf.parse(data[:found.data_offset], end - 1)
+
+
+@pytest.mark.parametrize("magic", [b"lmgg", b"fmgg", b"tjgg", b"algg"])
+def test_formats_before_gguf_are_named(magic: bytes) -> None:
+    """Files of the formats before GGUF are unsupported rather than malformed, with what to do."""
+    with pytest.raises(UnsupportedError, match="from before GGUF") as caught:
+        gguf.parse(magic + bytes(60))
+    assert "conversion scripts" in str(caught.value.hint)
+
+
+def test_an_inspection_says_all_that_the_file_says(tmp_path: Path) -> None:
+    """Every field of an inspection is the file's own; what a field of another type holds is not taken."""
+    path = tmp_path / "m"
+    numbers = {"context_length": 11, "block_count": 12, "embedding_length": 13, "attention.head_count": 14,
+               "attention.head_count_kv": 15}
+    texts = {"general.architecture": "x", "general.name": "n", "tokenizer.ggml.model": "t", "tokenizer.ggml.pre": "p",
+             "general.license.link": "l", "general.author": "a", "general.organization": "o", "general.url": "u",
+             "general.source.url": "s", "general.repo_url": "r", "general.basename": "b"}
+    keys = [*(kv(f"x.{key}", U32, value) for key, value in numbers.items()),
+            *(kv(key, STRING, value) for key, value in texts.items()), kv("general.author.count", U32, 2)]
+    path.write_bytes(build(keys, [Tensor("w", 0, (4, 2), EIGHT_FLOATS)]))
+    found = inspection.inspect(path)
+    assert tuple(numbers.values()) == (
+        found.context_length, found.blocks, found.embedding_length, found.heads, found.kv_heads)
+    assert ("x", "n", "t", "p", None, False) == (found.architecture, found.name, found.tokenizer, found.pre_tokenizer,
+                                                 found.vocabulary, found.chat_template)
+    assert {key: texts[key] for key in list(texts)[4:10]} == found.licence
+    assert (str(path), path.stat().st_size, 3, 8, len(keys)) == (
+        found.path, found.size, found.gguf_version, found.weights, found.keys)
+    assert None is found.sealed
+    assert not inspection.is_sealed(path)
+
+
+def test_an_inspection_of_wrong_types_says_nothing(tmp_path: Path) -> None:
+    """A text where a number belongs, a boolean, an array of numbers for a vocabulary: none of them is reported."""
+    path = tmp_path / "m"
+    keys = [kv("general.architecture", STRING, "x"), kv("x.context_length", STRING, "9"), kv("x.block_count", 7, 1),
+            kv("general.name", U32, 1), kv_array("tokenizer.ggml.tokens", U32, [1, 2])]
+    path.write_bytes(build(keys))
+    found = inspection.inspect(path)
+    assert (None, None, None, None, 0) == (
+        found.context_length, found.blocks, found.name, found.vocabulary, found.weights)
+
+
+@pytest.mark.parametrize(("parts", "good"), [(1, True), (2, False)])
+def test_one_part_of_a_model_is_not_a_model(tmp_path: Path, parts: int, good: bool) -> None:
+    """A file that says it is one of several parts is refused, with the way to join them."""
+    path = tmp_path / "m"
+    path.write_bytes(build([kv("split.count", U16, parts)], [Tensor("w", 0, (4, 2), EIGHT_FLOATS)]))
+    if good:
+        open_resident(path).close()
+        return
+    with pytest.raises(UnsupportedError, match="is one of 2 parts"):
+        open_resident(path)
+
+
+def test_more_than_two_dimensions_are_unsupported(tmp_path: Path) -> None:
+    """A tensor of three dimensions is refused by its name before any memory is taken for it."""
+    path = tmp_path / "m"
+    path.write_bytes(build([], [Tensor("cube", 0, (2, 2, 2), EIGHT_FLOATS)]))
+    with pytest.raises(UnsupportedError, match="tensor 'cube' has 3 dimensions"):
+        open_resident(path)
+
+
+def test_a_closed_model_gives_nothing(tmp_path: Path) -> None:
+    """After closing, twice even, neither matrices nor vectors are handed out."""
+    path = tmp_path / "m"
+    path.write_bytes(build([], [Tensor("w", 0, (4, 2), EIGHT_FLOATS), Tensor("v", 0, (8,), EIGHT_FLOATS)]))
+    source = open_resident(path)
+    assert ((2, 4), (8,)) == (source.tensors["w"].shape, source.vector("v").shape)
+    source.close()
+    source.close()
+    with pytest.raises(ModelError, match="closed"):
+        source.weight("w")
+    with pytest.raises(ModelError, match="closed"):
+        source.vector("v")
+
+
+def test_a_row_of_blocks_has_their_bytes() -> None:
+    """Row sizes by hand from ggml's block sizes: 18 bytes per 32 weights, 144 per 256."""
+    assert 4 * 18 == quants.FORMATS["Q4_0"].row_nbytes(128)
+    assert 2 * 144 == quants.FORMATS["Q4_K"].row_nbytes(512)
+    assert 128 * 2 == quants.FORMATS["F16"].row_nbytes(128)
