@@ -9,10 +9,20 @@ import pytest
 
 from appliance.engine.architecture import HEAD_SIZES
 from appliance.engine.kernels import table
-from appliance.engine.kernels.attention_layout import BLOCK, LANES, POSITION, SPAN, WEIGHTS_NBYTES, state_nbytes
+from appliance.engine.kernels.attention_layout import (
+    BLOCK,
+    CACHE_FORMATS,
+    POSITION,
+    SCRATCH_NBYTES,
+    SPAN,
+    head_nbytes,
+    state_nbytes,
+)
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.registry import Kernel
 from appliance.engine.kernels.signature import Signature
+from tests.support import caches
+from tests.support.engines import kernels
 
 pytest.importorskip("numba")
 
@@ -22,49 +32,61 @@ def probe():
     """A kernel that attends a tile of rows over positions 0..end-1, span by span, as `step` does."""
     table.load()
     from appliance.engine.kernels import attention, lower
+    from appliance.engine.kernels.vector import pointer_call
 
-    def attention_probe(query, rows, head_size, keys, values, stride, end, weights, part, total, out):
+    call_attend = pointer_call(attention.SIGNATURE)
+
+    def attention_probe(attend, query, rows, head_size, keys, values, stride, end, scratch, part, total, out):
         spread = 4 * head_size + 128
         attention.start(total, rows, head_size)
         for first in range(0, end, SPAN):
             attention.start(part, rows, head_size)
-            attention.attend(query, part, rows, head_size, keys, values, stride, first, min(first + SPAN, end), weights)
+            call_attend(attend, query, part, rows, head_size, keys, values, stride, first, min(first + SPAN, end),
+                        scratch)
             for row in range(rows):
                 attention.merge(total + spread * row, part + spread * row, head_size)
         for row in range(rows):
             attention.finish(total + spread * row, out + 4 * head_size * row, head_size)
 
-    signature = Signature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
+    signature = Signature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
     loader = lower.Loader()
     address = loader.load(Kernel("attention_probe", signature, attention_probe))
     return loader, signature.prototype(address)
 
 
-def attended(query, keys, values, positions):
+def placed(data):
+    """An array's bytes in aligned memory."""
+    data = np.ascontiguousarray(data)
+    memory = Memory(max(64, data.nbytes))
+    memory.view(np.uint8, count=data.nbytes)[:] = data.reshape(-1).view(np.uint8)
+    return memory
+
+
+def attended(query, keys, values, positions, kind="f16"):
     """`query` (rows, E) over `keys` and `values` (P, E), each row up to its position; scores come out as log2."""
     rows, size = query.shape
-    blocks = -(-len(keys) // BLOCK)
-    padded = np.full((2, blocks * BLOCK, size), 7.5, np.float16)  # what lies behind the end must not matter
-    padded[0, :len(keys)], padded[1, :len(keys)] = keys, values
-    lanes = padded[0].reshape(-1, LANES, size).swapaxes(1, 2)
-    memory = [Memory(max(64, x.nbytes)) for x in (query, lanes, padded[1], query)]
-    for place, data in zip(memory[:3], (query, lanes, padded[1]), strict=True):
-        place.view(data.dtype)[:] = np.ascontiguousarray(data).reshape(-1)
+    padding = ((0, -len(keys) % BLOCK), (0, 0))  # what lies behind the end must not matter
+    cache = [placed(caches.blocks(kind, np.pad(x.astype(np.float32), padding, constant_values=7.5), keys=x is keys))
+             for x in (keys, values)]
+    asked, out, scratch = placed(query), placed(query), Memory(SCRATCH_NBYTES)
+    if kind != "f16":
+        kernels().function("query_q8")(asked.address, rows, size)
     states = [Memory(state_nbytes(size) * rows) for _ in range(2)]
     words = states[0].view(np.int32).reshape(rows, -1)
     words[:, POSITION // 4] = positions
-    weights = Memory(4 * WEIGHTS_NBYTES)
-    probe()[1](memory[0].address, rows, size, memory[1].address, memory[2].address, BLOCK * size * 2,
-               max(positions) + 1, weights.address, states[0].address, states[1].address, memory[3].address)
-    return memory[3].view(np.float32).reshape(rows, size).copy()
+    probe()[1](kernels().address(f"attend_{kind}"), asked.address, rows, size, cache[0].address, cache[1].address,
+               head_nbytes(kind, size), max(positions) + 1, scratch.address, states[0].address, states[1].address,
+               out.address)
+    return out.view(np.float32).reshape(rows, size).copy()
 
 
-def plain(query, keys, values, positions):
-    """The same in float64."""
+def plain(query, keys, values, positions, kind="f16"):
+    """The same in float64, from the same rounded keys, values and queries."""
     out = np.empty(query.shape)
+    asked = caches.query(kind, query)
     for row, position in enumerate(positions):
-        k, v = (x[:position + 1].astype(np.float64) for x in (keys, values))
-        scores = k @ query[row].astype(np.float64)
+        k, v = (caches.decoded(kind, x[:position + 1].astype(np.float32)).astype(np.float64) for x in (keys, values))
+        scores = k @ asked[row]
         weights = 2.0 ** (scores - scores.max())
         out[row] = weights @ v / weights.sum()
     return out
@@ -78,37 +100,72 @@ def inputs(size, rows, length, seed=0, spread=1.0):
     return query, keys, values
 
 
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
+@pytest.mark.parametrize("size", HEAD_SIZES)
+def test_stored_bytes(size, kind):
+    """Keys, values and queries have the bytes that plain numpy gives them, hostile numbers included."""
+    rng = np.random.default_rng(size)
+    x = (rng.normal(0, 1, (2, BLOCK + 5, size)) * 10.0 ** rng.integers(-9, 7, (2, BLOCK + 5, 1))).astype(np.float32)
+    x[:, 3] = 0.0
+    x[1, 5:7, 1], x[:, 7, 1], x[0, 8, 2], x[:, 9, 0] = [np.inf, -np.inf], 1e30, 1e-42, np.float32(-65504)
+    x[:, 10] = rng.choice([-3.0, 3.0], size)
+    found = [Memory(2 * head_nbytes(kind, size)) for _ in range(2)]
+    turns = placed(np.tile(np.array([1, 0], np.float32), size // 2))
+    for position in range(BLOCK + 5):
+        key, value = placed(x[0, position]), placed(x[1, position])
+        block = position // BLOCK * head_nbytes(kind, size)
+        kernels().function(f"remember_{kind}")(key.address, value.address, turns.address, found[0].address + block,
+                                               found[1].address + block, position % BLOCK, size)
+    for memory, rows, keys in zip(found, x, (True, False), strict=True):
+        assert np.array_equal(caches.blocks(kind, rows, keys=keys), memory.view(np.uint8).reshape(2, -1))
+
+
+@pytest.mark.parametrize("size", HEAD_SIZES)
+def test_queries_of_8_bits(size):
+    """A quantised query has numpy's bytes; a row of zeros has scale 0."""
+    query = inputs(size, 5, 1)[0]
+    query[2] = 0.0
+    memory = placed(query)
+    kernels().function("query_q8")(memory.address, 5, size)
+    assert caches.query_bytes(query) == memory.view(np.uint8, count=query.nbytes).tobytes()
+
+
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
 @pytest.mark.parametrize("size", HEAD_SIZES)
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (3, 100), (9, 300)])
-def test_equals_plain_attention(size, rows, length):
+def test_equals_plain_attention(size, rows, length, kind):
     """Softmax over the visible positions, to 3e-5 of the values' size, for 1 to 9 rows of different depth."""
     query, keys, values = inputs(size, rows, length, spread=8.0)
     positions = [max(0, length - 1 - 3 * row) for row in range(rows)]
-    found = attended(query, keys, values, positions)
-    assert np.allclose(plain(query, keys, values, positions), found, rtol=0, atol=3e-5)
+    found = attended(query, keys, values, positions, kind)
+    assert np.allclose(plain(query, keys, values, positions, kind), found, rtol=0, atol=3e-5)
 
 
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
 @pytest.mark.parametrize("size", [32, 64, 80, 128])
-def test_bits_do_not_depend_on_the_tile(size):
+def test_bits_do_not_depend_on_the_tile(size, kind):
     """A row has the same bits alone and in a tile whose other rows see more."""
     query, keys, values = inputs(size, 7, 600)
     positions = [0, 15, 63, 64, 255, 256, 599]
-    together = attended(query, keys, values, positions)
+    together = attended(query, keys, values, positions, kind)
     for row, position in enumerate(positions):
-        alone = attended(query[row:row + 1], keys[:position + 1], values[:position + 1], [position])
+        alone = attended(query[row:row + 1], keys[:position + 1], values[:position + 1], [position], kind)
         assert np.array_equal(alone[0], together[row])
 
 
-def test_extreme_scores():
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
+def test_extreme_scores(kind):
     """Scores far apart neither overflow nor lose the one that counts."""
     query, keys, values = inputs(64, 2, 200)
     query *= 3000
-    found = attended(query, keys, values, [199, 80])
-    assert np.allclose(plain(query, keys, values, [199, 80]), found, rtol=1e-4, atol=1e-4)
+    found = attended(query, keys, values, [199, 80], kind)
+    assert np.allclose(plain(query, keys, values, [199, 80], kind), found, rtol=1e-4, atol=1e-4)
 
 
-def test_equal_scores_give_the_mean():
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
+def test_equal_scores_give_the_mean(kind):
     """With a query of zeros every visible position counts the same."""
     _, keys, values = inputs(48, 1, 130)
-    found = attended(np.zeros((1, 48), np.float32), keys, values, [129])
-    assert np.allclose(values.astype(np.float64).mean(0), found[0], atol=1e-6)
+    found = attended(np.zeros((1, 48), np.float32), keys, values, [129], kind)
+    kept = caches.decoded(kind, values.astype(np.float32)).astype(np.float64)
+    assert np.allclose(kept.mean(0), found[0], atol=1e-6)

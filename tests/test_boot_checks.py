@@ -36,7 +36,7 @@ def _refused(loaded: Loaded, model: Path, **arguments: Any) -> BootError:
 
 
 @pytest.mark.parametrize(("parts", "named"), [
-    ({"model": 'kv_cache = "q8"'}, 'model "tiny".kv_cache (policy.hcl:'),
+    ({"model": "context_shift = true"}, 'model "tiny".context_shift (policy.hcl:'),
     ({"model": 'access_pattern = "leaks"'}, 'model "tiny".access_pattern (policy.hcl:'),
     ({"privacy": 'redaction { detectors = ["email"] }'}, "privacy.redaction.detectors (policy.hcl:"),
 ])
@@ -82,10 +82,10 @@ def test_all_findings_are_told_at_once(tmp_path: Path) -> None:
     """A missing model, a field that is not enforced and a choice that is not granted stand in one diagnostic."""
     gone = tmp_path / "gone.gguf"
     gone.write_bytes(b"x")
-    loaded = _loaded(tmp_path, gone, model='kv_cache = "q4"')
+    loaded = _loaded(tmp_path, gone, model="context_shift = true")
     gone.unlink()
     error = _refused(loaded, gone, operator=checks.Operator(listen_address="::1"))
-    assert all(word in error.summary for word in ("gone.gguf: No such file", "kv_cache", "listen_address"))
+    assert all(word in error.summary for word in ("gone.gguf: No such file", "context_shift", "listen_address"))
 
 
 def test_hardware_platforms_are_refused_by_name(tmp_path: Path, model: Path) -> None:

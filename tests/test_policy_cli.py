@@ -46,9 +46,9 @@ def test_check_findings(write, capsys: pytest.CaptureFixture[str]) -> None:  # t
 
 def test_check_notes(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
     """What this version does not enforce is a note, and the file is valid."""
-    assert 0 == main(["check", write(with_lines("model", 'kv_cache = "q8"'))])
+    assert 0 == main(["check", write(with_lines("model", "context_shift = true"))])
     out = capsys.readouterr().out
-    assert 'note[unenforced]: model "demo".kv_cache: not enforced by this version' in out
+    assert 'note[unenforced]: model "demo".context_shift: not enforced by this version' in out
     assert "valid (1 note)" in out
 
 

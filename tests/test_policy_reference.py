@@ -96,7 +96,8 @@ def test_every_field_is_in_the_manual() -> None:
     assert '| `first_token_timeout` | A duration from "100ms" to "1h" | `"30s"` |' in text
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     assert rows["memory_budget"].endswith("*Later.* |")
-    assert rows["kv_cache"].endswith('*Now: "f16"; others later.* |')
+    assert rows["sink"].endswith('*Now: "stdout"; others later.* |')
+    assert "ater" not in rows["kv_cache"]
     assert "ater" not in rows["prompt_tokens"]
     assert 'state {}' in rows["state {}"]
     assert rows["state {}"].endswith("*Later.* |")

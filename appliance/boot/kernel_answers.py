@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from appliance.boot import kernel_inputs, kernel_model
+from appliance.boot import kernel_attention, kernel_inputs, kernel_model
+from appliance.engine.kernels.attention_layout import CACHE_FORMATS
 from appliance.engine.kernels.memory import aligned
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
 from appliance.engine.kernels.table import KernelTable
@@ -84,12 +85,19 @@ def _step_answer(table: KernelTable, name: str) -> bytes:
     return kernel_model.logits(table, name).tobytes()
 
 
+def _query_answer(table: KernelTable, _name: str) -> bytes:
+    return kernel_attention.query(table)
+
+
 Case = Callable[[KernelTable, str], bytes]
 _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(rf"quantise_({'|'.join(ACTIVATIONS)})"), _quantise_answer),
     (re.compile(rf"product_({'|'.join(_SUFFIXES)})"), _product_answer),
     (re.compile(rf"gather_({'|'.join(_SUFFIXES)})"), _gather_answer),
     (re.compile(r"lockstep_(run|work|stop|spin|probe)"), _lockstep_answer),
+    (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), kernel_attention.remember),
+    (re.compile(r"(query_q8)"), _query_answer),
+    (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), kernel_attention.attend),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
 )
 

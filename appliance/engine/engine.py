@@ -58,7 +58,7 @@ class Engine:
         try:
             context = shape.context(context_length)
             if cache_nbytes is not None:
-                slots = max(1, min(slots, cache_nbytes // slot_nbytes(shape, context)))
+                slots = max(1, min(slots, cache_nbytes // slot_nbytes(shape, context, kv_cache)))
             cache = KVCache(shape, slots, context, kv_cache)
             forward = Forward(source, shape, plan, cache, kernels, pool)
         except BaseException:

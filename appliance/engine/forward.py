@@ -18,7 +18,7 @@ from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import TensorPlan
 from appliance.engine.forward_rope import turns
 from appliance.engine.kernels import boundary, step_layout
-from appliance.engine.kernels.attention_layout import SPAN, WEIGHTS_NBYTES, state_nbytes, tile_tokens
+from appliance.engine.kernels.attention_layout import SCRATCH_NBYTES, SPAN, state_nbytes, tile_tokens
 from appliance.engine.kernels.boundary import Batch, Boundary, Limits
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
@@ -47,13 +47,20 @@ def _stride(floats: int) -> int:
     return _round(4 * floats) + _LINE
 
 
-def kernel_names(formats: Collection[str]) -> tuple[str, ...]:
-    """Every kernel that models of these block formats may need, to compile them ahead."""
+def attention_names(cache_format: str) -> dict[str, str]:
+    """The kernels of a cache format, by the word of `step_layout` that has their address."""
+    names = {"REMEMBER": f"remember_{cache_format}", "ATTEND": f"attend_{cache_format}"}
+    return names if cache_format == "f16" else names | {"QUERY_KERNEL": "query_q8"}
+
+
+def kernel_names(formats: Collection[str], caches: Collection[str] = ("f16",)) -> tuple[str, ...]:
+    """Every kernel that models of these block formats with these caches may need, to compile them ahead."""
     shapes = [SHAPES[name] for name in sorted(formats) if name in SHAPES]
     kinds = sorted({shape.activation for shape in shapes})
     return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step",
             *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
-            *(f"quantise_{kind}" for kind in kinds))
+            *(f"quantise_{kind}" for kind in kinds),
+            *sorted({name for cache in caches for name in attention_names(cache).values()}))
 
 
 class Words:
@@ -189,7 +196,7 @@ class Forward:
         widest = max(a.embedding, a.query_width, a.feed_forward)
         sizes = {"PRIVATE_ROW": 4 * widest, "PRIVATE_QUERY": 4 * a.head_size * query_rows,
                  "PRIVATE_TOTAL": state_nbytes(a.head_size) * query_rows,
-                 "PRIVATE_PART": state_nbytes(a.head_size) * query_rows, "PRIVATE_WEIGHTS": 4 * WEIGHTS_NBYTES}
+                 "PRIVATE_PART": state_nbytes(a.head_size) * query_rows, "PRIVATE_SCRATCH": SCRATCH_NBYTES}
         offset = 0
         for word, size in sizes.items():
             self._step.put(step[word], offset)
@@ -219,7 +226,8 @@ class Forward:
                 "TURNS": rotations.address, "LAYERS": self._layers.address, "KEYS": cache.keys,
                 "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride, "BLOCK_STRIDE": cache.block_stride,
                 "LAYER_STRIDE": cache.layer_stride, "HEAD_STRIDE": cache.head_stride,
-                "PARTS": self._allocate(_PARTS_NBYTES)}.items():
+                "PARTS": self._allocate(_PARTS_NBYTES),
+                **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()}}.items():
             self._step.put(step[word], value)
         self._step.put_float(step["EPSILON"], a.epsilon)
         # Scores come out in units of log2, so that the softmax needs powers of two only.

@@ -1,9 +1,10 @@
 """The memory of keys and values: one block of memory, cut into slots, one for each running sequence.
 
-Keys and values are binary16 arrays (slots, blocks of positions, blocks of the model, key-value heads, positions of a
-block, head_size) with equal strides, so a sequence of n positions touches only the first pages of its slot; the order
-inside a head's block is that of `kernels.attention`. Every byte that ever held a key or value is in this class, so it
-can be wiped: a slot when its sequence ends, everything in `release`.
+Keys and values are arrays (slots, blocks of positions, blocks of the model, key-value heads) with equal strides, so a
+sequence of n positions touches only the first pages of its slot. What is inside, one head's keys or values of a block
+of positions, depends on the format of the cache: binary16, or 8 or 4 bits with a scale for every 32 elements
+(`kernels.attention_f16`, `kernels.attention_quantised`). Every byte that ever held a key or value is in this class, so
+it can be wiped: a slot when its sequence ends, everything in `release`.
 """
 
 from __future__ import annotations
@@ -11,36 +12,34 @@ from __future__ import annotations
 import ctypes
 
 from appliance.engine.architecture import Architecture
-from appliance.engine.kernels.attention_layout import BLOCK
+from appliance.engine.kernels.attention_layout import BLOCK, CACHE_FORMATS, head_nbytes
 from appliance.engine.kernels.memory import Memory
 from appliance.errors import EngineError
 
-FORMATS = ("f16",)
-_ELEMENT = 2  # bytes of a binary16
 MAX_SLOTS = 1024
 
 
-def slot_nbytes(architecture: Architecture, context: int) -> int:
-    """Bytes of keys and values of one slot."""
-    return 2 * _ELEMENT * architecture.kv_width * architecture.blocks * -(-context // BLOCK) * BLOCK
+def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> int:
+    """Bytes of keys and values of one slot; EngineError for a format that there is not."""
+    if kind not in CACHE_FORMATS:
+        raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
+    blocks = architecture.kv_heads * architecture.blocks * -(-context // BLOCK)
+    return 2 * blocks * head_nbytes(kind, architecture.head_size)
 
 
 class KVCache:
     """Keys and values of `slots` sequences of up to `context` positions. Strides and addresses are in bytes."""
 
     def __init__(self, architecture: Architecture, slots: int, context: int, kind: str = "f16") -> None:
-        if kind not in FORMATS:
-            raise EngineError(f"a KV cache of format {kind!r} is not enforced by this version",
-                              hint=f"allowed: {', '.join(FORMATS)}")
         if not 1 <= slots <= MAX_SLOTS:
             raise EngineError(f"a KV cache of {slots} slots; allowed: 1..{MAX_SLOTS}")
         if context < 1:
             raise EngineError(f"a KV cache of {context} positions; allowed: 1 or more")
         self.slots, self.context, self.kind = slots, context, kind
-        self.head_stride = BLOCK * architecture.head_size * _ELEMENT
+        self.slot_stride = slot_nbytes(architecture, context, kind) // 2
+        self.head_stride = head_nbytes(kind, architecture.head_size)
         self.layer_stride = self.head_stride * architecture.kv_heads
         self.block_stride = self.layer_stride * architecture.blocks
-        self.slot_stride = self.block_stride * -(-context // BLOCK)
         half = self.slot_stride * slots
         self._memory: Memory | None = Memory(2 * half, huge=True)
         self.keys = self._memory.address

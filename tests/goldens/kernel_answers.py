@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot import kernel_answers, kernel_inputs, kernel_model
+from appliance.boot import kernel_answers, kernel_attention, kernel_inputs, kernel_model
 from appliance.engine import architecture_tensors
 from appliance.engine.kernels import shapes, table
 from appliance.models import quants
-from tests.support import ggufs
+from tests.support import caches, ggufs
 from tests.support.reference_model import ReferenceModel
 
 TABLE = Path(kernel_answers.__file__).with_name("known_answers.json")
@@ -78,6 +78,11 @@ def exact(test: str) -> bytes | None:
                         for tokens in kernel_inputs.TOKENS)
     if verb == "gather":
         return _matrix(rest.upper())[[0, 21, kernel_inputs.ROWS - 1]].tobytes()
+    if verb == "remember":
+        return b"".join(caches.blocks(rest, kernel_attention.cached(part), keys=part == "keys").tobytes()
+                        for part in ("keys", "values"))
+    if verb == "query":
+        return caches.query_bytes(kernel_attention.queries(kernel_attention.TILES[0]))
     if verb == "lockstep":
         return b"all threads kept step"
     return None
@@ -142,12 +147,32 @@ def _gguf(name: str) -> bytes:
     return ggufs.build(keys, tensors)
 
 
+def attention_error(kind: str, found: bytes) -> float:
+    """Largest error of the attended values, relative to the largest value, against float64 on the same cache."""
+    size, at, worst = kernel_attention.HEAD_SIZE, 0, 0.0
+    keys, values = (caches.decoded(kind, kernel_attention.cached(part)).astype(np.float64)
+                    for part in ("keys", "values"))
+    for rows in kernel_attention.TILES:
+        states = np.frombuffer(found, "<f4", count=rows * (size + 32), offset=at).reshape(rows, -1).astype(np.float64)
+        at += 4 * states.size
+        asked = caches.query(kind, kernel_attention.queries(rows))
+        for row, last in enumerate(kernel_attention.positions(rows)):
+            scores = keys[:last + 1] @ asked[row]
+            weights = 2.0 ** (scores - scores.max())
+            expected = weights @ values[:last + 1] / weights.sum()
+            got = states[row, 32:] / states[row, 16:32].sum()
+            worst = max(worst, float(np.abs(got - expected).max() / np.abs(values).max()))
+    return worst
+
+
 def error(test: str, found: bytes) -> float:
     """How far an output is from the plain computation, in units of what is allowed."""
     if test.startswith("product_"):
         name = test.removeprefix("product_").upper()
         # Q4_1 and Q5_1 multiply minima with sums that were rounded to binary16.
         return product_error(name, found) / (1e-4 if name in ("Q4_1", "Q5_1") else 1e-6)
+    if test.startswith("attend_"):
+        return attention_error(test.removeprefix("attend_"), found) / 1e-6
     if test.startswith("step/"):
         return step_error(test.removeprefix("step/"), found) / 0.05  # activations have 8 bits
     return 0.0

@@ -40,8 +40,10 @@ def opened(data: bytes) -> Iterator[ResidentSource]:
 
 
 @contextmanager
-def running(name: str, *, threads: int = 1, slots: int = 4, context: int | None = None) -> Iterator[Engine]:
+def running(name: str, *, threads: int = 1, slots: int = 4, context: int | None = None, kv_cache: str = "f16",
+            speculate: bool = True) -> Iterator[Engine]:
     """An engine on a synthetic variant."""
     with opened(synthetic_model(name)) as source, Engine.open(
-            source, threads=threads, slots=slots, context_length=context, kernels=kernels()) as engine:
+            source, threads=threads, slots=slots, context_length=context, kernels=kernels(), kv_cache=kv_cache,
+            speculate=speculate) as engine:
         yield engine

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from appliance.models import gguf, quants
 from appliance.models.gguf import TensorInfo
+from tests.support import caches
 
 Floats = NDArray[np.float32]
 
 
 class ReferenceModel:
-    """One model, decoded to float32. `round_cache` rounds keys and values to half floats, as engines keep them."""
+    """One model, decoded to float32. `round_cache` rounds keys and values to half floats, as engines keep them, or to
+    the cache format named (then queries too)."""
 
-    def __init__(self, data: bytes, *, round_cache: bool = False) -> None:
+    def __init__(self, data: bytes, *, round_cache: bool | str = False) -> None:
         file = gguf.parse(data)
         meta = file.metadata
         self.metadata = meta
@@ -57,7 +59,7 @@ class ReferenceModel:
         k = _rotate(self._project(x, layer, "attn_k").reshape(positions, self.kv_heads, -1), cos, sin)
         v = self._project(x, layer, "attn_v").reshape(positions, self.kv_heads, -1)
         if self.round_cache:
-            k, v = (each.astype(np.float16).astype(np.float32) for each in (k, v))
+            q, k, v = self._rounded(q, k, v)
         shared = self.heads // self.kv_heads
         k, v = np.repeat(k, shared, axis=1), np.repeat(v, shared, axis=1)
         scores = q.transpose(1, 0, 2) @ k.transpose(1, 2, 0) / np.float32(math.sqrt(self.head_size))  # (H, B, B)
@@ -66,6 +68,12 @@ class ReferenceModel:
         shares /= shares.sum(axis=-1, keepdims=True)
         mixed = (shares @ v.transpose(1, 0, 2)).transpose(1, 0, 2).reshape(positions, -1)
         return self._project(mixed, layer, "attn_output")
+
+    def _rounded(self, q: Floats, k: Floats, v: Floats) -> tuple[Floats, Floats, Floats]:
+        kind = self.round_cache if isinstance(self.round_cache, str) else "f16"
+        flat = [x.reshape(-1, x.shape[-1]) for x in (q, k, v)]
+        kept = [caches.query(kind, flat[0]).astype(np.float32), *(caches.decoded(kind, x) for x in flat[1:])]
+        return kept[0].reshape(q.shape), kept[1].reshape(k.shape), kept[2].reshape(v.shape)
 
     def _feed_forward(self, layer: int, x: Floats) -> Floats:
         gate = self._project(x, layer, "ffn_gate")

@@ -10,7 +10,27 @@ MOST_TOKENS = 8  # of a tile; changes no bit
 
 POSITION, SUMS, VALUES = 4, 64, 128  # in the state of a query row
 WEIGHTS_NBYTES = 4 * BLOCK  # weights of one row and block
+SCRATCH_NBYTES = 12 * WEIGHTS_NBYTES  # weights of four rows, and the same times the scales of two groups of elements
 NOTHING = -1e20  # the largest score of no position
+
+# How keys and values are kept. f16: as binary16. q8, q4: elements of a head in groups of 32 (the last may be half
+# empty) that share a binary16 scale, with QUANTS bytes of quants each.
+GROUP = 32
+QUANTS = {"f16": 0, "q8": 32, "q4": 16}
+CACHE_FORMATS = tuple(QUANTS)
+SCALES_NBYTES = 2 * BLOCK  # scales of one group of elements and block of positions
+QUERY_SCALE, QUERY_SUM, QUERY_NBYTES = 32, 36, 64  # in a group of a query with 8 bits
+
+
+def groups(head_size: int) -> int:
+    """Groups of elements of a head."""
+    return -(-head_size // GROUP)
+
+
+def head_nbytes(cache_format: str, head_size: int) -> int:
+    """Size of a head's keys (or values) of one block of positions."""
+    quants = QUANTS[cache_format]
+    return groups(head_size) * (SCALES_NBYTES + BLOCK * quants) if quants else 2 * BLOCK * head_size
 
 
 def state_nbytes(head_size: int) -> int:

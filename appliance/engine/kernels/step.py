@@ -7,23 +7,18 @@ changes a bit of any row. Read `step` downward; the phases stand above it in the
 
 from __future__ import annotations
 
-from appliance.engine.kernels import attention, step_layout
+from appliance.engine.kernels import step_layout
 from appliance.engine.kernels.activation import add_vector, swiglu
-from appliance.engine.kernels.attention_layout import BLOCK, SPAN, VALUES
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.lockstep import barrier
 from appliance.engine.kernels.norm import rms_norm
 from appliance.engine.kernels.registry import kernel
-from appliance.engine.kernels.rope import rotate
+from appliance.engine.kernels.step_attention import attend_rows, private
 from appliance.engine.kernels.vector import (
     align_frame,
     get_f32,
     get_i64,
-    load_f32,
     pointer_call,
-    set_i32,
-    splat_f32,
-    store_f32,
 )
 
 call_product = pointer_call("void(i8,i8,i8,i8,i8,i8,i4,i8,i8)")
@@ -31,7 +26,7 @@ call_quantise = pointer_call("void(i8,i8,i8,i8,i8,i8,i8)")
 call_gather = pointer_call("void(i8,i8,i8,i8)")
 call_fetch = pointer_call("i8(i8,i8,i8)")
 
-_W, _L, _S, _T, _U = (step_layout.WEIGHT, step_layout.LAYER, step_layout.STEP, step_layout.TILE, step_layout.UNIT)
+_W, _L, _S = step_layout.WEIGHT, step_layout.LAYER, step_layout.STEP
 # numba freezes module constants, not dictionary items.
 PRODUCT, ADDRESS, GROUPS, COLUMNS = _W["PRODUCT"], _W["ADDRESS"], _W["GROUPS"], _W["COLUMNS"]
 QUANTISE, ACTIVATIONS, PRIVATE_ACTIVATIONS = _W["QUANTISE"], _W["ACTIVATIONS"], _W["PRIVATE_ACTIVATIONS"]
@@ -40,39 +35,15 @@ GATHER, WEIGHT_NBYTES = _W["GATHER"], step_layout.WEIGHT_NBYTES
 ATTENTION_NORM, FEED_FORWARD_NORM = _L["ATTENTION_NORM"], _L["FEED_FORWARD_NORM"]
 QUERY, KEY, VALUE, OUTPUT = _L["QUERY"], _L["KEY"], _L["VALUE"], _L["OUTPUT"]
 GATE, UP, DOWN, LAYER_NBYTES = _L["GATE"], _L["UP"], _L["DOWN"], step_layout.LAYER_NBYTES
-TEAM, BLOCKS, EMBEDDING, HEADS, KV_HEADS = _S["TEAM"], _S["BLOCKS"], _S["EMBEDDING"], _S["HEADS"], _S["KV_HEADS"]
-HEAD_SIZE, FEED_FORWARD, EPSILON, SCALE = _S["HEAD_SIZE"], _S["FEED_FORWARD"], _S["EPSILON"], _S["SCALE"]
-TURNS, LAYERS, OUTPUT_NORM, KEYS, VALUES_ = _S["TURNS"], _S["LAYERS"], _S["OUTPUT_NORM"], _S["KEYS"], _S["VALUES"]
-SLOT_STRIDE, BLOCK_STRIDE = _S["SLOT_STRIDE"], _S["BLOCK_STRIDE"]
-LAYER_STRIDE, HEAD_STRIDE = _S["LAYER_STRIDE"], _S["HEAD_STRIDE"]
+TEAM, BLOCKS, EPSILON, LAYERS, OUTPUT_NORM = (
+    _S["TEAM"], _S["BLOCKS"], _S["EPSILON"], _S["LAYERS"], _S["OUTPUT_NORM"])
 RESIDUAL, RESIDUAL_STRIDE = _S["RESIDUAL"], _S["RESIDUAL_STRIDE"]
 PROJECTED, PROJECTED_STRIDE = _S["PROJECTED"], _S["PROJECTED_STRIDE"]
 ATTENDED, ATTENDED_STRIDE = _S["ATTENDED"], _S["ATTENDED_STRIDE"]
 HIDDEN, HIDDEN_STRIDE, UP_OFFSET = _S["HIDDEN"], _S["HIDDEN_STRIDE"], _S["UP_OFFSET"]
-LOGITS, LOGITS_STRIDE = _S["LOGITS"], _S["LOGITS_STRIDE"]
-PRIVATE, PRIVATE_STRIDE, PRIVATE_ROW = _S["PRIVATE"], _S["PRIVATE_STRIDE"], _S["PRIVATE_ROW"]
-PRIVATE_QUERY, PRIVATE_TOTAL, PRIVATE_PART = _S["PRIVATE_QUERY"], _S["PRIVATE_TOTAL"], _S["PRIVATE_PART"]
-PRIVATE_WEIGHTS, PARTS = _S["PRIVATE_WEIGHTS"], _S["PARTS"]
-ROWS, TOKENS_, POSITIONS, SLOTS = _S["ROWS"], _S["TOKENS"], _S["POSITIONS"], _S["SLOTS"]
-TILES, TILE_TABLE, UNITS, UNIT_TABLE = _S["TILES"], _S["TILE_TABLE"], _S["UNITS"], _S["UNIT_TABLE"]
-SPREAD, WANTED, WANTED_ROWS = _S["SPREAD"], _S["WANTED"], _S["WANTED_ROWS"]
+LOGITS, LOGITS_STRIDE, PRIVATE_ROW = _S["LOGITS"], _S["LOGITS_STRIDE"], _S["PRIVATE_ROW"]
+ROWS, TOKENS_, WANTED, WANTED_ROWS = _S["ROWS"], _S["TOKENS"], _S["WANTED"], _S["WANTED_ROWS"]
 EMBEDDING_WEIGHT, OUTPUT_WEIGHT = _S["EMBEDDING_WEIGHT"], _S["OUTPUT_WEIGHT"]
-FIRST_ROW, COUNT, SLOT, POSITION, FIRST_PART = (
-    _T["FIRST_ROW"], _T["COUNT"], _T["SLOT"], _T["POSITION"], _T["FIRST_PART"])
-TILE_NBYTES, UNIT_NBYTES = step_layout.TILE_NBYTES, step_layout.UNIT_NBYTES
-UNIT_TILE, UNIT_SPAN = _U["UNIT_TILE"], _U["UNIT_SPAN"]
-
-
-@device
-def turns(jobs: int, thread: int, threads: int) -> int:
-    """How many of the jobs thread, thread + threads, thread + 2 threads... there are below `jobs`."""
-    return (jobs - thread + threads - 1) // threads
-
-
-@device
-def private(p: int, thread: int) -> int:
-    """This thread's own memory."""
-    return get_i64(p + PRIVATE) + thread * get_i64(p + PRIVATE_STRIDE)
 
 
 @device(inline=False)
@@ -168,142 +139,6 @@ def project(p: int, layer: int, rows: int, thread: int, threads: int) -> None:
                  get_i64(p + PROJECTED_STRIDE), 0, first, last, thread)
         offset += get_i64(w + GROUPS)
         w += WEIGHT_NBYTES
-
-
-@device
-def cache_place(p: int, slot: int, layer: int, head: int) -> int:
-    """Byte offset of a key-value head in the cache."""
-    return slot * get_i64(p + SLOT_STRIDE) + layer * get_i64(p + LAYER_STRIDE) + head * get_i64(p + HEAD_STRIDE)
-
-
-@device(inline=False)
-def remember(p: int, layer: int, row: int, head: int) -> None:
-    """Store the turned key and the value of one row and key-value head in the cache."""
-    size = get_i64(p + HEAD_SIZE)
-    position = get_i64(get_i64(p + POSITIONS) + 8 * row)
-    place = cache_place(p, get_i64(get_i64(p + SLOTS) + 8 * row), layer, head)
-    place += position // BLOCK * get_i64(p + BLOCK_STRIDE)
-    inside = position % BLOCK
-    key = get_i64(p + PROJECTED) + row * get_i64(p + PROJECTED_STRIDE) + 4 * size * (get_i64(p + HEADS) + head)
-    value = key + 4 * size * get_i64(p + KV_HEADS)
-    angles = get_i64(p + TURNS) + 4 * size * position
-    to_key = get_i64(p + KEYS) + place + (inside // 16) * size * 32 + (inside % 16) * 2
-    to_value = get_i64(p + VALUES_) + place + inside * size * 2
-    for i in range(size // 16):
-        attention.store_key(to_key + 512 * i, rotate(load_f32(key + 64 * i), load_f32(angles + 64 * i)))
-        attention.store_value(to_value + 32 * i, load_f32(value + 64 * i))
-
-
-@device(inline=False)
-def pack_queries(p: int, tile: int, head: int, query: int, state: int) -> int:
-    """Turn and scale the query rows of a tile and key-value head into `query`; start their states. Returns rows."""
-    size, group = get_i64(p + HEAD_SIZE), get_i64(p + HEADS) // get_i64(p + KV_HEADS)
-    count, position = get_i64(tile + COUNT), get_i64(tile + POSITION)
-    scale = splat_f32(get_f32(p + SCALE))
-    for token in range(count):
-        row = get_i64(tile + FIRST_ROW) + token
-        source = get_i64(p + PROJECTED) + row * get_i64(p + PROJECTED_STRIDE) + 4 * size * group * head
-        angles = get_i64(p + TURNS) + 4 * size * (position + token)
-        for member in range(group):
-            to = query + 4 * size * (token * group + member)
-            for i in range(size // 16):
-                x = load_f32(source + 4 * size * member + 64 * i)
-                store_f32(to + 64 * i, rotate(x, load_f32(angles + 64 * i)) * scale)
-            set_i32(state + (4 * size + VALUES) * (token * group + member) + 4, position + token)
-    return count * group
-
-
-@device
-def write_attended(p: int, row: int, head: int, state: int, size: int) -> None:
-    """Write one finished query row."""
-    to = get_i64(p + ATTENDED) + row * get_i64(p + ATTENDED_STRIDE) + 4 * size * head
-    attention.finish(state, to, size)
-
-
-@device(inline=False)
-def attend_tile(p: int, layer: int, tile: int, head: int, thread: int) -> None:
-    """All spans of one tile and key-value head, merged as they come."""
-    own, size = private(p, thread), get_i64(p + HEAD_SIZE)
-    group, spread = get_i64(p + HEADS) // get_i64(p + KV_HEADS), 4 * size + VALUES
-    query, part, total = own + get_i64(p + PRIVATE_QUERY), own + get_i64(p + PRIVATE_PART), own + get_i64(
-        p + PRIVATE_TOTAL)
-    rows = pack_queries(p, tile, head, query, part)
-    attention.start(total, rows, size)
-    end = get_i64(tile + POSITION) + get_i64(tile + COUNT)
-    place = cache_place(p, get_i64(tile + SLOT), layer, head)
-    for first in range(0, end, SPAN):
-        attention.start(part, rows, size)
-        attention.attend(query, part, rows, size, get_i64(p + KEYS) + place, get_i64(p + VALUES_) + place,
-                         get_i64(p + BLOCK_STRIDE), first, min(first + SPAN, end), own + get_i64(p + PRIVATE_WEIGHTS))
-        for row in range(rows):
-            attention.merge(total + spread * row, part + spread * row, size)
-    for row in range(rows):
-        write_attended(p, get_i64(tile + FIRST_ROW) + row // group, head * group + row % group,
-                       total + spread * row, size)
-
-
-@device(inline=False)
-def attend_span(p: int, layer: int, tile: int, head: int, span: int, thread: int) -> None:
-    """One span of one tile and key-value head; its states stay in PARTS until `merge_tile`."""
-    own, size = private(p, thread), get_i64(p + HEAD_SIZE)
-    query, part = own + get_i64(p + PRIVATE_QUERY), part_place(p, tile, head, span)
-    rows = pack_queries(p, tile, head, query, part)
-    attention.start(part, rows, size)
-    end = get_i64(tile + POSITION) + get_i64(tile + COUNT)
-    place = cache_place(p, get_i64(tile + SLOT), layer, head)
-    attention.attend(query, part, rows, size, get_i64(p + KEYS) + place, get_i64(p + VALUES_) + place,
-                     get_i64(p + BLOCK_STRIDE), span * SPAN, min(span * SPAN + SPAN, end),
-                     own + get_i64(p + PRIVATE_WEIGHTS))
-
-
-@device
-def part_place(p: int, tile: int, head: int, span: int) -> int:
-    """Where the states of a tile's span and key-value head are kept."""
-    heads = get_i64(p + KV_HEADS)
-    rows = get_i64(tile + COUNT) * (get_i64(p + HEADS) // heads)
-    each = 4 * get_i64(p + HEAD_SIZE) + VALUES
-    return get_i64(p + PARTS) + each * (get_i64(tile + FIRST_PART) + rows * (span * heads + head))
-
-
-@device(inline=False)
-def merge_tile(p: int, tile: int, head: int, thread: int) -> None:
-    """Merge the spans of one tile and key-value head, row by row."""
-    size = get_i64(p + HEAD_SIZE)
-    group, spread = get_i64(p + HEADS) // get_i64(p + KV_HEADS), 4 * size + VALUES
-    total = private(p, thread) + get_i64(p + PRIVATE_TOTAL)
-    count = get_i64(tile + COUNT)
-    spans = (get_i64(tile + POSITION) + count + SPAN - 1) // SPAN
-    for row in range(count * group):
-        attention.start(total, 1, size)
-        for span in range(spans):
-            attention.merge(total, part_place(p, tile, head, span) + spread * row, size)
-        write_attended(p, get_i64(tile + FIRST_ROW) + row // group, head * group + row % group, total, size)
-
-
-@device(inline=False)
-def attend_rows(p: int, layer: int, rows: int, thread: int, threads: int) -> None:
-    """Store keys and values, then attend: whole tiles where there are many, spans of tiles where there are few."""
-    heads, tiles, table = get_i64(p + KV_HEADS), get_i64(p + TILES), get_i64(p + TILE_TABLE)
-    team = get_i64(p + TEAM)
-    for turn in range(turns(rows * heads, thread, threads)):
-        job = thread + turn * threads
-        remember(p, layer, job // heads, job % heads)
-    barrier(team, threads)
-    if get_i64(p + SPREAD) == 0:
-        for turn in range(turns(tiles * heads, thread, threads)):
-            job = thread + turn * threads
-            attend_tile(p, layer, table + TILE_NBYTES * (job // heads), job % heads, thread)
-    else:
-        for turn in range(turns(get_i64(p + UNITS) * heads, thread, threads)):
-            job = thread + turn * threads
-            unit = get_i64(p + UNIT_TABLE) + UNIT_NBYTES * (job // heads)
-            tile = table + TILE_NBYTES * get_i64(unit + UNIT_TILE)
-            attend_span(p, layer, tile, job % heads, get_i64(unit + UNIT_SPAN), thread)
-        barrier(team, threads)
-        for turn in range(turns(tiles * heads, thread, threads)):
-            job = thread + turn * threads
-            merge_tile(p, table + TILE_NBYTES * (job // heads), job % heads, thread)
-    barrier(team, threads)
 
 
 @device(inline=False)
