@@ -101,8 +101,8 @@ def _score_sums(quants: int, code: Code, rows: range, vectors: range, query: Val
             for at in (0, 64) if vectors.start == 0 else ():
                 code.prefetch(scales + ahead + at)
         dots = _dots(quants, code, asked, places, ahead)
-        for row, at in enumerate(asked):
-            factor = code.broadcast(at + QUERY_SCALE, F32, LANES)
+        for row, place in enumerate(asked):
+            factor = code.broadcast(place + QUERY_SCALE, F32, LANES)
             for index, vector in enumerate(vectors):
                 total = sums[row][index]
                 scale = halves(code, scales + 2 * LANES * vector) * factor
