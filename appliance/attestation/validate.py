@@ -6,18 +6,24 @@ what was proved and what was not can be read side by side.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from datetime import datetime
 
+from appliance.attestation import snp_validate, tdx_validate
 from appliance.attestation.binding import ServeStatement
 from appliance.attestation.evidence import SIMULATED
+from appliance.attestation.findings import Finding, same
+from appliance.attestation.snp_validate import SnpExpected
+from appliance.attestation.snp_verify import SnpClaims
+from appliance.attestation.tdx_validate import TdxExpected
+from appliance.attestation.tdx_verify import TdxClaims
 from appliance.attestation.verify import Claims
 from appliance.errors import RejectedEvidenceError
 from appliance.policy.digest import host_data
+from appliance.policy.schema.platform import Evidence
 
-Outcome = Literal["holds", "fails", "not checked"]
+__all__ = ["Expected", "Finding", "Verdict", "validate"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,8 @@ class Expected:
 
     `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly; None is not
     checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes); `self_test_sha384` 48 bytes.
+    `hardware` is the policy's `tee.evidence`, `snp` and `tdx` the expected measurements, `at` the time to judge the
+    age of collateral by; they matter for hardware platforms only.
     """
 
     platforms: frozenset[str]
@@ -34,15 +42,10 @@ class Expected:
     models: Mapping[str, bytes] | None = None
     tls_spki_sha256: bytes | None = None
     self_test_sha384: bytes | None = None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One rule and its outcome; `detail` holds digests and names, which are public."""
-
-    rule: str
-    outcome: Outcome
-    detail: str = ""
+    hardware: Evidence = field(default_factory=Evidence)
+    snp: SnpExpected = field(default_factory=SnpExpected)
+    tdx: TdxExpected = field(default_factory=TdxExpected)
+    at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -72,16 +75,6 @@ class Verdict:
         return next(finding.rule for finding in self.findings if finding.outcome == "fails")
 
 
-def _same(rule: str, found: bytes | None, wanted: bytes | None) -> Finding:
-    """Compare bytes; nothing wanted is not checked, nothing found fails."""
-    if wanted is None:
-        return Finding(rule, "not checked")
-    if found is not None and hmac.compare_digest(found, wanted):
-        return Finding(rule, "holds")
-    shown = "nothing" if found is None else found.hex()
-    return Finding(rule, "fails", f"found {shown}, expected {wanted.hex()}")
-
-
 def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None) -> Finding:
     if wanted is None:
         return Finding("models", "not checked")
@@ -94,6 +87,23 @@ def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None) -> Fi
         f"{name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}" for name in wrong))
 
 
+def _launched_with(claims: Claims, policy_sha384: bytes) -> bytes:
+    """What the launch field must hold: TDX takes the policy digest whole, the others what stands for it."""
+    return policy_sha384 if isinstance(claims.hardware, TdxClaims) else host_data(policy_sha384)
+
+
+def _hardware(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
+    """The vendor's claims by the policy's rules; report data and launch field were compared already."""
+    hardware = claims.hardware
+    if hardware is None:
+        return ()
+    if expected.at is None:
+        return (Finding("hardware", "fails", "no time to judge the age of collateral by"),)
+    if isinstance(hardware, SnpClaims):
+        return snp_validate.validate(hardware, expected.snp, expected.hardware, at=expected.at)
+    return tdx_validate.validate(hardware, expected.tdx, expected.hardware, at=expected.at)
+
+
 def validate(claims: Claims, expected: Expected) -> Verdict:
     """Judge every rule on the claims of a `serve/v1` statement."""
     statement = claims.statement
@@ -101,14 +111,14 @@ def validate(claims: Claims, expected: Expected) -> Verdict:
     findings = [
         Finding("platform", "holds" if allowed else "fails",
                 f"{claims.platform}, allowed: {', '.join(sorted(expected.platforms)) or 'none'}"),
-        _same("nonce", claims.nonce, expected.nonce),
-        _same("policy", bytes.fromhex(statement.policy_sha384), expected.policy_sha384),
-        _same("launch-policy", claims.host_data, host_data(expected.policy_sha384)),
-        _same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
+        same("nonce", claims.nonce, expected.nonce),
+        same("policy", bytes.fromhex(statement.policy_sha384), expected.policy_sha384),
+        same("launch-policy", claims.host_data, _launched_with(claims, expected.policy_sha384)),
+        same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
     ]
     if isinstance(statement, ServeStatement):
         spki = None if statement.tls_spki_sha256 is None else bytes.fromhex(statement.tls_spki_sha256)
-        findings += [_same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models)]
+        findings += [same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models)]
     else:
         findings.append(Finding("statement", "fails", f"{statement.type} where a serve statement was expected"))
-    return Verdict(tuple(findings), claims.platform)
+    return Verdict((*findings, *_hardware(claims, expected)), claims.platform)

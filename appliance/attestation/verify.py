@@ -8,48 +8,104 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from datetime import datetime
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from appliance.attestation import merkle, simulated_abi
+from appliance.attestation import merkle, simulated_abi, snp_verify, tdx_verify
 from appliance.attestation.binding import Statement, report_data
+from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import SIMULATED, Evidence
-from appliance.errors import AttestationError, ForgedEvidenceError
+from appliance.attestation.snp_verify import SnpClaims
+from appliance.attestation.tdx_verify import TdxClaims
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
+
+SNP, TDX = "sev-snp", "tdx"
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What authentic evidence says: by whom (platform), about what (statement), to whom (nonce)."""
+    """What authentic evidence says: by whom (platform), about what (statement), to whom (nonce).
+
+    `host_data` is what the platform was launched with: HOST_DATA of SEV-SNP (32 bytes), MRCONFIGID of TDX (48), 32
+    bytes of a simulated report. `hardware` holds everything else that the vendor's report says; None if simulated.
+    """
 
     platform: str
     statement: Statement
     nonce: bytes
-    host_data: bytes  # what the platform was launched with: 32 bytes
+    host_data: bytes
+    hardware: SnpClaims | TdxClaims | None = None
 
 
-def verify(evidence: Evidence) -> Claims:
-    """The claims of authentic evidence.
+@dataclass(frozen=True)
+class _Report:
+    """An authentic report's report data, launch field and claims."""
 
-    Raises MalformedEvidenceError on bad bytes, ForgedEvidenceError when a signature, the report data or the nonce's
-    proof does not hold, AttestationError for a platform that this version cannot verify.
-    """
-    if evidence.platform != SIMULATED:
-        raise AttestationError(
-            f"platform: {evidence.platform} evidence cannot be verified by this version", code="platform-unsupported")
-    statement = evidence.parsed_statement()
-    report = simulated_abi.parse(evidence.report_bytes())
+    report_data: bytes
+    host_data: bytes
+    hardware: SnpClaims | TdxClaims | None = None
+
+
+def _simulated(raw: bytes) -> _Report:
+    report = simulated_abi.parse(raw)
     try:
         Ed25519PublicKey.from_public_bytes(report.public_key).verify(report.signature, report.signed)
     except (InvalidSignature, ValueError):
         raise ForgedEvidenceError("report: the signature does not match", code="report-signature") from None
-    if not hmac.compare_digest(report.report_data, report_data(statement)):
+    return _Report(report.report_data, report.host_data)
+
+
+def _authentic(platform: str, raw: bytes, collateral: Collateral | None, at: datetime | None,
+               roots: Roots) -> _Report:
+    """The report, after its signature and the chain behind its key hold."""
+    if platform == SIMULATED:
+        return _simulated(raw)
+    if platform not in (SNP, TDX):
+        raise AttestationError(
+            f"platform: {platform} evidence cannot be verified by this version", code="platform-unsupported")
+    if collateral is None or at is None:
+        raise UncheckedEvidenceError(
+            f"platform: {platform} evidence needs collateral and a time to be verified", code="collateral-absent")
+    if platform == SNP:
+        snp = snp_verify.verify(raw, collateral, at=at, roots=roots.amd)
+        return _Report(snp.report.report_data, snp.report.host_data, snp)
+    tdx = tdx_verify.verify(raw, collateral, at=at, root=roots.intel, root_der=roots.intel_der)
+    return _Report(tdx.quote.body.report_data, tdx.quote.body.mr_config_id, tdx)
+
+
+def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: datetime | None = None,
+           roots: Roots = VENDORS) -> Claims:
+    """The claims of authentic evidence.
+
+    `collateral` and `at` (the time to judge certificates by) are needed for hardware platforms; `roots` other than the
+    vendors' are for tests. Raises
+    MalformedEvidenceError on bad bytes; ForgedEvidenceError when a signature, a chain, the report data or the nonce's
+    proof does not hold; UncheckedEvidenceError when collateral is absent; AttestationError for a platform, version or
+    product line that cannot be verified.
+    """
+    statement = evidence.parsed_statement()
+    report = _authentic(evidence.platform, evidence.report_bytes(), collateral, at, roots)
+    check_binding(statement, report.report_data)
+    nonce = check_nonce_proof(evidence, statement)
+    return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware)
+
+
+def check_binding(statement: Statement, found: bytes) -> None:
+    """An authentic report's 64 bytes of report data are those of the statement. Raises ForgedEvidenceError."""
+    if not hmac.compare_digest(found, report_data(statement)):
         raise ForgedEvidenceError(
             "report: report_data is not the digest of the statement", code="report-data-mismatch")
+
+
+def check_nonce_proof(evidence: Evidence, statement: Statement) -> bytes:
+    """The nonce that the evidence answers, after its proof holds. Raises ForgedEvidenceError."""
     nonce = bytes.fromhex(evidence.proof.nonce)
     path = [bytes.fromhex(sibling) for sibling in evidence.proof.path]
     nonces = statement.nonces
     if not merkle.included(nonce, evidence.proof.index, nonces.size, path, bytes.fromhex(nonces.root)):
         raise ForgedEvidenceError(
             "proof: the nonce is not in the tree that the statement names", code="nonce-proof")
-    return Claims(evidence.platform, statement, nonce, report.host_data)
+    return nonce

@@ -1,0 +1,44 @@
+"""Policy on TPM claims. However many rules hold, a quote alone never says more than that the host measured a boot."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from appliance.attestation.findings import Finding, judged, one_of, same
+from appliance.attestation.tpm_verify import TpmClaims
+from appliance.policy.schema.platform import Tpm
+
+BANKS = ("sha256", "sha384", "sha512")  # SHA-1 measures nothing any more
+
+
+@dataclass(frozen=True)
+class TpmExpected:
+    """What a quote must show beyond the policy's `evidence.tpm` block. None is not checked.
+
+    `nonce`: the quote's extraData. `pcrs`: PCR number to the values that are accepted, in `bank`. `bound_key`: DER
+    SubjectPublicKeyInfo of an AK that an SEV-SNP or TDX report binds; only with it is the host not trusted.
+    """
+
+    nonce: bytes | None = None
+    pcrs: Mapping[int, Collection[bytes]] = field(default_factory=dict)
+    bank: str = "sha256"
+    bound_key: bytes | None = None
+
+
+def validate(claims: TpmClaims, expected: TpmExpected, policy: Tpm) -> tuple[Finding, ...]:
+    """Judge every rule of `policy` and every expectation on authentic claims."""
+    values = claims.pcrs.get(expected.bank, {}) if expected.bank in BANKS else {}
+    absent = sorted(set(policy.pcrs) - set(values))
+    findings = [
+        same("nonce", claims.quote.extra_data, expected.nonce),
+        judged("pcrs-covered", not absent, f"PCR {', '.join(map(str, absent))} of {expected.bank} not quoted"
+               if absent else ""),
+        *(one_of(f"pcr{number}", values.get(number, b""), wanted) for number, wanted in sorted(expected.pcrs.items())),
+        Finding("event-log", "holds" if claims.replayed else "not checked"),
+    ]
+    if claims.key.area is None:
+        findings.append(Finding("ak-attributes", "not checked", "the AK's public area is not at hand"))
+    else:
+        findings.append(judged("ak-attributes", claims.key.area.attests))
+    return (*findings, same("ak-bound-in-hardware", claims.key.spki(), expected.bound_key))

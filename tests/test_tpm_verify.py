@@ -1,0 +1,270 @@
+"""TPM quotes: a real one verifies, altered ones do not, and each rule has a case that breaks it."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.attestation import tpm_abi, tpm_log, tpm_verify, x509chain
+from appliance.attestation.tpm_validate import TpmExpected, validate
+from appliance.errors import (
+    AttestationError,
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    UncheckedEvidenceError,
+    UnsupportedEvidenceError,
+)
+from appliance.policy.schema.platform import Tpm
+from tests.fuzz import driver, tpm_fuzz
+from tests.support import fake_tpm
+from tests.support.fake_tpm import NONCE, NOW, PCRS
+from tests.support.vectors import need
+
+AT = datetime(2026, 9, 1, tzinfo=UTC)
+
+
+def _real() -> dict[str, bytes]:
+    folder = need("tpm")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _verify_real(files: dict[str, bytes]) -> tpm_verify.TpmClaims:
+    return tpm_verify.verify(
+        files["quote.msg"], files["quote.sig"], tpm_verify.load_key(files["ak.pub"]),
+        nonce=bytes.fromhex(files["nonce.hex"].decode()), pcrs=tpm_abi.parse_pcrs(files["pcrs.bin"]))
+
+
+def test_a_real_quote_verifies() -> None:
+    """A quote of a cloud's virtual TPM: signature, nonce and PCR values hold under its key."""
+    claims = _verify_real(_real())
+    assert (tuple(range(8)), 3, 8) == (
+        claims.quote.selections[0].pcrs, claims.quote.reset_count, len(claims.pcrs["sha256"]))
+
+
+def test_a_certificate_for_another_key_is_refused() -> None:
+    """The certificate beside the real quote belongs to another AK."""
+    files = _real()
+    claims = _verify_real(files)
+    certificate = x509chain.load(files["akcert_0x01C101D0.der"], "AK")[0]
+    with pytest.raises(ForgedEvidenceError) as caught:
+        tpm_verify.certify(claims.key, certificate, [certificate], at=AT)
+    assert "tpm-ak-certificate" == caught.value.code
+    key = tpm_verify.load_key(files["akcert_0x01C101D0.der"])
+    with pytest.raises(ForgedEvidenceError, match="not by this AK"):
+        tpm_verify.verify(files["quote.msg"], files["quote.sig"], key)
+
+
+@pytest.mark.parametrize("name", ["quote.msg", "quote.sig", "pcrs.bin", "nonce.hex"])
+def test_every_flipped_byte_of_a_real_quote_is_refused(name: str) -> None:
+    """A flipped byte of message, signature, values or nonce is refused, but in room that holds nothing."""
+    files = _real()
+    accepted = []
+    for place in range(len(files[name].rstrip(b"\n"))):
+        flipped = bytearray(files[name])
+        flipped[place] ^= 1
+        try:
+            _verify_real({**files, name: bytes(flipped)})
+        except (AttestationError, ValueError):
+            continue
+        accepted.append(place)
+    # tpm2-tools writes whole C structures: room for further selections, and the rest of each digest's room
+    room = {6, *range(10, 132)} | {138 + 66 * index + offset for index in range(8) for offset in range(34, 68)}
+    assert set() == set(accepted) - (room if name == "pcrs.bin" else set())
+
+
+SCHEMES = [("rsassa", fake_tpm.public), ("plain", fake_tpm.pem), ("rsapss", fake_tpm.pem),
+           ("ecdsa", lambda: fake_tpm.public("ecc"))]
+
+
+@pytest.mark.parametrize(("scheme", "key"), SCHEMES)
+def test_each_signature_scheme_verifies(scheme: str, key: Any) -> None:
+    """RSASSA, RSAPSS and ECDSA, with the key as TPM2B_PUBLIC or PEM."""
+    message = fake_tpm.quote()
+    ak = tpm_verify.load_key(key())
+    claims = tpm_verify.verify(message, fake_tpm.sign(message, scheme), ak, nonce=NONCE,
+                               pcrs=tpm_abi.parse_pcrs(fake_tpm.pcr_file()))
+    assert PCRS == claims.pcrs["sha256"]
+
+
+def _quote(**changes: Any) -> tpm_verify.TpmClaims:
+    message = changes.pop("message", fake_tpm.quote())
+    facts: dict[str, Any] = {
+        "signature": fake_tpm.sign(message), "key": tpm_verify.load_key(fake_tpm.public()), "nonce": NONCE,
+        "pcrs": tpm_abi.parse_pcrs(fake_tpm.pcr_file()), **changes}
+    return tpm_verify.verify(message, facts.pop("signature"), facts.pop("key"), **facts)
+
+
+@pytest.mark.parametrize(("changes", "error", "code"), [
+    ({"nonce": bytes(32)}, ForgedEvidenceError, "tpm-nonce"),
+    ({"pcrs": {"sha256": {**PCRS, 7: bytes(32)}}}, ForgedEvidenceError, "tpm-pcr-digest"),
+    ({"pcrs": {"sha256": {0: PCRS[0]}}}, UncheckedEvidenceError, "evidence-unchecked"),
+    ({"pcrs": {"sha1": {}}}, UncheckedEvidenceError, "evidence-unchecked"),
+    ({"message": fake_tpm.quote(digest=bytes(32))}, ForgedEvidenceError, "tpm-pcr-digest"),
+    ({"message": fake_tpm.quote(magic=b"\xff\x54\x43\x48")}, MalformedEvidenceError, "evidence-malformed"),
+    ({"message": fake_tpm.quote(kind=0x8017)}, UnsupportedEvidenceError, "tpm-type"),
+    ({"message": fake_tpm.quote(bank=0x12)}, UnsupportedEvidenceError, "tpm-algorithm"),
+    ({"message": fake_tpm.quote() + b"\0"}, MalformedEvidenceError, "evidence-malformed"),
+    ({"signature": fake_tpm.sign(fake_tpm.quote(), which="stranger")}, ForgedEvidenceError, "tpm-signature"),
+    ({"signature": fake_tpm.sign(fake_tpm.quote(), "ecdsa")}, ForgedEvidenceError, "tpm-signature"),
+    ({"signature": struct.pack(">HHH", 0x14, 4, 0)}, UnsupportedEvidenceError, "tpm-algorithm"),
+    ({"signature": struct.pack(">HH", 0x1A, 0xB)}, UnsupportedEvidenceError, "tpm-algorithm"),
+    ({"key": tpm_verify.load_key(fake_tpm.public(attributes=1 << 18))}, ForgedEvidenceError, "tpm-ak-attributes"),
+    ({"key": tpm_verify.load_key(fake_tpm.public(attributes=fake_tpm.AK_ATTRIBUTES | 1 << 17))}, ForgedEvidenceError,
+     "tpm-ak-attributes"),
+])
+def test_a_broken_quote_is_refused_and_its_rule_named(
+        changes: dict[str, Any], error: type[AttestationError], code: str) -> None:
+    """One thing wrong in an otherwise good quote."""
+    with pytest.raises(error) as caught:
+        _quote(**changes)
+    assert code == caught.value.code
+
+
+LOG = [(0, 8, b"firmware"), (0, 1, b"code"), (4, 13, b"loader"), (7, 0x80000001, b"secure boot")]
+
+
+def _extended(register: int, start: bytes = bytes(32)) -> bytes:
+    value = start
+    for number, _, data in LOG:
+        if number == register:
+            value = hashlib.sha256(value + hashlib.sha256(data).digest()).digest()
+    return value
+
+
+@pytest.mark.parametrize("locality", [None, 3])
+def test_an_event_log_explains_the_quoted_values(locality: int | None) -> None:
+    """The replay gives the quoted values; PCR 0 begins at the locality that the log names."""
+    start = bytes(31) + bytes((locality or 0,))
+    pcrs = {0: _extended(0, start), 4: _extended(4), 7: _extended(7)}
+    claims = _quote(message=fake_tpm.quote(pcrs), pcrs={"sha256": pcrs},
+                    log=fake_tpm.event_log(LOG, locality=locality) + bytes(64))
+    assert (True, len(LOG) + (locality is not None)) == (claims.replayed, len(claims.events))
+
+
+def test_an_event_log_that_does_not_explain_them_is_forged() -> None:
+    """A log with one event less, or of another boot, is refused."""
+    pcrs = {0: _extended(0), 4: _extended(4)}
+    with pytest.raises(ForgedEvidenceError) as caught:
+        _quote(message=fake_tpm.quote(pcrs), pcrs={"sha256": pcrs}, log=fake_tpm.event_log(LOG[1:]))
+    assert "tpm-event-log" == caught.value.code
+
+
+@pytest.mark.parametrize("cut", range(1, 61, 7))
+def test_a_cut_event_log_is_malformed(cut: int) -> None:
+    """A log that ends inside of an event is refused."""
+    with pytest.raises(AttestationError):
+        tpm_log.parse(fake_tpm.event_log(LOG)[:-cut])
+
+
+def test_a_log_of_sha1_alone_is_named() -> None:
+    """Logs from before TPM 2.0 do not begin with a Spec ID event."""
+    with pytest.raises(UnsupportedEvidenceError, match="SHA-1"):
+        tpm_log.parse(struct.pack("<II", 0, 8) + bytes(20) + struct.pack("<I", 2) + b"v1")
+
+
+def _authorities() -> tuple[Any, Any, dict[str, str]]:
+    root = fake_tpm.certificate(fake_tpm.rsa_key("root"), "Root", "Root", fake_tpm.rsa_key("root"), ca=True)
+    middle = fake_tpm.certificate(fake_tpm.ec_key("middle"), "Middle", "Root", fake_tpm.rsa_key("root"), ca=True)
+    return root, middle, {x509chain.fingerprint(root): "Test Root"}
+
+
+def _ak(**changes: Any) -> Any:
+    facts: dict[str, Any] = {"key": fake_tpm.rsa_key("ak"), "signer": fake_tpm.ec_key("middle"), **changes}
+    return fake_tpm.certificate(facts.pop("key"), "AK", "Middle", facts.pop("signer"), **facts)
+
+
+def test_an_ak_certificate_leads_to_a_pinned_root() -> None:
+    """The certificate is for the very key that signed, and its chain ends at a pin."""
+    root, middle, pins = _authorities()
+    assert "Test Root" == tpm_verify.certify(_quote().key, _ak(), [middle, root], at=NOW, roots=pins)
+
+
+@pytest.mark.parametrize(("changes", "code"), [
+    ({"key": fake_tpm.rsa_key("stranger")}, "tpm-ak-certificate"),
+    ({"ak": False}, "tpm-ak-certificate"),
+    ({"signer": fake_tpm.ec_key("stranger")}, "chain-signature"),
+    ({"end": datetime(2026, 1, 1, tzinfo=UTC)}, "certificate-expired"),
+])
+def test_a_broken_ak_certificate_is_refused(changes: dict[str, Any], code: str) -> None:
+    """Another key, another use, another signer, or expired."""
+    root, middle, pins = _authorities()
+    with pytest.raises(ForgedEvidenceError) as caught:
+        tpm_verify.certify(_quote().key, _ak(**changes), [middle, root], at=NOW, roots=pins)
+    assert code == caught.value.code
+
+
+def test_an_ak_without_a_known_root_is_left_open() -> None:
+    """A root that is not pinned, or an issuer that is absent, proves nothing."""
+    root, middle, pins = _authorities()
+    for others, roots in (([middle, root], {}), ([middle], pins), ([], pins)):
+        with pytest.raises(UncheckedEvidenceError):
+            tpm_verify.certify(_quote().key, _ak(), others, at=NOW, roots=roots)
+
+
+@pytest.mark.parametrize("data", [b"", b"-----BEGIN PUBLIC KEY-----\n", b"\x30\x00", b"\x00\x05abcde",
+                                  fake_tpm.public()[:-1], fake_tpm.public() + b"\0", b"\x00\x02\x00\x08"])
+def test_malformed_keys_are_refused(data: bytes) -> None:
+    """Bytes that are no public key raise our errors."""
+    with pytest.raises(AttestationError):
+        tpm_verify.load_key(data)
+
+
+def test_keys_come_in_several_forms() -> None:
+    """PEM, DER, TPM2B_PUBLIC and a certificate give the same key."""
+    forms = [fake_tpm.pem(), fake_tpm.public(), _ak().public_bytes(Encoding.DER), _ak().public_bytes(Encoding.PEM),
+             tpm_verify.load_key(fake_tpm.pem()).spki()]
+    assert 1 == len({tpm_verify.load_key(form).spki() for form in forms})
+
+
+@pytest.mark.parametrize(("expected", "policy", "rules"), [
+    ({}, {"pcrs": (0, 7)}, []),
+    ({"nonce": NONCE}, {"pcrs": (0, 7)}, []),
+    ({"nonce": bytes(32)}, {"pcrs": (0, 7)}, ["nonce"]),
+    ({}, {"pcrs": (0, 11)}, ["pcrs-covered"]),
+    ({"pcrs": {4: [PCRS[4]]}}, {"pcrs": (0,)}, []),
+    ({"pcrs": {4: [PCRS[5]], 12: [bytes(32)]}}, {"pcrs": (0,)}, ["pcr4", "pcr12"]),
+    ({"bound_key": b"another"}, {"pcrs": (0,)}, ["ak-bound-in-hardware"]),
+    ({"bank": "sha1"}, {"pcrs": (0,)}, ["pcrs-covered"]),
+])
+def test_each_rule_of_the_policy(expected: dict[str, Any], policy: dict[str, Any], rules: list[str]) -> None:
+    """Exactly the rules that a quote breaks fail; without a bound key the host remains trusted."""
+    findings = validate(_quote(), TpmExpected(**expected), Tpm.model_construct(**policy))
+    assert rules == [finding.rule for finding in findings if finding.outcome == "fails"]
+    bound = {finding.rule: finding.outcome for finding in findings}["ak-bound-in-hardware"]
+    assert ("fails" if "bound_key" in expected else "not checked") == bound
+
+
+def test_a_key_bound_in_hardware_holds() -> None:
+    """The AK that an SEV-SNP or TDX report names is the one that signed."""
+    claims = _quote()
+    findings = validate(claims, TpmExpected(bound_key=claims.key.spki()), Tpm.model_construct(pcrs=(0,)))
+    assert "holds" == {finding.rule: finding.outcome for finding in findings}["ak-bound-in-hardware"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_raise_only_our_errors(data: bytes) -> None:
+    """Random bytes behind each plausible beginning parse or are refused."""
+    readers: list[tuple[Any, bytes]] = [
+        (tpm_abi.parse_quote, b"\xff\x54\x43\x47\x80\x18"), (tpm_abi.parse_signature, b"\x00\x14"),
+        (tpm_abi.parse_public, struct.pack(">HH", len(data) + 2, 1)), (tpm_abi.parse_pcrs, b"\x01\0\0\0"),
+        (tpm_log.parse, fake_tpm.event_log([]))]
+    for read, head in readers:
+        try:
+            read(head + data)
+        except AttestationError:
+            continue
+
+
+def test_quotes_and_logs_survive_mutations() -> None:
+    """Two seconds of mutated quotes, keys, values and logs raise nothing else, and nothing false verifies."""
+    count, finding = driver.run(tpm_fuzz.fuzz, tpm_fuzz.seeds(), seconds=2, seed=1)
+    assert None is finding
+    assert 100 < count
