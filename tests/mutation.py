@@ -183,12 +183,11 @@ def attempt(mutant: Mutant, baseline: Baseline) -> Outcome:
 
 
 def sample(tree: Path, package: str, only: list[str], count: int | None, seed: int) -> list[Mutant]:
-    """Return `count` random mutants of a package, or all of them, in the order of the files."""
+    """Return `count` random mutants of a package, or all, in random order: what is tried in time is a sample."""
     paths = [path for path in sorted((tree / "appliance" / package).rglob("*.py"))
              if any(fnmatch(str(path.relative_to(tree)), pattern) for pattern in only)]
     found = [mutant for path in paths for mutant in mutants(tree, path)]
-    chosen = random.Random(seed).sample(found, len(found))[:count]  # a larger sample contains the smaller one
-    return sorted(chosen, key=lambda mutant: (mutant.path, mutant.start, mutant.replacement))
+    return random.Random(seed).sample(found, len(found))[:count]  # a larger sample contains the smaller one
 
 
 def outcomes(chosen: list[Mutant], baseline: Baseline, deadline: float) -> Iterator[Outcome]:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
 from appliance.models import gguf, inspection, pins, quants
 from appliance.models.cursor import Cursor
 from appliance.models.disk import CHUNK_NBYTES, DiskFile
+from appliance.models.keys import CredentialKey, Secret
+from appliance.models.metadata import describe
 from appliance.models.resident import open_resident
 from tests.support.ggufs import STRING, U16, U32, Tensor, build, kv, kv_array
 
@@ -208,3 +210,49 @@ def test_a_row_of_blocks_has_their_bytes() -> None:
     assert 4 * 18 == quants.FORMATS["Q4_0"].row_nbytes(128)
     assert 2 * 144 == quants.FORMATS["Q4_K"].row_nbytes(512)
     assert 128 * 2 == quants.FORMATS["F16"].row_nbytes(128)
+
+
+@pytest.mark.parametrize(("counts", "each", "what"), [((3, 0), 33, "tensors"), ((0, 3), 14, "metadata keys")])
+def test_a_count_fits_into_what_remains(counts: tuple[int, int], each: int, what: str) -> None:
+    """A tensor takes 33 bytes of the header at least and a key 14: one byte less than that is no room for three."""
+    tail = struct.pack("<Q", counts[1]) if counts[1] else b""
+    head = b"GGUF" + struct.pack("<IQ", 3, counts[0]) + tail
+    with pytest.raises(FormatError, match=f"the number of {what} is 3; allowed: at most 2"):
+        gguf.parse(head + bytes(3 * each - 1))
+    with pytest.raises(FormatError) as caught:
+        gguf.parse(head + bytes(3 * each))
+    assert f"the number of {what}" not in str(caught.value)
+
+
+def test_long_texts_are_described_and_short_ones_shown() -> None:
+    """Forty characters of a value stand in an error, of a longer one only their number."""
+    assert repr("x" * 40) == describe("x" * 40)
+    assert "a string of 41 characters" == describe("x" * 41)
+
+
+@pytest.mark.parametrize("data", [bytes(32), b"\x01" * 31, b"\x01" * 33, b""])
+def test_a_refused_key_is_wiped(data: bytes) -> None:
+    """Bytes that are no key of 32 are refused and overwritten: they may be a key with a mistake in it."""
+    given = bytearray(data)
+    with pytest.raises(ModelKeyError, match=f"the key has {len(data)} bytes"):
+        Secret(given)
+    assert not any(given)
+
+
+def test_a_key_is_gone_at_the_end_of_its_block() -> None:
+    """The bytes themselves are overwritten, and a wiped key cannot be used."""
+    given = bytearray(range(32))
+    with Secret(given) as secret:
+        assert bytes(range(32)) == bytes(secret.data)
+        assert "0x" not in repr(secret)
+        assert "Secret(...)" == repr(secret)
+    assert bytes(32) == bytes(given)
+    with pytest.raises(ModelKeyError, match="was wiped"):
+        assert secret.data
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "/etc/key", "../key"])
+def test_a_credential_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    """A credential's name is one name below systemd's folder, never a way out of it."""
+    with pytest.raises(ModelKeyError, match="is no name of a credential"):
+        CredentialKey(name, {"CREDENTIALS_DIRECTORY": str(tmp_path)}).key()
