@@ -1,0 +1,211 @@
+"""`appliance evidence`: what it says of each kind of file, and its exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation import evidence, examine, x509dice
+from appliance.attestation.attestor import Attestor, State
+from appliance.attestation.binding import Build
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.examine import Material
+from appliance.cli.main import main
+from tests.support import fake_tpm
+from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_intel import FakeIntel
+from tests.support.vectors import need
+
+TIME = ["--at", "2026-07-01"]
+
+
+def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    code = main(["evidence", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)[0]
+
+
+@pytest.mark.parametrize(("file", "words", "code", "verdict", "says"), [
+    ("snp/milan_report.bin", TIME, 0, "genuine", "AMD hardware"),
+    ("snp/genoa_report.bin", TIME, 0, "genuine", "AMD hardware"),
+    ("snp/debug_policy_report.bin", TIME, 0, "genuine", "AMD hardware"),
+    ("snp/milan_report.bin", ["--at", "2034-01-01"], 1, "not genuine", "valid from"),
+    ("snp/milan_report.bin", [*TIME, "--collateral", "tpm"], 2, "cannot tell", "the VCEK certificate"),
+    ("tdx/quote_v4.bin", ["--at", "2025-06-20T10:16:03Z"], 0, "genuine", "TCB UpToDate"),
+    ("tdx/quote_v4.bin", TIME, 2, "cannot tell", "at 2026-07-01"),
+    ("tdx/quote_v4.bin", [*TIME, "--collateral", "snp"], 2, "cannot tell", "are absent"),
+    ("tpm", ["--at", "2026-09-01"], 2, "cannot tell", "no certificate says that a TPM holds this key"),
+    ("tpm/quote.msg", ["--ak", "tpm/ak.pub"], 0, "genuine", "measured boot, host trusted"),
+    ("tpm/quote.msg", ["--ak", "tpm/akcert_0x01C101D0.der"], 1, "not genuine", "not by this AK"),
+    ("tpm/quote.msg", ["--ak", "tpm/ak.pub", "--nonce", "00" * 32], 1, "not genuine", "another nonce"),
+    ("ra-tls/gramine-cert.pem", TIME, 2, "cannot tell", "SGX"),
+    ("ra-tls/intel-sgxsdk-cert.pem", TIME, 2, "cannot tell", "SGX"),
+    ("ra-tls/rats-tls-cert.pem", TIME, 2, "cannot tell", "SGX"),
+    ("snp/milan_ark.pem", TIME, 2, "cannot tell", "no evidence in it"),
+    ("README.md", TIME, 2, "cannot tell", "not recognised"),
+])
+def test_public_evidence(capsys: pytest.CaptureFixture[str], file: str, words: list[str], code: int, verdict: str,
+                         says: str) -> None:
+    """Each vector gets the verdict that its source says it deserves."""
+    words = [str(need(word)) if word.split("/")[0] in ("tpm", "snp") else word for word in words]
+    found, outcome = _run(capsys, str(need(file)), *words)
+    assert (code, verdict) == (found, outcome["verdict"])
+    assert says in outcome["reason"]
+
+
+def test_a_debug_report_is_genuine_and_loudly_flagged(capsys: pytest.CaptureFixture[str]) -> None:
+    """A person sees that the host can decrypt the guest, before the verdict."""
+    assert 0 == main(["evidence", str(need("snp/debug_policy_report.bin")), *TIME])
+    out = capsys.readouterr().out
+    assert "WARNING: DEBUG: the guest policy lets the host decrypt this guest" in out
+    assert out.index("WARNING: DEBUG") < out.index("verdict: GENUINE")
+
+
+def test_a_foreign_ak_certificate_is_named_as_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The certificate beside the real quote is for another key, and so does not certify this one."""
+    _, outcome = _run(capsys, str(need("tpm")), "--at", "2026-09-01")
+    assert any("AK CERTIFICATE REFUSED" in warning for warning in outcome["warnings"])
+    assert {"the key in ak.pub signed the quote", "the quote answers the nonce",
+            "the PCR values are the quoted ones"} == set(outcome["proved"])
+
+
+def test_every_claim_of_a_report_is_printed_in_amds_terms(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each field of ATTESTATION_REPORT has its line, and TCBs are decoded."""
+    _, outcome = _run(capsys, str(need("snp/genoa_report.bin")), *TIME)
+    claims = outcome["claims"]["claims"]
+    names = {"VERSION", "GUEST_SVN", "POLICY", "POLICY.DEBUG", "FAMILY_ID", "IMAGE_ID", "VMPL", "SIGNATURE_ALGO",
+             "CURRENT_TCB", "PLATFORM_INFO", "AUTHOR_KEY_EN", "MASK_CHIP_KEY", "SIGNING_KEY", "REPORT_DATA",
+             "MEASUREMENT", "HOST_DATA", "ID_KEY_DIGEST", "AUTHOR_KEY_DIGEST", "REPORT_ID", "REPORT_ID_MA",
+             "REPORTED_TCB", "CPUID_FAM_ID", "CPUID_MOD_ID", "CPUID_STEP", "CHIP_ID", "COMMITTED_TCB",
+             "CURRENT_VERSION", "COMMITTED_VERSION", "LAUNCH_TCB"}
+    assert set() == names - set(claims)
+    assert ("bootloader 10, tee 0, snp 23, microcode 84", "Genoa") == (claims["REPORTED_TCB"], claims["product line"])
+
+
+def _simulated() -> bytes:
+    attestor = Attestor(evidence.SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
+    return attestor.attest(bytes(32)).to_json()
+
+
+def _dice(tag: int = 60000, quote: bytes = b"\x04\x00\x02\x00\x81\x00\x00\x00" + bytes(300)) -> bytes:
+    """A DER certificate that is just enough of one to carry evidence."""
+    def tlv(kind: int, content: bytes) -> bytes:
+        size = len(content)
+        return bytes((kind,)) + (bytes((size,)) if size < 128 else b"\x82" + size.to_bytes(2, "big")) + content
+
+    value = b"\xd9" + tag.to_bytes(2, "big") + b"\x82\x59" + len(quote).to_bytes(2, "big") + quote + b"\x41\xa0"
+    extension = tlv(0x30, bytes.fromhex("0606678105050409") + tlv(4, value))
+    body = tlv(0x30, b"".join(tlv(0x30, b"") for _ in range(6)) + tlv(0xA3, tlv(0x30, extension)))
+    return tlv(0x30, body + tlv(0x30, b"") + tlv(3, b"\0"))
+
+
+@pytest.mark.parametrize(("data", "code", "says"), [
+    (_simulated(), "evidence-simulated", "no hardware made this"),
+    (_simulated().replace(b'"size":1', b'"size":2'), "report-data-mismatch", "report_data"),
+    (_dice(), "evidence-unsupported", "Intel TDX quote"),
+    (_dice(60001), "evidence-unsupported", "TDREPORT"),
+    (_dice(1), "evidence-unsupported", "CBOR tag 1"),
+    (b"\x04\x00\x02\x00\x81\x00\x00\x00", "evidence-malformed", "TDX quote"),
+    (b"HCLA", "evidence-malformed", "Azure report"),
+    (b"\xff\x54\x43\x47", "evidence-unchecked", "no signature"),
+    (b"\x09" + bytes(1183), "snp-version", "version 9"),
+    (b"", "evidence-unknown", "not recognised"),
+    (b"{}", "evidence-unknown", "not recognised"),
+])
+def test_other_files(tmp_path: Path, data: bytes, code: str, says: str) -> None:
+    """Whatever a file holds, there is a verdict with a reason, and never a traceback."""
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    outcome = examine.examine(Material(data, path), at=NOW)
+    assert code == outcome.code
+    assert says in outcome.reason
+    assert "genuine" != outcome.verdict
+    assert outcome.reason in str(outcome)
+
+
+def test_an_azure_report_binds_its_runtime_data(tmp_path: Path) -> None:
+    """The keys that the runtime data names are bound in the hardware report; our root is nobody's, so not genuine."""
+    runtime = json.dumps({"keys": [{"kid": "HCLAkPub", "kty": "RSA", "n": "AQAB", "e": "AQAB"}]}).encode()
+    report = FakeAmd().report(report_data=hashlib.sha256(runtime).digest() + bytes(32))
+    data = (b"HCLA" + bytes(28) + report + bytes(8) + (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
+            + len(runtime).to_bytes(4, "little") + runtime + bytes(16))
+    outcome = examine.examine(Material(data, tmp_path / "x", FakeAmd().collateral()), at=NOW)
+    assert "chain-root" == outcome.code
+    outcome = examine.examine(Material(data + b"\1", tmp_path / "x"), at=NOW)
+    assert "evidence-malformed" == outcome.code
+
+
+def test_certificates_behind_a_report_are_used(tmp_path: Path) -> None:
+    """A report with its certificate table needs no folder of certificates."""
+    fake = FakeAmd()
+    names = {"63da758de6644564adc5f4b93be8accd": fake.leaf, "4ab7b379bbac4fe4a02f05aef327c782": fake.ask,
+             "c0b406a4a803495297433fb6014cd0ae": fake.ark}
+    blobs = [(bytes.fromhex(guid), certificate.public_bytes(Encoding.DER)) for guid, certificate in names.items()]
+    table, body, offset = b"", b"", 24 * 4
+    for guid, blob in blobs:
+        table += guid + offset.to_bytes(4, "little") + len(blob).to_bytes(4, "little")
+        body, offset = body + blob, offset + len(blob)
+    data = fake.report() + table + bytes(24) + body
+    outcome = examine.examine(Material(data, tmp_path / "x", Collateral()), at=NOW)
+    assert "chain-root" == outcome.code  # all certificates were found; only the root is not AMD's
+
+
+def test_a_tpm_quote_by_a_certified_key(tmp_path: Path) -> None:
+    """Without a key file the certificate whose key signed is found; its root is not pinned, so it is left open."""
+    message = fake_tpm.quote()
+    (tmp_path / "q.msg").write_bytes(message)
+    (tmp_path / "q.sig").write_bytes(fake_tpm.sign(message))
+    known = Collateral(certificates=[fake_tpm.certificate(
+        fake_tpm.rsa_key("ak"), "AK", "Root", fake_tpm.rsa_key("root"))])
+    outcome = examine.examine(Material(message, tmp_path / "q.msg", known), at=NOW)
+    assert ("cannot tell", ["the key in a certificate signed the quote"]) == (outcome.verdict, outcome.proved)
+    assert "Root" in outcome.reason
+    outcome = examine.examine(Material(message, tmp_path / "q.msg"), at=NOW)
+    assert "neither the public key nor a certificate" in outcome.reason
+
+
+def test_of_several_files_the_worst_verdict_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not genuine outweighs cannot tell, which outweighs genuine."""
+    (tmp_path / "simulated").write_bytes(_simulated())
+    (tmp_path / "text").write_bytes(b"text")
+    assert 1 == main(["evidence", str(tmp_path / "text"), str(tmp_path / "simulated")])
+    assert 2 == main(["evidence", str(tmp_path / "text")])
+    assert 2 == main(["evidence", str(tmp_path / "absent")])
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--at", "yesterday"], ["--nonce", "xyz"], []])
+def test_bad_usage(words: list[str]) -> None:
+    """A time or nonce that is none, or no file, is refused before anything is read."""
+    with pytest.raises(SystemExit) as caught:
+        main(["evidence", *words, *(["file"] if words else [])])
+    assert 2 == caught.value.code
+
+
+def test_a_fake_quote_is_not_genuine(tmp_path: Path) -> None:
+    """A TDX quote of our hierarchy is shaped like Intel's in everything but the root."""
+    path = tmp_path / "quote"
+    path.write_bytes(FakeIntel().quote())
+    outcome = examine.examine(Material(path.read_bytes(), path, FakeIntel().collateral()), at=NOW)
+    assert ("not genuine", "chain-root") == (outcome.verdict, outcome.code)
+
+
+def test_a_certificate_that_strict_parsers_refuse_is_still_read() -> None:
+    """The evidence in a certificate with a small fault is taken out, to be named."""
+    carried = x509dice.parse(need("ra-tls/gramine-cert.pem").read_bytes())
+    assert b"\x03\x00\x02\x00" == carried.quote[:4]
+    assert b"pubkey-hash" in carried.claims_buffer
+
+
+def test_the_verifier_imports_no_engine() -> None:
+    """Looking at evidence pulls in neither numpy, numba nor the service."""
+    code = ("import sys, appliance.attestation.examine, appliance.attestation.validate, appliance.cli.evidence;"
+            "print(sorted({'numpy', 'numba', 'litestar', 'structlog', 'uvicorn', 'dcap_qvl'} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == done.stdout.strip()
