@@ -7,8 +7,8 @@ from pathlib import Path
 
 from appliance.policy import check_bytes, policy_digest, render, unenforced
 from appliance.policy.canonical import canonical
-from appliance.policy.digest import digested
 from appliance.policy.diagnostics import MAX_DIAGNOSTICS
+from appliance.policy.digest import digested
 
 ROOT = Path(__file__).parents[2]
 

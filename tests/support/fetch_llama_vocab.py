@@ -1,7 +1,7 @@
 """Fetch llama.cpp's vocabularies, their expected tokens and its chat templates: `python fetch_llama_vocab.py [DIR]`.
 
 They come from the source distribution of llama-cpp-python, which vendors llama.cpp, pinned by SHA-256, from the
-package index that pip is set up for (PIP_INDEX_URL, or else pypi.org). Only data files are unpacked, none of its
+package index that pip is set up for (PIP_INDEX_URL, or else pip's own default). Only data files are unpacked, none of its
 code is run. Needs only the standard library. Where the index cannot be reached, tests that need the files are
 skipped with a reason: exit code 0 all the same, so that `make test` works without a network. Exit code 2: what came
 is not what is pinned.
@@ -21,6 +21,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from pip._internal.models.index import PyPI  # where pip itself looks when nothing is configured
+
 NAME = "llama_cpp_python-0.3.36.tar.gz"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 TARGET = Path(__file__).parents[2] / "build" / "llama.cpp"
@@ -35,7 +37,7 @@ def _open(url: str) -> object:
 
 def download(target: Path) -> None:
     """Write the source distribution to `target`; OSError when the index does not have it."""
-    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/llama-cpp-python/"
+    index = (os.environ.get("PIP_INDEX_URL") or PyPI.simple_url).rstrip("/") + "/llama-cpp-python/"
     with _open(index) as page:  # type: ignore[attr-defined]
         links = re.findall(r'href="([^"]*/' + re.escape(NAME) + r'[^"]*)"', page.read().decode("utf-8", "replace"))
     if not links:
