@@ -18,6 +18,7 @@ from appliance.attestation.binding import Build
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.examine import Material
 from appliance.cli.main import main
+from appliance.errors import AttestationError
 from tests.support import fake_tpm
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
@@ -108,9 +109,11 @@ def _dice(tag: int = 60000, quote: bytes = b"\x04\x00\x02\x00\x81\x00\x00\x00" +
 @pytest.mark.parametrize(("data", "code", "says"), [
     (_simulated(), "evidence-simulated", "no hardware made this"),
     (_simulated().replace(b'"size":1', b'"size":2'), "report-data-mismatch", "report_data"),
-    (_dice(), "evidence-unsupported", "Intel TDX quote"),
+    (_dice(), "evidence-malformed", "TDX quote"),
+    (_dice(quote=FakeIntel().quote()), "chain-root", "not the pinned root"),
+    (_dice(quote=bytes(300)), "evidence-unsupported", "unknown"),
     (_dice(60001), "evidence-unsupported", "TDREPORT"),
-    (_dice(1), "evidence-unsupported", "CBOR tag 1"),
+    (_dice(700), "evidence-unsupported", "CBOR tag 700"),
     (b"\x04\x00\x02\x00\x81\x00\x00\x00", "evidence-malformed", "TDX quote"),
     (b"HCLA", "evidence-malformed", "Azure report"),
     (b"\xff\x54\x43\x47", "evidence-unchecked", "no signature"),
@@ -201,6 +204,24 @@ def test_a_certificate_that_strict_parsers_refuse_is_still_read() -> None:
     carried = x509dice.parse(need("ra-tls/gramine-cert.pem").read_bytes())
     assert b"\x03\x00\x02\x00" == carried.quote[:4]
     assert b"pubkey-hash" in carried.claims_buffer
+
+
+@pytest.mark.parametrize(("spki", "claims", "data", "code"), [
+    (b"key", None, None, None), (b"other", None, None, "dice-key"), (b"key", b"\xa0", None, "evidence-malformed"),
+    (b"key", None, bytes(64), "dice-claims"),
+    (b"key", b"\xa1\x6bpubkey-hash\x44\x82\x02\x41\x00", None, "evidence-unsupported")])
+def test_a_certificate_is_bound_by_its_quote(spki: bytes, claims: bytes | None, data: bytes | None,
+                                             code: str | None) -> None:
+    """The quote's report data name the claims, and the claims the certificate's key."""
+    digest = b"\x82\x01\x58\x20" + hashlib.sha256(b"key").digest()
+    claims = b"\xa1\x6bpubkey-hash\x58\x24" + digest if claims is None else claims
+    data = hashlib.sha256(claims).digest() + bytes(32) if data is None else data
+    found = None
+    try:
+        x509dice.check_binding(x509dice.DiceEvidence(spki, b"", claims), data)
+    except AttestationError as error:
+        found = error.code
+    assert code == found
 
 
 def test_the_verifier_imports_no_engine() -> None:

@@ -6,7 +6,7 @@ The certificates come from untrusted collateral, the roots are pinned. No policy
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -138,11 +138,15 @@ def _certificate(found: Examination, material: Material, at: datetime) -> Examin
         ("claims", ", ".join(str(name) for name in claims) if isinstance(claims, dict) else "none")]
     kind = recognise.recognise(carried.quote)
     found.kind = f"X.509 certificate with DICE evidence: {kind or 'unknown'}"
-    return _sgx(found, material, at) if kind == recognise.SGX else _unsupported(kind)
-
-
-def _unsupported(kind: str | None) -> Examination:
-    raise UnsupportedEvidenceError(f"X.509 certificate: its evidence ({kind or 'unknown'}) is not verified here")
+    if kind == recognise.SGX:
+        return _sgx(found, material, at)
+    if kind != recognise.TDX:
+        raise UnsupportedEvidenceError(f"X.509 certificate: its evidence ({kind or 'unknown'}) is not verified here")
+    _tdx(found, replace(material, data=carried.quote), at)
+    found.kind = f"X.509 certificate with DICE evidence: {found.kind}"
+    x509dice.check_binding(carried, tdx_abi.parse(carried.quote).body.report_data)
+    found.proved.append("the quote binds the certificate's key")
+    return found
 
 
 def _sgx(found: Examination, material: Material, at: datetime) -> Examination:

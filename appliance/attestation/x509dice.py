@@ -8,11 +8,12 @@ This module reads bytes; it verifies nothing.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from dataclasses import dataclass
 
 from appliance.attestation import cbor, der
-from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 EVIDENCE_OID = "2.23.133.5.4.9"
 EVIDENCE_OID_DER = bytes.fromhex("0606678105050409")
@@ -33,7 +34,7 @@ class DiceEvidence:
 
 def to_der(data: bytes) -> bytes:
     """The DER of a certificate in PEM or DER. Raises MalformedEvidenceError."""
-    found = _PEM.search(data)
+    found = None if data[:1] == b"\x30" else _PEM.search(data)  # evidence in DER may itself hold PEM
     if found is None:
         return data
     try:
@@ -69,3 +70,26 @@ def parse(data: bytes) -> DiceEvidence:
             and isinstance(items[1], bytes)):
         raise MalformedEvidenceError("certificate: an Intel quote in it is not an array of quote and claims")
     return DiceEvidence(raw.spki, items[0], items[1])
+
+
+_HASHES = {1: "sha256", 7: "sha384", 8: "sha512"}  # IANA, "Named Information Hash Algorithm"
+
+
+def check_binding(evidence: DiceEvidence, report_data: bytes) -> None:
+    """Authentic report data bind the claims, and the claims the certificate's key.
+
+    `report_data`: SHA-256 of the claims, then zeros. The claim `pubkey-hash` is a CBOR array of algorithm and digest
+    over the SubjectPublicKeyInfo. Raises MalformedEvidenceError, ForgedEvidenceError `dice-claims`, `dice-key`.
+    """
+    if report_data != hashlib.sha256(evidence.claims_buffer).digest() + bytes(len(report_data) - 32):
+        raise ForgedEvidenceError("certificate: the quote does not bind the claims", code="dice-claims")
+    claims = cbor.decode(evidence.claims_buffer)
+    value = claims.get("pubkey-hash") if isinstance(claims, dict) else None
+    entry = cbor.decode(value) if isinstance(value, bytes) else None
+    if not isinstance(entry, list) or len(entry) != 2:
+        raise MalformedEvidenceError("certificate: the claims have no pubkey-hash")
+    algorithm = _HASHES.get(entry[0]) if isinstance(entry[0], int) else None
+    if algorithm is None:
+        raise UnsupportedEvidenceError(f"certificate: pubkey-hash by algorithm {entry[0]!r} is not known")
+    if hashlib.new(algorithm, evidence.spki).digest() != entry[1]:
+        raise ForgedEvidenceError("certificate: the claims are about another key", code="dice-key")
