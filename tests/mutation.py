@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -102,9 +102,9 @@ class Worker:
 class Baseline:
     """Which test runs which line, and how long each test takes."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, packages: Sequence[str]) -> None:
         self.worker = worker
-        self.files = {package: test_files(worker.tree, package) for package in PACKAGES}
+        self.files = {package: test_files(worker.tree, package) for package in packages}
         files = sorted({name for names in self.files.values() for name in names})
         self._record(files, "--cov=appliance", "--cov-context=test", "--cov-report=")
         data = CoverageData(str(worker.tree / ".coverage"))
@@ -239,16 +239,17 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 def main() -> int:
     """Measure, print, and say whether every package scored enough."""
     args = arguments()
+    packages = args.package or PACKAGES
     found: dict[str, list[Outcome]] = {}
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         tree = Path(directory) / "tree"
         copy_tree(tree)
         worker = Worker(tree)
         try:
-            baseline = Baseline(worker)
+            baseline = Baseline(worker, packages)
             print(f"{len(baseline.seconds)} test functions, {sum(baseline.seconds.values()):.0f} s; failing without a "
                   f"mutant and left out: {', '.join(sorted(baseline.failed)) or 'none'}", flush=True)
-            for package in args.package or PACKAGES:
+            for package in packages:
                 chosen = sample(tree, package, args.only or ["*"], None if args.all else args.sample, args.seed)
                 deadline = time.monotonic() + 60 * args.minutes
                 found[package] = list(outcomes(chosen, baseline, deadline))

@@ -20,6 +20,7 @@ _OPERATORS: dict[type[ast.AST], tuple[str, str]] = {  # what to find between the
     ast.Div: ("/", "*"), ast.Mod: ("%", "//"), ast.Pow: (r"\*\*", "*"), ast.LShift: ("<<", ">>"),
     ast.RShift: (">>", "<<"), ast.BitAnd: ("&", "|"), ast.BitOr: (r"\|", "&"), ast.BitXor: (r"\^", "&")}
 _MESSAGE = re.compile(r"(Error|Refused|Finding|Diagnostic|malformed|_wrong|error|warning|note|add|_refuse)$|^log")
+_READS = {"take", "demand", "number", "sized", "scalar", "u8", "u16", "u32", "u64", "text"}  # of what, for the error
 _PROSE_KEYWORDS = {"summary", "hint", "message", "description", "detail", "fix", "help", "title", "reason", "desc"}
 _PROSE = re.compile(r"\w[,:;]? \w")
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -229,7 +230,8 @@ class _Maker(ast.NodeVisitor):
             self._message(node)
             return
         for argument in node.args:
-            self.visit(argument)
+            if not (name in _READS and isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
+                self.visit(argument)
         for keyword in node.keywords:
             if keyword.arg not in _PROSE_KEYWORDS and (name, keyword.arg) != ("zip", "strict"):
                 self.visit(keyword.value)
