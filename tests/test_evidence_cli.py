@@ -21,7 +21,7 @@ from appliance.cli.main import main
 from appliance.errors import AttestationError
 from tests.support import fake_tpm
 from tests.support.fake_amd import NOW, FakeAmd
-from tests.support.fake_intel import FakeIntel
+from tests.support.fake_intel import FakeIntel, dice_certificate
 from tests.support.vectors import need
 
 TIME = ["--at", "2026-07-01"]
@@ -94,26 +94,14 @@ def _simulated() -> bytes:
     return attestor.attest(bytes(32)).to_json()
 
 
-def _dice(tag: int = 60000, quote: bytes = b"\x04\x00\x02\x00\x81\x00\x00\x00" + bytes(300)) -> bytes:
-    """A DER certificate that is just enough of one to carry evidence."""
-    def tlv(kind: int, content: bytes) -> bytes:
-        size = len(content)
-        return bytes((kind,)) + (bytes((size,)) if size < 128 else b"\x82" + size.to_bytes(2, "big")) + content
-
-    value = b"\xd9" + tag.to_bytes(2, "big") + b"\x82\x59" + len(quote).to_bytes(2, "big") + quote + b"\x41\xa0"
-    extension = tlv(0x30, bytes.fromhex("0606678105050409") + tlv(4, value))
-    body = tlv(0x30, b"".join(tlv(0x30, b"") for _ in range(6)) + tlv(0xA3, tlv(0x30, extension)))
-    return tlv(0x30, body + tlv(0x30, b"") + tlv(3, b"\0"))
-
-
 @pytest.mark.parametrize(("data", "code", "says"), [
     (_simulated(), "evidence-simulated", "no hardware made this"),
     (_simulated().replace(b'"size":1', b'"size":2'), "report-data-mismatch", "report_data"),
-    (_dice(), "evidence-malformed", "TDX quote"),
-    (_dice(quote=FakeIntel().quote()), "chain-root", "not the pinned root"),
-    (_dice(quote=bytes(300)), "evidence-unsupported", "unknown"),
-    (_dice(60001), "evidence-unsupported", "TDREPORT"),
-    (_dice(700), "evidence-unsupported", "CBOR tag 700"),
+    (dice_certificate(), "evidence-malformed", "TDX quote"),
+    (dice_certificate(quote=FakeIntel().quote()), "chain-root", "not the pinned root"),
+    (dice_certificate(quote=bytes(300)), "evidence-unsupported", "unknown"),
+    (dice_certificate(tag=60001), "evidence-unsupported", "TDREPORT"),
+    (dice_certificate(tag=700), "evidence-unsupported", "CBOR tag 700"),
     (b"\x04\x00\x02\x00\x81\x00\x00\x00", "evidence-malformed", "TDX quote"),
     (b"HCLA", "evidence-malformed", "Azure report"),
     (b"\xff\x54\x43\x47", "evidence-unchecked", "no signature"),

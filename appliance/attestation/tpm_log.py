@@ -33,10 +33,11 @@ class Event:
 
 def _header(cursor: Cursor) -> dict[int, int]:
     """The Spec ID event: digest size by algorithm."""
-    register, kind = cursor.number(4, "register"), cursor.number(4, "event type")
+    cursor.number(4, "register")  # 0 in a TPM's log, 1 in some TDX firmware's
+    kind = cursor.number(4, "event type")
     cursor.take(20, "SHA-1 digest")
     event = Cursor(cursor.sized(4, "Spec ID event"), "event log, Spec ID event", "little")
-    if register or kind != EV_NO_ACTION or event.take(min(16, event.left), "signature") != SPEC_ID:
+    if kind != EV_NO_ACTION or event.take(min(16, event.left), "signature") != SPEC_ID:
         raise UnsupportedEvidenceError(
             "event log: it does not begin with a Spec ID event of version 2; logs of SHA-1 alone are not read",
             code="tpm-event-log-version")

@@ -1,17 +1,19 @@
 """Fuzz target: TDX quotes and collateral from strangers. Nothing but what was signed verifies.
 
-An input is a quote; where it begins with `{` it is collateral for a signed quote instead.
+An input is a quote; where it begins with `{` it is collateral for a signed quote, and where it begins as a DER sequence
+a certificate with evidence.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 
-from appliance.attestation import tdx_verify
+from appliance.attestation import tdx_verify, x509dice
 from appliance.attestation.collateral import Collateral
 from appliance.errors import AttestationError
-from tests.support.fake_intel import NOW, FakeIntel
+from tests.support.fake_intel import NOW, FakeIntel, dice_certificate
 
 _FAKE = FakeIntel()
 
@@ -28,6 +30,10 @@ def _document() -> dict[str, str]:
 
 def fuzz(data: bytes) -> None:
     """Verify `data` as a quote, or a good quote with `data` as collateral."""
+    if data[:1] == b"0":
+        with contextlib.suppress(AttestationError):
+            x509dice.check_binding(x509dice.parse(data), bytes(64))
+        return
     known, quote = Collateral(documents=[dict(_document())]), data
     if data[:1] == b"{":
         known, quote = Collateral(), _quotes()[0]
@@ -42,4 +48,4 @@ def fuzz(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     """Signed quotes of each kind, and collateral."""
-    return [*_quotes(), json.dumps(_document()).encode()]
+    return [*_quotes(), json.dumps(_document()).encode(), dice_certificate(), dice_certificate(_quotes()[0])]
