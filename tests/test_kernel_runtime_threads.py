@@ -31,6 +31,30 @@ def test_threads_keep_step(kernels, count, rounds):
             pool.check(rounds)
 
 
+class Deserted(threads.Pool):
+    """A pool whose workers the system never runs."""
+
+    def _start(self):
+        return []
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_nobody_waits_for_a_thread_without_a_cpu(kernels, count):
+    """A job is done, and right, although all threads but the caller's never come."""
+    with Deserted(kernels, count) as pool:
+        for _ in range(20):
+            pool.check(10)
+
+
+def test_latecomers_find_their_job_over(kernels):
+    """Workers that come after jobs have ended, or in the middle of one, do not disturb it."""
+    with Deserted(kernels, 4) as pool:
+        pool.check(100)
+        pool._workers += threads.Pool._start(pool)
+        for _ in range(500):
+            pool.check(7)
+
+
 def test_many_short_jobs(kernels):
     """Thousands of jobs in a row neither hang nor lose a share."""
     with threads.Pool(kernels, 2) as pool:

@@ -93,6 +93,8 @@ class Forward:
         self._kept: list[Memory] = []
         self._step = Words(step_layout.STEP_NBYTES)
         self._layers = Words(step_layout.LAYER_NBYTES * architecture.blocks)
+        pool.keep(self._step.memory)
+        pool.keep(self._layers.memory)
         self._largest: dict[str, int] = {}  # activation kind -> most columns
         self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
         self._describe(plan)

@@ -50,6 +50,32 @@ def add(typing: Any, address: types.Integer, value: types.Integer) -> tuple[Any,
 
 
 @intrinsic
+def load_long(typing: Any, address: types.Integer) -> tuple[Any, Emit]:
+    """The int64 at an address, sequentially consistent."""
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(arguments[0], ir.PointerType(_I64)), "seq_cst", 8)
+    return types.int64(types.int64), emit
+
+
+@intrinsic
+def store_long(typing: Any, address: types.Integer, value: types.Integer) -> tuple[Any, Emit]:
+    """Store an int64 at an address, sequentially consistent."""
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store_atomic(arguments[1], builder.inttoptr(arguments[0], ir.PointerType(_I64)), "seq_cst", 8)
+        return context.get_dummy_value()
+    return types.void(types.int64, types.int64), emit
+
+
+@intrinsic
+def exchange_long(typing: Any, address: types.Integer, old: types.Integer, new: types.Integer) -> tuple[Any, Emit]:
+    """Store `new` at an address if `old` is there; give what was there before. Sequentially consistent."""
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(_I64))
+        return builder.extract_value(builder.cmpxchg(pointer, arguments[1], arguments[2], "seq_cst", "seq_cst"), 0)
+    return types.int64(types.int64, types.int64, types.int64), emit
+
+
+@intrinsic
 def pause(typing: Any) -> tuple[Any, Emit]:
     """Tell the CPU that this is a spin loop."""
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

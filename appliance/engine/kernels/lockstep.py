@@ -1,46 +1,69 @@
-"""Kernels that run other kernels on several threads in lock-step: spin briefly, then sleep.
+"""Kernels that run other kernels on several threads, phase by phase, where nobody waits for a thread without a CPU.
 
-An *event* is a 64-byte line: a word that changes (its generation), the number of sleepers, the longest spin. Who
-waits for a change spins first (a thread that runs answers within a microsecond) and then sleeps in the kernel
+A job is a kernel that all threads run. It is a row of *phases*, and a phase is a number of *units* of work that are
+independent of each other. Threads claim units until there are none left; a phase is over when all its units are done,
+whoever did them. So a thread that the system does not run delays the others only while it holds units: the others do
+the rest, and when it comes back it finds the phases over and claims nothing in them. The caller does not wait for it
+either: it may still run through an old job when the next has begun.
+
+Hence the rule for kernels: *outside of claimed units they write nothing, and read only words of their arguments and
+what these lead to that never changes.* A claim succeeds only in the phase and the job that the thread is in:
+CLAIMED is compared and exchanged as a whole, phase numbers never come again, and the job's generation, which the
+caller changes when the job ends, is looked at after CLAIMED was read. A thread that reads arguments which were
+already changed for the next job can therefore do no harm, wherever they lead it.
+
+Waiting: an *event* is a 64-byte line: a word that changes (its generation), the number of sleepers, the longest spin.
+Who waits for a change spins first (a thread that runs answers within a microsecond) and then sleeps in the kernel
 (futex), so that waiting costs no more than the spin when there are more runnable threads than CPUs, and nothing when
-there is no work.
+there is no work. No wake-up can be lost: a sleeper announces itself before the futex call compares the generation
+again; a waker changes the generation before it looks for sleepers; all four accesses are sequentially consistent.
 
-No wake-up can be lost: a sleeper announces itself before the futex call compares the generation again; a waker
-changes the generation before it looks for sleepers; all four accesses are sequentially consistent.
-
-Layout of an event and of a team (below) in bytes; `threads.py` allocates and fills them.
+Layout of what threads share: `team.py`; `threads.py` allocates and fills it.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from appliance.engine.kernels.atomic import (
     add,
     call_part,
     call_syscall,
+    exchange_long,
     load,
     load_address,
+    load_long,
     pause,
     store,
     store_address,
+    store_long,
 )
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.team import (
     ARGUMENTS,
-    ARRIVED,
-    BARRIER,
+    AT,
+    CLAIMED,
     DONE,
+    FIRST_PHASE,
     FUNCTION,
     FUTEX,
     FUTEX_WAIT,
     FUTEX_WAKE,
     GENERATION,
     JOB,
+    LINE_NBYTES,
+    LINES,
+    PHASE,
     SLEEPERS,
     SPIN,
     STOP,
     SYSCALL,
+    TAKEN,
     THREADS,
+    UNIT_BITS,
+    UNIT_MASK,
+    WITHIN,
 )
 
 
@@ -69,51 +92,87 @@ def signal(team: int, event: int) -> None:
         call_syscall(load_address(team + SYSCALL), load_address(team + FUTEX), event + GENERATION, FUTEX_WAKE, 1 << 30)
 
 
-@device
-def meet(team: int, event: int, threads: int) -> None:
-    """Wait at an event until all threads have come; what they wrote before is then visible to all."""
-    if threads > 1:
-        seen = load(event + GENERATION)
-        if add(event + ARRIVED, 1) == threads - 1:
-            store(event + ARRIVED, 0)
-            signal(team, event)
-        else:
-            wait(team, event, seen)
+@device(inline=False)
+def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
+    """Units first <= unit < last of the current phase, which has `total`, for this thread to do; none: first == last.
+
+    What is claimed starts at a multiple of `grain`. Much is claimed while much is left, and little towards the end.
+    """
+    line, threads = team + LINES + LINE_NBYTES * thread, load_address(team + THREADS)
+    now = load_long(team + CLAIMED)
+    while now >> UNIT_BITS == load_address(line + AT) and load(team + JOB + GENERATION) == load_address(line + WITHIN):
+        first = now & UNIT_MASK
+        if first >= total:
+            break
+        count = total - first if threads == 1 else (total - first) // (2 * threads)
+        count = min((count + grain - 1) // grain * grain if count > 0 else grain, total - first)
+        seen = exchange_long(team + CLAIMED, now, now + count)
+        if seen == now:
+            store_address(line + TAKEN, load_address(line + TAKEN) + count)
+            return first, first + count
+        now = seen
+    return total, total
+
+
+@device(inline=False)
+def finish(team: int, thread: int, total: int) -> None:
+    """End this thread's part in a phase of `total` > 0 units, of which it can claim no more, and wait for its end.
+
+    What any thread wrote in the phase is then visible to all.
+    """
+    line = team + LINES + LINE_NBYTES * thread
+    phase, taken = load_address(line + AT), load_address(line + TAKEN)
+    store_address(line + AT, phase + 1)
+    store_address(line + TAKEN, 0)
+    if taken > 0 and add(team + DONE, np.int32(taken)) + taken == total:
+        store(team + DONE, 0)
+        store_long(team + CLAIMED, (phase + 1) << UNIT_BITS)
+        signal(team, team + PHASE)
+    elif load(team + JOB + GENERATION) == load_address(line + WITHIN):
+        wait(team, team + PHASE, np.int32(phase))
 
 
 @device
-def barrier(team: int, threads: int) -> None:
-    """For kernels that a pool runs: wait for all threads. `team` is `Pool.team`, which goes into the arguments."""
-    meet(team, team + BARRIER, threads)
+def enter(team: int, thread: int, generation: int, phase: int) -> None:
+    """Let a thread take part in a job from its first phase on."""
+    line = team + LINES + LINE_NBYTES * thread
+    store_address(line + WITHIN, generation)
+    store_address(line + AT, phase)
+    store_address(line + TAKEN, 0)
 
 
 @kernel("lockstep_run", "void(i8,i8,i8)")
 def lockstep_run(team: int, function: int, arguments: int) -> None:
-    """The calling thread's part as thread 0: start the job, do the first share, wait until all are done."""
-    threads = load_address(team + THREADS)
-    store_address(team + FUNCTION, function)
-    store_address(team + ARGUMENTS, arguments)
+    """The calling thread's part as thread 0: start the job, take part; its last phase is over when it returns."""
+    phase = load_long(team + CLAIMED) >> UNIT_BITS
+    store_long(team + FUNCTION, function)
+    store_long(team + ARGUMENTS, arguments)
+    store_long(team + FIRST_PHASE, phase)
+    enter(team, 0, load(team + JOB + GENERATION) + 1, phase)
     signal(team, team + JOB)
-    call_part(function, 0, threads, arguments)
-    meet(team, team + DONE, threads)
+    call_part(function, 0, load_address(team + THREADS), arguments)
+    add(team + JOB + GENERATION, 1)  # nobody need wake up for that
 
 
 @kernel("lockstep_work", "void(i8,i8,i4)")
 def lockstep_work(team: int, thread: int, seen: int) -> None:
-    """A worker's whole life: from the generation `seen` on, do each job's share, until the job is to stop."""
+    """A worker's whole life: from the generation `seen` on, take part in jobs, until it is to stop."""
     while True:
         seen = wait(team, team + JOB, seen)
-        if load_address(team + STOP) != 0:
+        if load_long(team + STOP) != 0:
             return
-        threads = load_address(team + THREADS)
-        call_part(load_address(team + FUNCTION), thread, threads, load_address(team + ARGUMENTS))
-        meet(team, team + DONE, threads)
+        function, arguments = load_long(team + FUNCTION), load_long(team + ARGUMENTS)
+        phase = load_long(team + FIRST_PHASE)
+        # These words change only while the generation is odd.
+        if seen & 1 == 0 and load(team + JOB + GENERATION) == seen:
+            enter(team, thread, seen, phase)
+            call_part(function, thread, load_address(team + THREADS), arguments)
 
 
 @kernel("lockstep_stop", "void(i8)")
 def lockstep_stop(team: int) -> None:
     """Let every worker return."""
-    store_address(team + STOP, 1)
+    store_long(team + STOP, 1)
     signal(team, team + JOB)
 
 
@@ -128,17 +187,24 @@ def lockstep_spin(event: int, count: int) -> None:
 
 @kernel("lockstep_probe", "void(i8,i8,i8)")
 def lockstep_probe(thread: int, threads: int, arguments: int) -> None:
-    """Show that threads run in lock-step: each adds, in turn of the rounds, what its neighbour wrote before.
+    """Show that threads run in lock-step: in each round every line gets what its neighbour had before, plus one.
 
     Arguments (int64): team, rounds, then a pair of 64-byte lines for each thread, used in odd and even rounds. Every
-    thread starts from its own index; in each round it takes its neighbour's value plus one.
+    line starts from its own index. Whoever claims a line serves it.
     """
     team, rounds = load_address(arguments), load_address(arguments + 8)
     lines = arguments + 64
-    store_address(lines + thread * 128, thread)
-    barrier(team, threads)
+    first, last = claim(team, thread, threads, 1)
+    while first < last:
+        for index in range(first, last):
+            store_address(lines + index * 128, index)
+        first, last = claim(team, thread, threads, 1)
+    finish(team, thread, threads)
     for i in range(rounds):
-        neighbour = (thread + 1) % threads
-        seen = load_address(lines + neighbour * 128 + (i & 1) * 64)
-        store_address(lines + thread * 128 + ((i + 1) & 1) * 64, seen + 1)
-        barrier(team, threads)
+        first, last = claim(team, thread, threads, 1)
+        while first < last:
+            for index in range(first, last):
+                seen = load_address(lines + (index + 1) % threads * 128 + (i & 1) * 64)
+                store_address(lines + index * 128 + ((i + 1) & 1) * 64, seen + 1)
+            first, last = claim(team, thread, threads, 1)
+        finish(team, thread, threads)

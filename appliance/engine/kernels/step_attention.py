@@ -9,7 +9,7 @@ from __future__ import annotations
 from appliance.engine.kernels import attention, step_layout
 from appliance.engine.kernels.attention_layout import BLOCK, SPAN, VALUES
 from appliance.engine.kernels.jit import device
-from appliance.engine.kernels.lockstep import barrier
+from appliance.engine.kernels.lockstep import claim, finish
 from appliance.engine.kernels.rope import rotate
 from appliance.engine.kernels.vector import get_f32, get_i64, load_f32, pointer_call, set_i32, splat_f32, store_f32
 
@@ -35,12 +35,6 @@ FIRST_ROW, COUNT, SLOT, POSITION, FIRST_PART = (
     _T["FIRST_ROW"], _T["COUNT"], _T["SLOT"], _T["POSITION"], _T["FIRST_PART"])
 TILE_NBYTES, UNIT_NBYTES = step_layout.TILE_NBYTES, step_layout.UNIT_NBYTES
 UNIT_TILE, UNIT_SPAN = _U["UNIT_TILE"], _U["UNIT_SPAN"]
-
-
-@device
-def turns(jobs: int, thread: int, threads: int) -> int:
-    """How many of the jobs thread, thread + threads, thread + 2 threads... there are below `jobs`."""
-    return (jobs - thread + threads - 1) // threads
 
 
 @device
@@ -158,27 +152,57 @@ def merge_tile(p: int, tile: int, head: int, thread: int) -> None:
         write_attended(p, get_i64(tile + FIRST_ROW) + row // group, head * group + row % group, total, size)
 
 
-@device(inline=False)
-def attend_rows(p: int, layer: int, rows: int, thread: int, threads: int) -> None:
-    """Store keys and values, then attend: whole tiles where there are many, spans of tiles where there are few."""
-    heads, tiles, table = get_i64(p + KV_HEADS), get_i64(p + TILES), get_i64(p + TILE_TABLE)
-    team = get_i64(p + TEAM)
-    for turn in range(turns(rows * heads, thread, threads)):
-        job = thread + turn * threads
-        remember(p, layer, job // heads, job % heads)
-    barrier(team, threads)
-    if get_i64(p + SPREAD) == 0:
-        for turn in range(turns(tiles * heads, thread, threads)):
-            job = thread + turn * threads
-            attend_tile(p, layer, table + TILE_NBYTES * (job // heads), job % heads, thread)
-    else:
-        for turn in range(turns(get_i64(p + UNITS) * heads, thread, threads)):
-            job = thread + turn * threads
+@device
+def remember_rows(p: int, layer: int, rows: int, thread: int) -> None:
+    """A phase: store keys and values of all rows."""
+    team, heads = get_i64(p + TEAM), get_i64(p + KV_HEADS)
+    first, last = claim(team, thread, rows * heads, 4)
+    while first < last:
+        for unit in range(first, last):
+            remember(p, layer, unit // heads, unit % heads)
+        first, last = claim(team, thread, rows * heads, 4)
+    finish(team, thread, rows * heads)
+
+
+@device
+def attend_tiles(p: int, layer: int, thread: int) -> None:
+    """A phase: whole tiles."""
+    team, heads, table = get_i64(p + TEAM), get_i64(p + KV_HEADS), get_i64(p + TILE_TABLE)
+    total = get_i64(p + TILES) * heads
+    first, last = claim(team, thread, total, 1)
+    while first < last:
+        for unit in range(first, last):
+            attend_tile(p, layer, table + TILE_NBYTES * (unit // heads), unit % heads, thread)
+        first, last = claim(team, thread, total, 1)
+    finish(team, thread, total)
+
+
+@device
+def attend_spans(p: int, layer: int, thread: int) -> None:
+    """Two phases: spans of tiles, then what they give together."""
+    team, heads, table = get_i64(p + TEAM), get_i64(p + KV_HEADS), get_i64(p + TILE_TABLE)
+    spans, tiles = get_i64(p + UNITS) * heads, get_i64(p + TILES) * heads
+    first, last = claim(team, thread, spans, 1)
+    while first < last:
+        for job in range(first, last):
             unit = get_i64(p + UNIT_TABLE) + UNIT_NBYTES * (job // heads)
             tile = table + TILE_NBYTES * get_i64(unit + UNIT_TILE)
             attend_span(p, layer, tile, job % heads, get_i64(unit + UNIT_SPAN), thread)
-        barrier(team, threads)
-        for turn in range(turns(tiles * heads, thread, threads)):
-            job = thread + turn * threads
+        first, last = claim(team, thread, spans, 1)
+    finish(team, thread, spans)
+    first, last = claim(team, thread, tiles, 1)
+    while first < last:
+        for job in range(first, last):
             merge_tile(p, table + TILE_NBYTES * (job // heads), job % heads, thread)
-    barrier(team, threads)
+        first, last = claim(team, thread, tiles, 1)
+    finish(team, thread, tiles)
+
+
+@device(inline=False)
+def attend_rows(p: int, layer: int, rows: int, thread: int) -> None:
+    """Store keys and values, then attend: whole tiles where there are many, spans of tiles where there are few."""
+    remember_rows(p, layer, rows, thread)
+    if get_i64(p + SPREAD) == 0:
+        attend_tiles(p, layer, thread)
+    else:
+        attend_spans(p, layer, thread)

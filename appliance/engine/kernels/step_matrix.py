@@ -1,0 +1,98 @@
+"""What the phases of `step` do with one matrix of weights: prepare rows for it, and multiply them with it."""
+
+from __future__ import annotations
+
+from appliance.engine.kernels import step_layout
+from appliance.engine.kernels.activation import add_vector
+from appliance.engine.kernels.jit import device
+from appliance.engine.kernels.lockstep import claim, finish
+from appliance.engine.kernels.norm import rms_norm
+from appliance.engine.kernels.step_attention import private
+from appliance.engine.kernels.vector import get_f32, get_i64, pointer_call
+
+call_product = pointer_call("void(i8,i8,i8,i8,i8,i8,i4,i8,i8)")
+call_quantise = pointer_call("void(i8,i8,i8,i8,i8,i8,i8)")
+call_fetch = pointer_call("i8(i8,i8,i8)")
+
+_W, _S = step_layout.WEIGHT, step_layout.STEP
+# numba freezes module constants, not dictionary items.
+PRODUCT, ADDRESS, COLUMNS = _W["PRODUCT"], _W["ADDRESS"], _W["COLUMNS"]
+QUANTISE, ACTIVATIONS, PRIVATE_ACTIVATIONS = _W["QUANTISE"], _W["ACTIVATIONS"], _W["PRIVATE_ACTIVATIONS"]
+BIAS, FETCH, FETCH_CONTEXT, TILE_GROUPS = _W["BIAS"], _W["FETCH"], _W["FETCH_CONTEXT"], _W["TILE_GROUPS"]
+WEIGHT_NBYTES = step_layout.WEIGHT_NBYTES
+TEAM, EPSILON, PRIVATE_ROW = _S["TEAM"], _S["EPSILON"], _S["PRIVATE_ROW"]
+
+GRAIN = 3072
+"""Columns times rows of activations that make it worth the while to claim a group of weights: some 2 µs of work."""
+
+
+@device
+def groups_grain(w: int, rows: int) -> int:
+    """Groups of matrix `w` that are claimed together at least: a pair where `product` multiplies pairs, and whole
+    tiles where a tile has to be fetched."""
+    if get_i64(w + FETCH) != 0:
+        return get_i64(w + TILE_GROUPS)
+    return 4 if rows > 1 else max(1, GRAIN // get_i64(w + COLUMNS))
+
+
+@device(inline=False)
+def multiply(w: int, activations: int, rows: int, y: int, stride: int, accumulate: int, first: int,
+             last: int, thread: int) -> None:
+    """y = (accumulate: y +) weights * activations, for groups first..last-1 of 16 rows of the matrix `w`."""
+    if first >= last:
+        return
+    product, columns, fetch = get_i64(w + PRODUCT), get_i64(w + COLUMNS), get_i64(w + FETCH)
+    if fetch == 0:
+        call_product(product, get_i64(w + ADDRESS), columns, activations, rows, y, stride, accumulate, first, last)
+    else:
+        size = get_i64(w + TILE_GROUPS)
+        for tile in range(first // size, (last + size - 1) // size):
+            start = tile * size
+            packed = call_fetch(fetch, get_i64(w + FETCH_CONTEXT), tile, thread)
+            call_product(product, packed, columns, activations, rows, y + 64 * start, stride, accumulate,
+                         max(first, start) - start, min(last, start + size) - start)
+    bias = get_i64(w + BIAS)
+    if bias != 0:
+        for row in range(rows):
+            add_vector(y + row * stride + 64 * first, bias + 64 * first, 16 * (last - first))
+
+
+@device
+def quantise_row(w: int, count: int, x: int, row: int, rows: int, own: int) -> None:
+    """Quantise row `row` of `rows`, at `x`, once for each kind of activation that `count` matrices from `w` need."""
+    for _ in range(count):
+        quantise = get_i64(w + QUANTISE)
+        if quantise != 0:
+            to = own + get_i64(w + PRIVATE_ACTIVATIONS) if rows == 1 else get_i64(w + ACTIVATIONS)
+            call_quantise(quantise, x, 0, get_i64(w + COLUMNS), to, row, row + 1, rows)
+        w += WEIGHT_NBYTES
+
+
+@device(inline=False)
+def prepare_row(p: int, w: int, count: int, x: int, norm: int, row: int, rows: int, thread: int) -> None:
+    """Normalise (`norm` != 0) and quantise the row at `x` for the `count` matrices from `w` on."""
+    own = private(p, thread)
+    if norm != 0:
+        rms_norm(x, norm, own + get_i64(p + PRIVATE_ROW), get_i64(w + COLUMNS), get_f32(p + EPSILON))
+        x = own + get_i64(p + PRIVATE_ROW)
+    quantise_row(w, count, x, row, rows, own)
+
+
+@device(inline=False)
+def prepare(p: int, w: int, count: int, x: int, stride: int, norm: int, rows: int, thread: int) -> None:
+    """A phase: `prepare_row` for each of many rows. A single row is no phase of its own: every thread that claims
+    groups does it for itself, which costs less than to wait for another."""
+    if rows > 1:
+        team = get_i64(p + TEAM)
+        first, last = claim(team, thread, rows, 1)
+        while first < last:
+            for row in range(first, last):
+                prepare_row(p, w, count, x + row * stride, norm, row, rows, thread)
+            first, last = claim(team, thread, rows, 1)
+        finish(team, thread, rows)
+
+
+@device
+def activations_of(p: int, w: int, rows: int, thread: int) -> int:
+    """Where `prepare` put the activations of matrix `w`."""
+    return private(p, thread) + get_i64(w + PRIVATE_ACTIVATIONS) if rows == 1 else get_i64(w + ACTIVATIONS)
