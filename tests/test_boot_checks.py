@@ -12,6 +12,7 @@ from appliance.boot.sequence import prepare
 from appliance.errors import BootError
 from appliance.policy import Loaded, load
 from tests.support import server
+from tests.support.engines import synthetic_model
 
 GIB = 1 << 30
 
@@ -104,13 +105,16 @@ def test_model_files_are_plain_files(tmp_path: Path) -> None:
         checks.model_files({"x": tmp_path / "folder.gguf"}))
 
 
+SUM = ": 200 MiB for the process, 100 MiB of weights, 30 MiB to load the largest, 0 MiB of keys and values"
+
+
 @pytest.mark.parametrize(("budget", "total", "available", "finding"), [
     (None, None, None, None),
     (None, 8 * GIB, 8 * GIB, None),
     (GIB, 8 * GIB, 8 * GIB, None),
     (16 * GIB, 8 * GIB, 8 * GIB, "tee.memory_budget: 16,384 MiB, but the machine has 8,192 MiB"),
-    (None, 8 * GIB, 100 << 20, "memory: the models need about 330 MiB, there are 100 MiB"),
-    (256 << 20, 8 * GIB, 8 * GIB, "memory: the models need about 330 MiB, there are 256 MiB"),
+    (None, 8 * GIB, 100 << 20, "memory: 330 MiB are needed, there are 100 MiB" + SUM),
+    (256 << 20, 8 * GIB, 8 * GIB, "memory: 330 MiB are needed, there are 256 MiB" + SUM),
 ])
 def test_memory_must_suffice(budget: int | None, total: int | None, available: int | None, finding: str | None,
                              tmp_path: Path, model: Path) -> None:
@@ -120,7 +124,28 @@ def test_memory_must_suffice(budget: int | None, total: int | None, available: i
     big = tmp_path / "big.gguf"
     with big.open("wb") as file:
         file.truncate(100 << 20)
-    assert [finding] * (finding is not None) == list(checks.memory(policy, {"x": big}, total, available))
+    assert [finding] * (finding is not None) == list(checks.memory(policy, {"tiny": big}, total, available))
+
+
+@pytest.mark.parametrize(("kind", "draft", "room", "finding"), [
+    ("f16", False, 8 * GIB, None),
+    # 3 layers of 2 heads of 32 elements, keys and values, 2 bytes: 768 bytes a position, of which a slot has 512.
+    ("f16", False, 200 << 20, "12 MiB of keys and values (tiny 32 × 0 MiB)"),
+    ("q8", False, 200 << 20, "6 MiB of keys and values (tiny 32 × 0 MiB)"),
+    ("f16", True, 200 << 20, "26 MiB of keys and values (tiny 32 × 0 MiB and 4 × 0 MiB of its draft, small 32 × 0 MiB"),
+    ("f16", False, 12 << 20, "3 MiB of keys and values (tiny 8 × 0 MiB)"),
+])
+def test_keys_and_values_count(kind: str, draft: bool, room: int, finding: str | None, tmp_path: Path) -> None:
+    """The caches of all models and of drafts are part of the sum."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(synthetic_model("Q8_0"))
+    policy = _loaded(tmp_path, path).policy
+    first = policy.models[0].model_copy(update={"kv_cache": kind, "draft_model": "small" if draft else None})
+    others = (first.model_copy(update={"name": "small", "draft_model": None}),) if draft else ()
+    policy = policy.model_copy(update={"models": (first, *others)})
+    found = list(checks.memory(policy, {"tiny": path, "small": path}, None, room))
+    assert (finding is not None) == bool(found)
+    assert (finding or "") in "".join(found)
 
 
 def test_private_keys_are_private(tmp_path: Path, model: Path) -> None:

@@ -18,7 +18,8 @@ ENFORCED_WHOLE = {
     "appliance.name", "appliance.schema",
     "model.file", "model.sha256", "model.sealed_header_sha256", "model.publisher.public_key",
     "model.publisher.signature", "model.key.path", "model.key.variable", "model.key.credential",
-    "model.context_length", "model.kv_cache", "model.chat_template", "model.chat_template_fallback",
+    "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
+    "model.chat_template_fallback",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")),
     "model.sampling.max_logprobs",

@@ -133,6 +133,8 @@ RULES = [
     ("tenants", f'«tenant "b" {{\n api_key_sha256 = ["{HASH}"]\n}}', "may ask no model"),
     ("model", 'draft_model = «"demo"', "cannot be its own draft"),
     ("model", 'draft_model = «"other"', 'there is no model "other"'),
+    ("", f'model "a" {{\n file = "a"\n sha256 = "{HASH}"\n draft_model = «"b"\n}}\nmodel "b" {{\n file = "b"\n '
+     f'sha256 = "{HASH}"\n draft_model = "demo"\n}}', "has a draft model itself"),
     ("model", SEALED.replace('"', '«"', 1), "sealed model has no key"),
     ("model", "«" + KEY, "the model is not sealed"),
     ("model", SEALED.replace(HASH, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53").replace(

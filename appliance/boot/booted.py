@@ -50,6 +50,6 @@ class Booted:
 
     def close(self) -> None:
         """Drop the models and close the audit log."""
-        for model in self.models.values():
+        for model in reversed(list(self.models.values())):  # who drafts for others was loaded before them
             model.close()
         self.audit.close()

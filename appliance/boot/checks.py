@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.boot import machine
+from appliance.boot.budget import mebibytes, shortage
 from appliance.errors import BootError
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
 
-# A resident model takes its file's size, and this much more while it is read and repacked.
-LOADING_FACTOR = 1.3
-# What the process takes beside models: interpreter, libraries, buffers of requests.
-BASE_BYTES = 200 << 20
 AVAILABLE = ("simulated",)  # platforms whose evidence this version can make
 
 
@@ -30,10 +27,6 @@ class Operator:
     listen_address: str | None = None
     listen_port: int | None = None
     log_sink: Path | None = None
-
-
-def _mebibytes(size: float) -> str:
-    return f"{size / 2**20:,.0f} MiB"
 
 
 def platform(policy: Policy) -> Iterator[str]:
@@ -72,16 +65,14 @@ def model_files(files: dict[str, Path]) -> Iterator[str]:
 
 
 def memory(policy: Policy, files: dict[str, Path], total: int | None, available: int | None) -> Iterator[str]:
-    """The budget must exist on this machine, and the models must fit into it."""
+    """The budget must exist on this machine; weights, keys and values must fit into it and into what is free."""
     budget = policy.tee.memory_budget_bytes
     if budget is not None and total is not None and budget > total:
-        yield f"tee.memory_budget: {_mebibytes(budget)}, but the machine has {_mebibytes(total)}"
-    sizes = [path.stat().st_size for path in files.values() if path.is_file()]
-    # One model at a time is being read; the others are at rest.
-    needed = BASE_BYTES + sum(sizes) + (LOADING_FACTOR - 1) * max(sizes, default=0)
+        yield f"tee.memory_budget: {mebibytes(budget)}, but the machine has {mebibytes(total)}"
     room = min((size for size in (budget, available) if size is not None), default=None)
-    if room is not None and needed > room:
-        yield f"memory: the models need about {_mebibytes(needed)}, there are {_mebibytes(room)}"
+    missing = shortage(policy, files, room)
+    if missing is not None:
+        yield f"memory: {missing}"
 
 
 def private_files(policy: Policy) -> Iterator[str]:

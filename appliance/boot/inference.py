@@ -60,14 +60,16 @@ class Answer:
 class Session:
     """A loaded model, to be closed."""
 
-    def __init__(self, policy: Policy, running: RunningModel, load_seconds: float) -> None:
-        self._policy, self._running, self._load_seconds = policy, running, load_seconds
+    def __init__(self, policy: Policy, running: RunningModel, draft: RunningModel | None, load_seconds: float) -> None:
+        self._policy, self._running, self._draft, self._load_seconds = policy, running, draft, load_seconds
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._running.close()
+        if self._draft is not None:
+            self._draft.close()
 
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
         """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError for the request."""
@@ -118,12 +120,22 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
         raise PolicyError(f"not enforced by this version: {', '.join(missing)}", code="not-enforced",
                           hint="leave these fields out")
     model = _choose(loaded.policy, name)
-    file = resolve_model_path(loaded.policy, model.name, path.parent, folders)
     table = kernel_table.load()
-    _compile(table, file, progress)
-    running = load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
-                   key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads)
-    return Session(loaded.policy, running, time.monotonic() - begun)
+
+    def opened(model: Model, draft: RunningModel | None) -> RunningModel:
+        file = resolve_model_path(loaded.policy, model.name, path.parent, folders)
+        _compile(table, file, progress)
+        return load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
+                    key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
+                    budget=loaded.policy.tee.memory_budget_bytes)
+
+    draft = None if model.draft_model is None else opened(_choose(loaded.policy, model.draft_model), None)
+    try:
+        return Session(loaded.policy, opened(model, draft), draft, time.monotonic() - begun)
+    except BaseException:
+        if draft is not None:
+            draft.close()
+        raise
 
 
 def _choose(policy: Policy, name: str | None) -> Model:

@@ -5,7 +5,7 @@ The disk is hostile: each file is read once, and what is hashed against the pin 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
-from appliance.errors import BootError, ModelError
+from appliance.errors import BootError, EngineError, ModelError
 from appliance.models import inspection
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
@@ -95,11 +95,28 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
             key.wipe()
 
 
+def positions(model: Model, limits: Limits) -> int:
+    """Tokens of a request, prompt and answer, that policy and limits allow; the model may allow fewer."""
+    return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
+
+
+def cache_nbytes(*room: int | None) -> int | None:
+    """Bytes for keys and values of one model, by what there is (None: unknown). One slot is always made."""
+    known = [size for size in room if size is not None]
+    return min(known) // _CACHE_SHARE if known else None
+
+
+def drafts_first(models: Iterable[Model]) -> list[Model]:
+    """The order to load models in: who drafts for others before them. A draft model has no draft itself."""
+    return sorted(models, key=lambda model: model.draft_model is not None)
+
+
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
          progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
-         threads: int | None = None) -> RunningModel:
+         threads: int | None = None, draft: RunningModel | None = None, budget: int | None = None) -> RunningModel:
     """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
-    that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here.
+    that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here. `draft`: guesses for it, and
+    is closed after it. `budget`: bytes that the policy gives to everything.
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
@@ -112,12 +129,18 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
         template = ChatTemplate.from_metadata(
             source.metadata, override=model.chat_template, fallback=model.chat_template_fallback)
-        length = min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
-        available = machine.available_memory()
+        length = positions(model, limits)
         engine = Engine.open(
             source, context_length=length, slots=limits.concurrent_requests, kv_cache=model.kv_cache, kernels=kernels,
-            threads=threads, cache_nbytes=None if available is None else available // _CACHE_SHARE)
+            threads=threads, cache_nbytes=cache_nbytes(budget, machine.available_memory()),
+            draft=None if draft is None else draft.source)
         return RunningModel(model, source, engine, template)
+    except EngineError as error:
+        source.close()
+        if error.code == "draft-vocabulary":
+            raise BootError(f"model {model.name}, draft_model {model.draft_model}: {error.summary}", code=error.code,
+                            hint=error.hint) from None
+        raise
     except BaseException:
         source.close()
         raise

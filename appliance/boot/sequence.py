@@ -88,10 +88,10 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
                 note.skip("no model is sealed")
 
         with steps.step("models") as note:
-            for model in policy.models:
+            for model in models.drafts_first(policy.models):
                 running[model.name] = models.load(
                     model, policy.limits, files[model.name], formats, steps.counter("bytes"), key=keys.get(model.name),
-                    kernels=table)
+                    kernels=table, draft=running.get(model.draft_model or ""), budget=policy.tee.memory_budget_bytes)
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
             note.detail = ", ".join(running)
 
@@ -105,7 +105,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
                       steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
         modelkeys.wipe(keys)
-        for model_running in running.values():
+        for model_running in reversed(running.values()):
             model_running.close()
         audit.close()
         silence.restore()

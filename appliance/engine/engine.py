@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine import architecture, architecture_tensors, tokenizer
+from appliance.engine.draft import Drafter
 from appliance.engine.engine_batch import Batcher, Running
 from appliance.engine.forward import ROWS, WANTED, Forward
 from appliance.engine.generation import Generation, GenerationRequest, Step
@@ -29,21 +30,23 @@ class Engine:
     """Made by `Engine.open`; close it before its source."""
 
     def __init__(self, source: TileSource, shape: architecture.Architecture, forward: Forward, cache: KVCache,
-                 pool: Pool, words: Tokenizer, *, speculate: bool = True) -> None:
+                 pool: Pool, words: Tokenizer, *, speculate: bool = True, drafter: Drafter | None = None) -> None:
         self.architecture, self.tokenizer = shape, words
         self.load_seconds = 0.0
         self._source, self._forward, self._cache, self._pool = source, forward, cache, pool
-        self._batcher = Batcher(forward, cache, speculate=speculate)
+        self._drafter = drafter
+        self._batcher = Batcher(forward, cache, speculate=speculate, drafter=drafter)
         self._use = threading.Lock()
         self._open = True
 
     @classmethod
     def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
              threads: int | None = None, kernels: kernel_table.KernelTable | None = None,
-             cache_nbytes: int | None = None, speculate: bool = True) -> Engine:
+             cache_nbytes: int | None = None, speculate: bool = True, draft: TileSource | None = None) -> Engine:
         """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
         `cache_nbytes` lowers the number of slots until the cache fits, but not below one; `speculate` guesses tokens
-        from the text before them, which changes no answer.
+        from the text before them, and from the small model `draft`, which changes no answer. A draft is closed after
+        the engine, too.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
@@ -61,10 +64,12 @@ class Engine:
                 slots = max(1, min(slots, cache_nbytes // slot_nbytes(shape, context, kv_cache)))
             cache = KVCache(shape, slots, context, kv_cache)
             forward = Forward(source, shape, plan, cache, kernels, pool)
+            drafter = None if draft is None or not speculate else Drafter.open(
+                source, draft, context=context, slots=slots, kind=kv_cache, kernels=kernels, pool=pool)
         except BaseException:
             pool.close()
             raise
-        engine = cls(source, shape, forward, cache, pool, words, speculate=speculate)
+        engine = cls(source, shape, forward, cache, pool, words, speculate=speculate, drafter=drafter)
         engine.load_seconds = time.monotonic() - start
         return engine
 
@@ -156,6 +161,8 @@ class Engine:
         self._pool.close()
         self._forward.release()
         self._cache.release()
+        if self._drafter is not None:
+            self._drafter.release()
 
     def __enter__(self) -> Engine:
         return self

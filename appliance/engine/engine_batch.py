@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from appliance.engine.draft import Ask, Drafter
 from appliance.engine.forward import Forward, Logits
 from appliance.engine.generation import Generation, Step
 from appliance.engine.kvcache import KVCache
@@ -81,8 +82,9 @@ class _Piece:
 class Batcher:
     """The running answers of one engine."""
 
-    def __init__(self, forward: Forward, cache: KVCache, *, speculate: bool = True) -> None:
-        self._forward, self._cache, self._speculate = forward, cache, speculate
+    def __init__(self, forward: Forward, cache: KVCache, *, speculate: bool = True,
+                 drafter: Drafter | None = None) -> None:
+        self._forward, self._cache, self._speculate, self._drafter = forward, cache, speculate, drafter
         self._rows_per_second = float(PROMPT_ROWS)  # of prompts, as measured
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
@@ -103,7 +105,8 @@ class Batcher:
             raise CapacityError("all slots are in use", code="slots-in-use")
         prompt = list(generation.request.prompt_ids)
         running = Running(generation, self._free.pop(), prompt)
-        running.speculation = Speculation(prompt) if self._speculate else None
+        if self._speculate:
+            running.speculation = Speculation(prompt, None if self._drafter is None else self._drafter.cost)
         self._running.append(running)
         return running
 
@@ -112,6 +115,8 @@ class Batcher:
         self._running.remove(running)
         self._cache.wipe(running.slot, min(running.position + LONGEST, self._cache.context))  # guesses, too
         self._forward.boundary.forget(running.slot)
+        if self._drafter is not None:
+            self._drafter.forget(running.slot)
         self._free.append(running.slot)
 
     def step(self) -> list[tuple[Running, Step]]:
@@ -167,7 +172,8 @@ class Batcher:
         limits = self._forward.boundary.limits
         decoding = [r for r in self._running if r.decoding][:min(limits.wanted, limits.rows)]
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
-        pieces = [_Piece(running, 1, True, self._guesses(running) if alone else []) for running in decoding]
+        guesses = self._guesses(decoding) if alone and self._speculate else [[] for _ in decoding]
+        pieces = [_Piece(running, 1, True, guess) for running, guess in zip(decoding, guesses, strict=True)]
         room = min(self._prompt_rows(bool(pieces)), limits.rows - len(pieces))
         for running in self._running:
             if room < 1 or len(pieces) == limits.wanted:
@@ -183,6 +189,20 @@ class Batcher:
         seconds, most = (MIXED_SECONDS, MIXED_PROMPT_ROWS) if mixed else (PROMPT_SECONDS, PROMPT_ROWS)
         return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
 
-    def _guesses(self, running: Running) -> list[int]:
-        """Guesses for an answer that decodes, no more than it may still have tokens after the next."""
-        return [] if running.speculation is None else running.speculation.guess(running.generation.left - 1)
+    def _guesses(self, decoding: list[Running]) -> list[list[int]]:
+        """Guesses for answers that decode, no more than each may still have tokens after the next."""
+        found: list[list[int]] = []
+        asks: list[tuple[int, Speculation, Ask]] = []
+        for index, running in enumerate(decoding):
+            speculation, room = running.speculation, running.generation.left - 1
+            found.append([] if speculation is None else speculation.guess(room, len(decoding)))
+            if speculation is not None and not found[index]:
+                count = speculation.wanted(room, len(decoding))
+                if count:
+                    asks.append((index, speculation, Ask(running.slot, speculation.tokens, count)))
+        if self._drafter is not None and asks:
+            drafted = self._drafter.guess([ask for _, _, ask in asks])
+            for (index, speculation, _), guesses in zip(asks, drafted, strict=True):
+                speculation.offer(guesses)
+                found[index] = guesses
+        return found

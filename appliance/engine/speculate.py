@@ -2,19 +2,30 @@
 
 A guess is checked by choosing the token as always, from logits whose bits do not depend on the batch, with the draw
 of that position; what is kept is what would have been chosen without the guess. So answers are the same, token for
-token, greedy or sampled. This module only makes guesses and says how many pay off.
+token, greedy or sampled. This module makes guesses from the text itself (`draft.py` asks a small model where that has
+none) and says how many pay off, by counts alone: no clock decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-LONGEST = 8  # guesses in a pass
+LONGEST = 5  # guesses in a pass: with the token before them one tile of the kernels
 _GRAMS = (4, 3)  # tokens at the end of a text that must have occurred before, longest first
 _REACH = 8192  # tokens back that are searched
-_WORTH = 0.6  # share of right guesses from which on a pass with one more guess pays
-_MEMORY = 0.85  # weight of the past in that share
-_PATIENCE = 24  # passes without guesses after they stopped to pay, before one is tried again
+_FIRST = 0.6  # share of right guesses that is expected before the first
+_MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
+_PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
+
+# Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a tile of the kernels
+# has six rows and waits for memory; from there on each row costs computing.
+_TILE, _ROW_OF_TILE, _ROW = 6, 0.07, 0.28
+
+
+def pass_cost(rows: int) -> float:
+    """What a pass of so many rows costs, in passes of one row."""
+    return 1 + _ROW_OF_TILE * (rows - 1) if rows <= _TILE else max(_ROW * rows, 1 + _ROW_OF_TILE * rows)
+
 
 
 class PromptLookup:
@@ -44,42 +55,65 @@ class PromptLookup:
 
 
 class Pace:
-    """How many guesses to make: more while they are right, none for a while when they are wrong."""
+    """How many guesses to make: as many as pay by the share of right ones, none for a while when none do."""
 
-    def __init__(self) -> None:
-        self._share = _WORTH
-        self._rest = 0
+    def __init__(self, cost: float = 0.0) -> None:
+        """`cost` of making one guess, in passes of one row."""
+        self._cost, self._share = cost, _FIRST
+        self._rest, self._patience = 0, _PATIENCE
 
-    def count(self) -> int:
-        """Guesses for the next pass."""
+    def gain(self, guesses: int, answers: int) -> float:
+        """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses."""
+        tokens = sum(self._share**i for i in range(guesses + 1))
+        return tokens / (pass_cost(answers * (1 + guesses)) / pass_cost(answers) + guesses * self._cost)
+
+    def count(self, answers: int = 1) -> int:
+        """Guesses for the next pass, in which `answers` decode."""
         if self._rest:
             self._rest -= 1
             return 0
-        return max(1, min(LONGEST, round(LONGEST * (self._share - _WORTH / 2) / (1 - _WORTH / 2))))
+        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
+        if best == 0:
+            self._share, self._rest = _FIRST, self._patience
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        return best
 
     def record(self, guessed: int, right: int) -> None:
-        """Learn from a pass."""
-        if not guessed:
-            return
-        self._share = _MEMORY * self._share + (1 - _MEMORY) * right / guessed
-        if self._share < _WORTH / 2:
-            self._share, self._rest = _WORTH, _PATIENCE
+        """Learn from a pass: the first wrong guess decides no more about those after it."""
+        for decided in range(min(right + 1, guessed)):
+            self._share = _MEMORY * self._share + (1 - _MEMORY) * (decided < right)
+        if 0 < guessed == right:
+            self._patience = _PATIENCE
 
 
 class Speculation:
-    """The guesses of one answer."""
+    """The guesses of one answer: from its own text, else from a draft model of `draft_cost` for a guess."""
 
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self._lookup, self._pace = PromptLookup(prompt), Pace()
-        self._guessed: list[int] = []
+    def __init__(self, prompt: Sequence[int], draft_cost: float | None = None) -> None:
+        self.tokens = list(prompt)  # of prompt and answer
+        self._lookup, self._lookup_pace = PromptLookup(prompt), Pace()
+        self._draft_pace = None if draft_cost is None else Pace(draft_cost)
+        self._guessed, self._by_draft = 0, False
 
-    def guess(self, room: int) -> list[int]:
-        """Guesses for the next pass, at most `room`."""
-        self._guessed = self._lookup.guess(min(self._pace.count(), room)) if room > 0 else []
-        return self._guessed
+    def guess(self, room: int, answers: int = 1) -> list[int]:
+        """Guesses from the text for the next pass of `answers` answers, at most `room`."""
+        found = self._lookup.guess(min(self._lookup_pace.count(answers), room)) if room > 0 else []
+        self._guessed, self._by_draft = len(found), False
+        return found
+
+    def wanted(self, room: int, answers: int = 1) -> int:
+        """How many guesses of a draft model pay in the next pass, when the text has none."""
+        return 0 if self._draft_pace is None or room < 1 else min(self._draft_pace.count(answers), room)
+
+    def offer(self, guesses: Sequence[int]) -> None:
+        """Tell what the draft model guessed."""
+        self._guessed, self._by_draft = len(guesses), True
 
     def settle(self, chosen: Sequence[int]) -> None:
         """Tell what was chosen in the pass: right guesses, and one token more."""
-        self._pace.record(len(self._guessed), len(chosen) - 1)
+        pace = self._draft_pace if self._by_draft else self._lookup_pace
+        if pace is not None:
+            pace.record(self._guessed, len(chosen) - 1)
         self._lookup.extend(chosen)
-        self._guessed = []
+        self.tokens += chosen
+        self._guessed = 0

@@ -28,7 +28,7 @@ ENFORCED: dict[str, Any] = {
     "model.key.provider": ("file", "environment", "systemd-credential"), "model.key.path": ANY,
     "model.key.variable": ANY, "model.key.credential": ANY,
     "model.streaming_decrypt": (False, "auto"),  # "auto" is resident as long as that fits
-    "model.context_length": ANY, "model.kv_cache": ANY,
+    "model.context_length": ANY, "model.kv_cache": ANY, "model.draft_model": ANY,
     "model.sampling": ANY,
     "model.chat_template": ANY, "model.chat_template_fallback": ANY,
     "privacy.timing_padding.first_token": ANY, "privacy.timing_padding.total": ANY,

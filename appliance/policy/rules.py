@@ -178,10 +178,12 @@ def tenant(block: Tenant, policy: Policy) -> Findings:
 
 
 def draft(model: Model, policy: Policy) -> Findings:
-    """A draft model is another model of the policy."""
+    """A draft model is another model of the policy, and has none itself."""
     names = [other.name for other in policy.models if other.name != model.name]
     if model.draft_model == model.name:
         yield Finding(("draft_model",), "a model cannot be its own draft", "name another model, or leave it out")
+    elif any(other.name == model.draft_model and other.draft_model is not None for other in policy.models):
+        yield Finding(("draft_model",), f'"{model.draft_model}" has a draft model itself', "leave out its draft_model")
     elif model.draft_model is not None and model.draft_model not in names:
         guess = closest(model.draft_model, names)
         yield Finding(("draft_model",), f'there is no model "{model.draft_model}"', f'did you mean "{guess}"?' if guess

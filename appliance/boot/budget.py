@@ -1,0 +1,89 @@
+"""How much memory a policy's models will take: weights, and keys and values, reckoned before anything is loaded.
+
+The headers of the files are read for this, and not believed: what is loaded later decides its own size again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.boot.models import cache_nbytes, positions
+from appliance.engine import architecture, draft
+from appliance.engine.architecture import Architecture
+from appliance.engine.kvcache import slot_nbytes
+from appliance.errors import ApplianceError
+from appliance.models import inspection
+from appliance.policy import Policy
+from appliance.policy.schema import Model
+
+LOADING_FACTOR = 1.3
+"""A resident model takes its file's size, and this much more while it is read and repacked."""
+
+BASE_BYTES = 200 << 20
+"""What the process takes beside models: interpreter, libraries, buffers of requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes of one model. `slots` of keys and values, and those of its draft model while it guesses for this one."""
+
+    name: str
+    weights: int
+    slots: int = 0
+    slot: int = 0
+    draft_slots: int = 0
+    draft_slot: int = 0
+
+    @property
+    def cache(self) -> int:
+        """Bytes of all keys and values."""
+        return self.slots * self.slot + self.draft_slots * self.draft_slot
+
+
+def mebibytes(size: float) -> str:
+    """A size for people."""
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def _shape(path: Path) -> Architecture | None:
+    """The model's shape by its header; None where that says nothing usable: loading reports it."""
+    try:
+        return architecture.read(inspection.header(path).metadata)
+    except ApplianceError:
+        return None
+
+
+def need(policy: Policy, model: Model, files: dict[str, Path], room: int | None) -> Need:
+    """What a model takes where there is `room` for everything; as many slots as `models.load` will make."""
+    path = files[model.name]
+    weights = path.stat().st_size if path.is_file() else 0
+    shape = _shape(path) if weights else None
+    if shape is None:
+        return Need(model.name, weights)
+    context = shape.context(positions(model, policy.limits))
+    slot, most = slot_nbytes(shape, context, model.kv_cache), cache_nbytes(room)
+    slots = policy.limits.concurrent_requests
+    slots = slots if most is None else max(1, min(slots, most // slot))
+    helper = None if model.draft_model is None else _shape(files[model.draft_model])
+    if helper is None:
+        return Need(model.name, weights, slots, slot)
+    return Need(model.name, weights, slots, slot, min(slots, draft.SLOTS),
+                slot_nbytes(helper, helper.context(context), model.kv_cache))
+
+
+def shortage(policy: Policy, files: dict[str, Path], room: int | None) -> str | None:
+    """The sum, when it is more than there is."""
+    needs = [need(policy, model, files, room) for model in policy.models if model.name in files]
+    # One model at a time is being read; the others are at rest.
+    loading = (LOADING_FACTOR - 1) * max((each.weights for each in needs), default=0)
+    weights, cache = sum(each.weights for each in needs), sum(each.cache for each in needs)
+    total = BASE_BYTES + weights + loading + cache
+    if room is None or total <= room:
+        return None
+    slots = ", ".join(f"{each.name} {each.slots} × {mebibytes(each.slot)}" + (
+        f" and {each.draft_slots} × {mebibytes(each.draft_slot)} of its draft" if each.draft_slots else "")
+        for each in needs if each.slots)
+    return (f"{mebibytes(total)} are needed, there are {mebibytes(room)}: {mebibytes(BASE_BYTES)} for the process, "
+            f"{mebibytes(weights)} of weights, {mebibytes(loading)} to load the largest, {mebibytes(cache)} of keys "
+            f"and values" + (f" ({slots})" if slots else ""))
