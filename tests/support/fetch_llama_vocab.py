@@ -1,7 +1,7 @@
 """Fetch llama.cpp's vocabularies, their expected tokens and its chat templates: `python fetch_llama_vocab.py [DIR]`.
 
 They come from the source distribution of llama-cpp-python, which vendors llama.cpp, pinned by SHA-256, from the
-package index that pip is set up for (PIP_INDEX_URL, or else pip's own default). Only data files are unpacked, none of its
+package index that pip is set up for (PIP_INDEX_URL, or else its own default). Only data files are unpacked, none of its
 code is run. Needs only the standard library. Where the index cannot be reached, tests that need the files are
 skipped with a reason: exit code 0 all the same, so that `make test` works without a network. Exit code 2: what came
 is not what is pinned.
