@@ -142,3 +142,19 @@ def test_a_tree_holds_65536_leaves() -> None:
     assert 65536 == tree.size
     assert merkle.included(b"last", 65535, 65536, tree.proof(65535), tree.root)
     assert not merkle.included(b"last", 65536, 65537, tree.proof(65535), tree.root)
+
+
+@pytest.mark.parametrize(("count", "good"), [(256, True), (257, False)])
+def test_a_statement_names_at_most_256_models(attestor: Attestor, count: int, good: bool) -> None:
+    """The last number of models that a statement may name, and the first that it may not."""
+    statement = attestor.statement(binding.Nonces.over([NONCE])).model_dump(mode="json")
+    statement["models"] = [{"name": f"m{number:03}", "sha256": "ab" * 32, "sealed_header_sha256": None}
+                           for number in range(count)]
+    if good:
+        parsed = binding.parse_statement(statement)
+        assert isinstance(parsed, binding.ServeStatement)
+        assert count == len(parsed.models)
+        assert 64 == len(binding.report_data(parsed))
+        return
+    with pytest.raises(MalformedEvidenceError, match="models"):
+        binding.parse_statement(statement)
