@@ -12,19 +12,22 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import evidence, examine, x509dice
+from appliance.attestation import azure_abi, cbor, der, evidence, examine, x509dice
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.binding import Build
 from appliance.attestation.collateral import Collateral
+from appliance.attestation.examination import Examination
 from appliance.attestation.examine import Material
+from appliance.attestation.trust import Roots
 from appliance.cli.main import main
-from appliance.errors import AttestationError
+from appliance.errors import AttestationError, MalformedEvidenceError
 from tests.support import fake_tpm
 from tests.support.fake_amd import NOW, FakeAmd
-from tests.support.fake_intel import FakeIntel, dice_certificate
+from tests.support.fake_intel import FakeIntel, dice_certificate, dice_certificate_spki
 from tests.support.vectors import need
 
 TIME = ["--at", "2026-07-01"]
+AMD, INTEL = FakeAmd(), FakeIntel()
 
 
 def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
@@ -120,16 +123,118 @@ def test_other_files(tmp_path: Path, data: bytes, code: str, says: str) -> None:
     assert outcome.reason in str(outcome)
 
 
-def test_an_azure_report_binds_its_runtime_data(tmp_path: Path) -> None:
-    """The keys that the runtime data names are bound in the hardware report; our root is nobody's, so not genuine."""
-    runtime = json.dumps({"keys": [{"kid": "HCLAkPub", "kty": "RSA", "n": "AQAB", "e": "AQAB"}]}).encode()
-    report = FakeAmd().report(report_data=hashlib.sha256(runtime).digest() + bytes(32))
-    data = (b"HCLA" + bytes(28) + report + bytes(8) + (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
-            + len(runtime).to_bytes(4, "little") + runtime + bytes(16))
-    outcome = examine.examine(Material(data, tmp_path / "x", FakeAmd().collateral()), at=NOW)
-    assert "chain-root" == outcome.code
-    outcome = examine.examine(Material(data + b"\1", tmp_path / "x"), at=NOW)
-    assert "evidence-malformed" == outcome.code
+RUNTIME = json.dumps({"keys": [{"kid": "HCLAkPub", "kty": "RSA", "n": "AQAB", "e": "AQAB"}]}).encode()
+
+
+def _azure(runtime: bytes = RUNTIME, *, bound: bytes = RUNTIME, kind: int = 2, tail: bytes = bytes(16)) -> bytes:
+    report = AMD.report(report_data=hashlib.sha256(bound).digest() + bytes(32))
+    return (b"HCLA" + bytes(28) + report + bytes(8) + kind.to_bytes(4, "little") + (1).to_bytes(4, "little")
+            + len(runtime).to_bytes(4, "little") + runtime + tail)
+
+
+def _with_our_roots(data: bytes) -> Examination:
+    roots = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"])
+    known = Collateral(certificates=AMD.collateral().certificates, documents=INTEL.collateral().documents)
+    return examine.examine(Material(data, Path("x"), known, roots=roots), at=NOW)
+
+
+@pytest.mark.parametrize(("data", "code"), [
+    (_azure(), ""), (_azure(bound=b"{}"), "azure-runtime-data"), (_azure(kind=4), "evidence-unchecked"),
+    (_azure(kind=3), "evidence-unsupported"), (_azure(tail=b"\1"), "evidence-malformed"),
+    (_azure(b"[]", bound=b"[]"), "evidence-malformed"), (_azure(b'{"keys":[1]}'), "evidence-malformed")])
+def test_an_azure_report_binds_its_runtime_data(data: bytes, code: str) -> None:
+    """The keys that the runtime data names count only as far as the hardware report binds them."""
+    outcome = _with_our_roots(data)
+    assert (code, "genuine" if not code else outcome.verdict) == (outcome.code, outcome.verdict)
+
+
+@pytest.mark.parametrize(("key", "found"), [
+    ({"kid": "HCLAkPub", "kty": "RSA", "n": "AQAB", "e": "AQAB"}, (65537, 65537)),
+    ({"kid": "HCLEkPub", "kty": "RSA", "n": "AQAB", "e": "AQAB"}, None)])
+def test_an_azure_report_names_the_attestation_key(key: dict[str, str], found: tuple[int, int] | None) -> None:
+    """Only the key of that name is the one that quotes."""
+    assert found == azure_abi.parse(_azure(json.dumps({"keys": [key]}).encode())).attestation_key()
+
+
+@pytest.mark.parametrize("number", [1, "\u00fc", "A"])
+def test_an_azure_key_in_another_form_is_malformed(number: Any) -> None:
+    """The key's numbers are base64url."""
+    keys = json.dumps({"keys": [{"kid": "HCLAkPub", "kty": "RSA", "n": number, "e": "AQAB"}]}).encode()
+    with pytest.raises(MalformedEvidenceError):
+        azure_abi.parse(_azure(keys)).attestation_key()
+
+
+def test_evidence_of_a_td_inside_a_certificate() -> None:
+    """A quote that binds the claims, and claims that bind the certificate's key."""
+    spki = dice_certificate_spki()
+    claims = b"\xa1\x6bpubkey-hash\x58\x24\x82\x01\x58\x20" + hashlib.sha256(spki).digest()
+    good = INTEL.quote(report_data=hashlib.sha256(claims).digest() + bytes(32))
+    outcome = _with_our_roots(dice_certificate(good, claims=claims))
+    assert ("genuine", "the quote binds the certificate's key") == (outcome.verdict, outcome.proved[-1])
+    outcome = _with_our_roots(dice_certificate(INTEL.quote(), claims=claims))
+    assert ("not genuine", "dice-claims") == (outcome.verdict, outcome.code)
+
+
+def test_a_debug_td_is_flagged_and_left_open() -> None:
+    """The library gives no judgement of it, so there is none, but the flag."""
+    outcome = _with_our_roots(INTEL.quote(attributes=1 << 28 | 1))
+    assert ("cannot tell", "tdx-attributes") == (outcome.verdict, outcome.code)
+    assert outcome.warnings[0].startswith("DEBUG")
+
+
+def test_an_outdated_platform_is_genuine_and_flagged() -> None:
+    """What Intel says of the TCB is told with the verdict."""
+    old = FakeIntel({"status": "OutOfDate"})
+    known = old.collateral()
+    roots = Roots(intel=old.pins["root"], intel_der=old.pins["root_der"])
+    outcome = examine.examine(Material(old.quote(), Path("x"), known, roots=roots), at=NOW)
+    assert ("genuine", ["TCB: Intel says OutOfDate of this platform."]) == (outcome.verdict, outcome.warnings)
+
+
+@pytest.mark.parametrize(("fields", "flag"), [
+    ({"vmpl": 0xFFFFFFFF}, "HOST"), ({"policy": 1 << 17 | 1 << 18}, "MIGRATION"), ({"policy": 1 << 40}, "POLICY"),
+    ({"chip_id": bytes(64)}, "CHIP_ID"), ({}, "REVOCATION")])
+def test_what_must_not_be_overlooked_is_flagged(fields: dict[str, Any], flag: str) -> None:
+    """Authentic reports with something dangerous in them say so."""
+    outcome = _with_our_roots(AMD.report(**fields))
+    assert "genuine" == outcome.verdict
+    assert flag in {warning.partition(":")[0] for warning in outcome.warnings}
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"\x18\x17", b"\x19\x00\xff", b"\x1c", b"\x5f", b"\x82\x01", b"\x9a\xff\xff\xff\xff", b"\xa1\x01",
+    b"\xa2\x01\x01\x01\x01", b"\xa1\x41\x00\x01", b"\x61\xff", b"\xf9\x00\x00", b"\xf6", b"\x01\x01",
+    b"\x81" * 9 + b"\x01"])
+def test_cbor_in_another_form_is_malformed(data: bytes) -> None:
+    """Cut off, not shortest, indefinite, doubled keys, floats, something after the end, too deep."""
+    with pytest.raises(MalformedEvidenceError):
+        cbor.decode(data)
+
+
+@pytest.mark.parametrize(("data", "value"), [
+    (b"\x17", 23), (b"\x18\x18", 24), (b"\x19\x01\x00", 256), (b"\x20", -1), (b"\x41\x00", b"\0"), (b"\x61a", "a"),
+    (b"\x82\x01\x02", [1, 2]), (b"\xa1\x61a\x01", {"a": 1}), (b"\xc1\x01", cbor.Tagged(1, 1))])
+def test_cbor_is_read(data: bytes, value: Any) -> None:
+    """Examples of RFC 8949, appendix A, and the like."""
+    assert value == cbor.decode(data)
+
+
+@pytest.mark.parametrize("data", [
+    b"\x30", b"\x30\x81\x01\x00", b"\x30\x80", b"\x1f\x01\x00", b"\x30\x05\x00", b"\x30\x00", b"\x02\x00",
+    b"\x30\x82\x00\x01\x00", dice_certificate()[:-1]])
+def test_der_in_another_form_is_malformed(data: bytes) -> None:
+    """Cut off, not shortest, indefinite, tags of several bytes, no certificate."""
+    with pytest.raises(MalformedEvidenceError):
+        der.certificate(data)
+
+
+@pytest.mark.parametrize(("content", "dotted"), [
+    (bytes.fromhex("678105050409"), "2.23.133.5.4.9"), (bytes.fromhex("2a8648"), "1.2.840"), (b"\x00", "0.0")])
+def test_object_identifiers_are_read(content: bytes, dotted: str) -> None:
+    """The first number holds two."""
+    assert dotted == der.object_identifier(content)
+    with pytest.raises(MalformedEvidenceError):
+        der.object_identifier(content + b"\x80")
 
 
 def test_certificates_behind_a_report_are_used(tmp_path: Path) -> None:

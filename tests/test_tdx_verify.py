@@ -115,9 +115,9 @@ def test_each_format_verifies(version: int, fields: dict[str, Any], kind: int) -
     ({"platform": {"start": NOW + timedelta(days=1)}}, "certificate-expired"),
     ({"qe_mrsigner": bytes(32)}, "tdx-collateral-invalid"),
     ({"tcb_signer": "stranger"}, "tdx-collateral-invalid"),
-    ({"pck_revokes": 3}, "tdx-collateral-invalid"),
-    ({"root_revokes": 2}, "tdx-collateral-invalid"),
-    ({"status": "Revoked"}, "tdx-collateral-invalid"),
+    ({"pck_revokes": 3}, "certificate-revoked"),
+    ({"root_revokes": 2}, "certificate-revoked"),
+    ({"status": "Revoked"}, "certificate-revoked"),
 ])
 def test_a_broken_quote_is_forged_and_its_rule_named(options: dict[str, Any], code: str) -> None:
     """One thing wrong in an otherwise good hierarchy is refused by the rule for it."""
@@ -152,6 +152,14 @@ def test_a_td_that_its_host_may_read_is_rejected(fields: dict[str, Any]) -> None
     with pytest.raises(RejectedEvidenceError) as caught:
         _verify(fake, fake.quote(**fields))
     assert "tdx-attributes" == caught.value.code
+
+
+def test_a_platform_below_every_listed_level_is_rejected() -> None:
+    """Authentic, but older than anything that Intel still judges."""
+    fake = FakeIntel()
+    with pytest.raises(RejectedEvidenceError) as caught:
+        _verify(fake, fake.quote(tee_tcb_svn=bytes(16)))
+    assert "tdx-tcb-level" == caught.value.code
 
 
 @pytest.mark.parametrize("known", [

@@ -28,6 +28,7 @@ from appliance.attestation import (
 )
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.examination import Examination
+from appliance.attestation.trust import VENDORS, Roots
 from appliance.errors import (
     AttestationError,
     ForgedEvidenceError,
@@ -40,13 +41,17 @@ MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Material:
-    """What an examination works with. `key` and `nonce` are for TPM quotes: the AK that is vouched for, the nonce."""
+    """What an examination works with. `key` and `nonce` are for TPM quotes: the AK that is vouched for, the nonce.
+
+    `roots` other than the vendors' are for tests.
+    """
 
     data: bytes
     path: Path
     collateral: Collateral = field(default_factory=Collateral)
     key: Path | None = None
     nonce: bytes | None = None
+    roots: Roots = VENDORS
 
 
 def examine(material: Material, *, at: datetime) -> Examination:
@@ -67,17 +72,17 @@ def _snp(found: Examination, material: Material, at: datetime) -> Examination:
     report, table = snp_table.split(material.data)
     for name, certificate in table.items():
         material.collateral.add(certificate, f"{name}.der")
-    _snp_report(found, report, material.collateral, at)
+    _snp_report(found, report, material, at)
     return found.genuine("signed by AMD hardware; whether it is acceptable is for a policy to say")
 
 
-def _snp_report(found: Examination, report: bytes, collateral: Collateral, at: datetime) -> snp_verify.SnpClaims:
+def _snp_report(found: Examination, report: bytes, material: Material, at: datetime) -> snp_verify.SnpClaims:
     """Verify a report and record its claims, proved or not."""
     parsed = snp_abi.parse(report)
     found.kind = f"{recognise.SNP}, version {parsed.version}"
     found.claims["claims"] = snp_claims.describe(parsed, None)
     found.warnings = snp_claims.warnings(parsed, None)
-    claims = snp_verify.verify(report, collateral, at=at)
+    claims = snp_verify.verify(report, material.collateral, at=at, roots=material.roots.amd)
     found.claims["claims"] = snp_claims.describe(parsed, claims)
     found.warnings = snp_claims.warnings(parsed, claims)
     found.proved += [f"the {claims.signing_key.upper()} signed the report",
@@ -93,7 +98,7 @@ def _azure(found: Examination, material: Material, at: datetime) -> Examination:
     if report.kind != azure_abi.SNP:
         raise UncheckedEvidenceError(
             "Azure report: a TDREPORT, which only the CPU that made it can check", hint="examine a TDX quote of it")
-    claims = _snp_report(found, report.hardware, material.collateral, at)
+    claims = _snp_report(found, report.hardware, material, at)
     found.kind = f"{recognise.AZURE} with {found.kind}"
     if claims.report.report_data[:32] != hashlib.sha256(report.runtime).digest():
         raise ForgedEvidenceError(
@@ -109,10 +114,11 @@ def _tdx(found: Examination, material: Material, at: datetime) -> Examination:
     found.kind = f"{recognise.TDX}, version {parsed.version}"
     found.claims["claims"] = tdx_claims.describe(parsed, None)
     found.warnings = tdx_claims.warnings(parsed, None)
-    tdx_verify.verify_signatures(parsed, at=at)
+    tdx_verify.verify_signatures(parsed, at=at, root=material.roots.intel)
     found.proved += ["the attestation key signed the quote", "the quoting enclave's report binds that key",
                      "the PCK signed that report, and its chain leads to the pinned root of Intel"]
-    claims = tdx_verify.verify(material.data, material.collateral, at=at)
+    claims = tdx_verify.verify(material.data, material.collateral, at=at, root=material.roots.intel,
+                               root_der=material.roots.intel_der)
     found.claims["claims"] = tdx_claims.describe(parsed, claims)
     found.warnings = tdx_claims.warnings(parsed, claims)
     found.proved += ["the quoting enclave is Intel's", "Intel's signed TCB information was in force"]

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import tdx_abi, x509chain
+from appliance.attestation import revocation, tdx_abi, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.tdx_abi import Quote
 from appliance.attestation.trust import intel
@@ -152,6 +152,22 @@ def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[
         hint="Intel's PCS serves it: https://api.trustedservices.intel.com")
 
 
+def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> None:
+    """No certificate of the quote's chain is revoked; said here by name, which dcap-qvl's errors do not."""
+    crls = []
+    for name in ("root_ca_crl", "pck_crl"):
+        try:
+            crls.append(revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}"))
+        except ValueError:
+            raise MalformedEvidenceError(f"TDX collateral: {name} is not hex") from None
+    revocation.check(_chain(quote), crls, signed=_signed_crl, at=at)
+
+
+def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    key = authority.public_key()
+    return isinstance(key, ec.EllipticCurvePublicKey) and crl.is_signature_valid(key)
+
+
 def _judge(library: Any, quote: bytes, fields: Mapping[str, str], at: datetime, root: bytes | None) -> dict[str, Any]:
     """dcap-qvl's report. Its errors tell what they are about in words only."""
     try:
@@ -165,6 +181,10 @@ def _judge(library: Any, quote: bytes, fields: Mapping[str, str], at: datetime, 
         if _ATTRIBUTES.search(text):
             raise RejectedEvidenceError(
                 f"{text}: dcap-qvl gives no judgement of such a TD", code="tdx-attributes") from None
+        if "No matching TCB level" in text:
+            raise RejectedEvidenceError(f"{text}: below every level that Intel lists", code="tdx-tcb-level") from None
+        if "revoked" in text.lower():
+            raise ForgedEvidenceError(text, code="certificate-revoked") from None
         if _TIME.search(text):
             raise UncheckedEvidenceError(
                 f"{text} at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time",
@@ -187,6 +207,7 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     chain = verify_signatures(parsed, at=at, root=root)
     library = _library()
     fields, info = _document(library, quote, collateral)
+    _check_revocation(parsed, fields, at)
     return TdxClaims(parsed, _tcb(_judge(library, quote, fields, at, root_der), info), chain)
 
 

@@ -214,8 +214,13 @@ class FakeIntel:
 def dice_certificate(quote: bytes = b"\x04\x00\x02\x00\x81\x00\x00\x00" + bytes(300), *, tag: int = 60000,
                      claims: bytes = b"\xa0") -> bytes:
     """A DER certificate that is just enough of one to carry evidence: nothing in it is signed."""
-    value = (b"\xd9" + tag.to_bytes(2, "big") + b"\x82\x59" + len(quote).to_bytes(2, "big") + quote
-             + bytes((0x40 + len(claims),)) + claims)
+    size = bytes((0x40 + len(claims),)) if len(claims) < 24 else bytes((0x58, len(claims)))
+    value = (b"\xd9" + tag.to_bytes(2, "big") + b"\x82\x59" + len(quote).to_bytes(2, "big") + quote + size + claims)
     extension = _der(0x30, bytes.fromhex("0606678105050409") + _der(4, value))
     body = _der(0x30, b"".join(_der(0x30, b"") for _ in range(6)) + _der(0xA3, _der(0x30, extension)))
     return _der(0x30, body + _der(0x30, b"") + _der(3, b"\0"))
+
+
+def dice_certificate_spki() -> bytes:
+    """What stands for the public key in it: an empty sequence."""
+    return _der(0x30, b"")
