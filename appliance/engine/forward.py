@@ -17,11 +17,11 @@ from appliance.engine import architecture_tensors as names
 from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import TensorPlan
 from appliance.engine.forward_rope import turns
-from appliance.engine.kernels import boundary, step_layout
+from appliance.engine.kernels import boundary, step_layout, team
 from appliance.engine.kernels.attention_layout import SCRATCH_NBYTES, SPAN, state_nbytes, tile_tokens
 from appliance.engine.kernels.boundary import Batch, Boundary, Limits
 from appliance.engine.kernels.memory import Memory
-from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
+from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, group_nbytes, padded_rows, token_nbytes
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
@@ -91,6 +91,7 @@ class Forward:
         self.boundary = Boundary(Limits(rows, wanted, architecture.vocabulary, cache.context, cache.slots))
         self._memories: list[Memory] = []  # buffers that hold content: wiped by `release`
         self._kept: list[Memory] = []
+        self._ranges = boundary.Ranges()
         self._step = Words(step_layout.STEP_NBYTES)
         self._layers = Words(step_layout.LAYER_NBYTES * architecture.blocks)
         pool.keep(self._step.memory)
@@ -101,7 +102,9 @@ class Forward:
         self._buffers(rows, wanted)
         self._weights(plan)
         self._call_tables(rows)
+        self._guard(rows, wanted)
         self._kernel = table.address("step")
+        self._verify = table.function("step_verify") if "step_verify" in table.names else None  # of a debug build
 
     # --- once: weights ------------------------------------------------------------------------------------------------
     def _describe(self, plan: TensorPlan) -> None:
@@ -122,7 +125,7 @@ class Forward:
         memory = Memory(_round(4 * size) + _LINE)
         memory.view(np.float32, count=size)[:] = vector
         self._kept.append(memory)
-        return memory.address
+        return self._ranges.add(memory.address, memory.nbytes, step_layout.READ)
 
     def _weights(self, plan: TensorPlan) -> None:
         step = step_layout.STEP
@@ -144,19 +147,22 @@ class Forward:
     def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
         """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""
         weight = self._source.weight(name)
+        if weight.address:
+            self._ranges.add(weight.address, weight.nbytes, step_layout.READ)
         shape = SHAPES[weight.format.name]
         shared, private = self._offsets[shape.activation]
         first = kinds is None or shape.activation not in kinds
         if kinds is not None:
             kinds.add(shape.activation)
         values = {
-            "PRODUCT": self._table.address(f"product_{shape.suffix}"), "ADDRESS": weight.address,
+            "PRODUCT": self._code(f"product_{shape.suffix}"), "ADDRESS": weight.address,
             "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
-            "QUANTISE": self._table.address(f"quantise_{shape.activation}") if first else 0,
+            "QUANTISE": self._code(f"quantise_{shape.activation}") if first else 0,
             "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
             "BIAS": 0 if bias is None else self._vector(bias, weight.rows),
-            "TILE_GROUPS": padded_rows(weight.rows) // 16,
-            "GATHER": self._table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING else 0,
+            "TILE_GROUPS": padded_rows(weight.rows) // 16, "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
+            "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
+            "GATHER": self._code(f"gather_{shape.suffix}") if name == names.EMBEDDING else 0,
         }
         for word, value in values.items():
             words.put(base + step_layout.WEIGHT[word], value)
@@ -165,7 +171,11 @@ class Forward:
     def _allocate(self, nbytes: int) -> int:
         memory = Memory(nbytes, huge=True)
         self._memories.append(memory)
-        return memory.address
+        return self._ranges.add(memory.address, memory.nbytes, step_layout.READ | step_layout.WRITE)
+
+    def _code(self, name: str) -> int:
+        """The address of a kernel that `step` calls."""
+        return self._ranges.add(self._table.address(name), 1, step_layout.CALL)
 
     def _buffers(self, rows: int, wanted: int) -> None:
         a, put, step = self._architecture, self._step.put, step_layout.STEP
@@ -222,6 +232,7 @@ class Forward:
         rotations = Memory(table.nbytes, huge=True)
         rotations.view(np.float32)[:] = table.reshape(-1)
         self._kept.append(rotations)
+        self._ranges.add(rotations.address, rotations.nbytes, step_layout.READ)
         for word, value in {
                 "TEAM": self._pool.team, "BLOCKS": a.blocks, "EMBEDDING": a.embedding, "HEADS": a.heads,
                 "KV_HEADS": a.kv_heads, "HEAD_SIZE": a.head_size, "FEED_FORWARD": a.feed_forward,
@@ -229,11 +240,43 @@ class Forward:
                 "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride, "BLOCK_STRIDE": cache.block_stride,
                 "LAYER_STRIDE": cache.layer_stride, "HEAD_STRIDE": cache.head_stride,
                 "PARTS": self._allocate(_PARTS_NBYTES),
-                **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()}}.items():
+                **{word: self._code(name) for word, name in attention_names(cache.kind).items()}}.items():
             self._step.put(step[word], value)
         self._step.put_float(step["EPSILON"], a.epsilon)
         # Scores come out in units of log2, so that the softmax needs powers of two only.
         self._step.put_float(step["SCALE"], math.log2(math.e) / math.sqrt(a.head_size))
+
+    def _guard(self, rows: int, wanted: int) -> None:
+        """What a debug build of the kernels checks against. The ranges are complete when this is called."""
+        a, cache, step = self._architecture, self._cache, step_layout.STEP
+        both = step_layout.READ | step_layout.WRITE
+        self._ranges.add(cache.keys, cache.nbytes, both)
+        self._ranges.add(self._pool.team, team.nbytes(self._pool.threads), both)
+        self._ranges.add(self._layers.address, self._layers.memory.nbytes, step_layout.READ)
+        for memory in (self._logits, *self._call_memories):
+            self._ranges.add(memory.address, memory.nbytes, both)
+        table = self._ranges.table()
+        self._allowed, self._status = Memory(table.nbytes), Memory(8)
+        self._allowed.view(np.int64)[:] = table.reshape(-1)
+        for memory in (self._allowed, self._status):
+            self._pool.keep(memory)
+        for word, value in {
+                "STATUS": self._status.address, "RANGES": self._allowed.address, "RANGE_COUNT": len(table),
+                "MOST_ROWS": rows, "MOST_WANTED": wanted, "VOCABULARY": a.vocabulary, "CONTEXT": cache.context,
+                "CACHE_SLOTS": cache.slots}.items():
+            self._step.put(step[word], value)
+
+    def _launch(self) -> None:
+        """Run the kernel; EngineError when a debug build of it refused to touch something."""
+        status = self._status.view(np.int64)
+        if self._verify is not None:
+            self._verify(self._step.address, self._pool.threads)
+        if not status[0]:
+            self._pool.run(self._kernel, self._step.address)
+        if status[0]:
+            fault, status[0] = step_layout.FAULTS[int(status[0])], 0
+            raise EngineError(f"a kernel refused what is outside of its range: {fault}", code="kernel-fault",
+                              hint="tables or kernels are wrong: this is a defect, not a matter of the input")
 
     # --- each call ----------------------------------------------------------------------------------------------------
     def _call_tables(self, rows: int) -> None:
@@ -241,10 +284,11 @@ class Forward:
         self._most_units = max(4 * self._pool.threads * spans, 1)
         sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "WANTED_ROWS": rows,
                  "TILE_TABLE": rows * len(step_layout.TILE), "UNIT_TABLE": self._most_units * len(step_layout.UNIT)}
-        self._tables = {}
+        self._tables, self._call_memories = {}, []
         for word, count in sizes.items():
             memory = Memory(8 * count)
             self._memories.append(memory)
+            self._call_memories.append(memory)
             self._step.put(step_layout.STEP[word], memory.address)
             self._tables[word] = memory.view(np.int64)
 
@@ -262,7 +306,7 @@ class Forward:
         self._step.put(step["ROWS"], count)
         self._step.put(step["WANTED"], batch.wanted.size)
         self._plan_attention(batch)
-        self._pool.run(self._kernel, self._step.address)
+        self._launch()
         self.boundary.done(batch)
         whole = self._logits.view(np.float32).reshape(-1, self._logits_stride // 4)
         return whole[:batch.wanted.size, :self._architecture.vocabulary]

@@ -12,8 +12,10 @@ A block of BLOCK positions of one key-value head:
   values  (BLOCK, groups, QUANTS bytes)
 
 The query gets 8 bits too (as llama.cpp does), so that a group's part of a score is an exact integer dot product: a
-quarter of a multiplication an element, where widening keys to floats takes three operations. A group of the query,
-QUERY_NBYTES: 32 quants, f32 scale amax / 127, and -8 times the sum of its quants.
+quarter of a multiplication an element, where widening keys to floats takes three operations. Measured on the demo model
+(mean divergence from float32, nats): the cache q8 adds 0.0005 with a float query and 0.0008 with this one, beside
+0.0029 for the 8-bit activations of everything else; q4 0.12 and 0.14. A group of the query, QUERY_NBYTES: 32 quants,
+f32 scale amax / 127, and -8 times the sum of its quants.
 
 Order: a score is one chain over the groups, of integer dot product times (scale of the key * scale of the query); a
 value is one chain over the positions of a block, of quant times (weight * scale of the value).

@@ -64,7 +64,7 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
         offset, w = 0, layer + QUERY
         for _ in range(3):
             groups = get_i64(w + GROUPS)
-            multiply(w, activations_of(p, w, rows, thread), rows, get_i64(p + PROJECTED) + 64 * offset,
+            multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + PROJECTED) + 64 * offset,
                      get_i64(p + PROJECTED_STRIDE), 0, max(first - offset, 0), min(last - offset, groups), thread)
             offset += groups
             w += WEIGHT_NBYTES
@@ -81,7 +81,7 @@ def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int) ->
     if rows == 1 and first < last:
         prepare_row(p, w, 1, x, 0, 0, 1, thread)
     while first < last:
-        multiply(w, activations_of(p, w, rows, thread), rows, get_i64(p + RESIDUAL), get_i64(p + RESIDUAL_STRIDE), 1,
+        multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + RESIDUAL), get_i64(p + RESIDUAL_STRIDE), 1,
                  first, last, thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
@@ -98,8 +98,8 @@ def expand(p: int, layer: int, rows: int, thread: int) -> None:
     if rows == 1 and first < last:
         prepare_row(p, w, 2, x, norm, 0, 1, thread)
     while first < last:
-        multiply(w, activations_of(p, w, rows, thread), rows, hidden, stride, 0, first, last, thread)
-        multiply(layer + UP, activations_of(p, layer + UP, rows, thread), rows, hidden + up, stride, 0, first, last,
+        multiply(p, w, activations_of(p, w, rows, thread), rows, hidden, stride, 0, first, last, thread)
+        multiply(p, layer + UP, activations_of(p, layer + UP, rows, thread), rows, hidden + up, stride, 0, first, last,
                  thread)
         for row in range(rows):
             gate = hidden + row * stride + 64 * first
@@ -132,7 +132,7 @@ def answer(p: int, thread: int) -> None:
     if rows == 1 and first < last:
         prepare_answer(p, 0, 1, thread)
     while first < last:
-        multiply(w, activations_of(p, w, rows, thread), rows, get_i64(p + LOGITS), get_i64(p + LOGITS_STRIDE), 0,
+        multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + LOGITS), get_i64(p + LOGITS_STRIDE), 0,
                  first, last, thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from appliance.engine.kernels import attention, step_layout
 from appliance.engine.kernels.attention_layout import BLOCK, SPAN, VALUES
+from appliance.engine.kernels.guard import CACHE, READ, WRITE, allowed
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.lockstep import claim, finish
 from appliance.engine.kernels.rope import rotate
@@ -58,8 +59,23 @@ def remember(p: int, layer: int, row: int, head: int) -> None:
     place += position // BLOCK * get_i64(p + BLOCK_STRIDE)
     key = get_i64(p + PROJECTED) + row * get_i64(p + PROJECTED_STRIDE) + 4 * size * (get_i64(p + HEADS) + head)
     value = key + 4 * size * get_i64(p + KV_HEADS)
+    each = get_i64(p + HEAD_STRIDE)
+    if not (allowed(p, CACHE, get_i64(p + KEYS) + place, each, WRITE)
+            and allowed(p, CACHE, get_i64(p + VALUES_) + place, each, WRITE)):
+        return
     call_remember(get_i64(p + REMEMBER), key, value, get_i64(p + TURNS) + 4 * size * position,
                   get_i64(p + KEYS) + place, get_i64(p + VALUES_) + place, position % BLOCK, size)
+
+
+@device(inline=False)
+def attend(p: int, query: int, state: int, rows: int, place: int, first: int, last: int, scratch: int) -> None:
+    """Add positions first..last-1 of the keys and values at `place` to the states of `rows` query rows."""
+    stride = get_i64(p + BLOCK_STRIDE)
+    reach = (last - 1) // BLOCK * stride + get_i64(p + HEAD_STRIDE)
+    if (allowed(p, CACHE, get_i64(p + KEYS) + place, reach, READ)
+            and allowed(p, CACHE, get_i64(p + VALUES_) + place, reach, READ)):
+        call_attend(get_i64(p + ATTEND), query, state, rows, get_i64(p + HEAD_SIZE), get_i64(p + KEYS) + place,
+                    get_i64(p + VALUES_) + place, stride, first, last, scratch)
 
 
 @device(inline=False)
@@ -104,9 +120,7 @@ def attend_tile(p: int, layer: int, tile: int, head: int, thread: int) -> None:
     place = cache_place(p, get_i64(tile + SLOT), layer, head)
     for first in range(0, end, SPAN):
         attention.start(part, rows, size)
-        call_attend(get_i64(p + ATTEND), query, part, rows, size, get_i64(p + KEYS) + place,
-                    get_i64(p + VALUES_) + place, get_i64(p + BLOCK_STRIDE), first, min(first + SPAN, end),
-                    own + get_i64(p + PRIVATE_SCRATCH))
+        attend(p, query, part, rows, place, first, min(first + SPAN, end), own + get_i64(p + PRIVATE_SCRATCH))
         for row in range(rows):
             attention.merge(total + spread * row, part + spread * row, size)
     for row in range(rows):
@@ -123,9 +137,7 @@ def attend_span(p: int, layer: int, tile: int, head: int, span: int, thread: int
     attention.start(part, rows, size)
     end = get_i64(tile + POSITION) + get_i64(tile + COUNT)
     place = cache_place(p, get_i64(tile + SLOT), layer, head)
-    call_attend(get_i64(p + ATTEND), query, part, rows, size, get_i64(p + KEYS) + place, get_i64(p + VALUES_) + place,
-                get_i64(p + BLOCK_STRIDE), span * SPAN, min(span * SPAN + SPAN, end),
-                own + get_i64(p + PRIVATE_SCRATCH))
+    attend(p, query, part, rows, place, span * SPAN, min(span * SPAN + SPAN, end), own + get_i64(p + PRIVATE_SCRATCH))
 
 
 @device

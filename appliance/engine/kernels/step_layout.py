@@ -15,9 +15,10 @@ def _words(names: str) -> dict[str, int]:
 # One matrix of weights. FETCH: 0 when the packed rows are at ADDRESS; else the address of
 # `i8 fetch(i8 context, i8 tile, i8 thread)`, which gives the address of tile n (TILE_GROUPS groups of 16 rows, the last
 # tile may have fewer) and keeps it valid until that thread's next fetch.
+# GROUP_NBYTES: of 16 packed rows; TOKEN_NBYTES: of one row of activations; both for a debug build's checks.
 # QUANTISE: 0 when the matrix before it already needed the same activations.
 WEIGHT = _words("PRODUCT ADDRESS GROUPS COLUMNS QUANTISE ACTIVATIONS PRIVATE_ACTIVATIONS BIAS "
-                "FETCH FETCH_CONTEXT TILE_GROUPS GATHER")
+                "FETCH FETCH_CONTEXT TILE_GROUPS GATHER GROUP_NBYTES TOKEN_NBYTES")
 WEIGHT_NBYTES = 8 * len(WEIGHT)
 
 # One block of the model: two norm vectors, then seven weights.
@@ -31,10 +32,13 @@ _CONSTANT = ("TEAM BLOCKS EMBEDDING HEADS KV_HEADS HEAD_SIZE FEED_FORWARD EPSILO
              "REMEMBER QUERY_KERNEL ATTEND KEYS VALUES SLOT_STRIDE BLOCK_STRIDE LAYER_STRIDE HEAD_STRIDE "
              "RESIDUAL RESIDUAL_STRIDE PROJECTED PROJECTED_STRIDE ATTENDED ATTENDED_STRIDE HIDDEN HIDDEN_STRIDE "
              "UP_OFFSET LOGITS LOGITS_STRIDE PRIVATE PRIVATE_STRIDE PRIVATE_ROW PRIVATE_QUERY PRIVATE_TOTAL "
-             "PRIVATE_PART PRIVATE_SCRATCH PARTS")
+             "PRIVATE_PART PRIVATE_SCRATCH PARTS "
+             "STATUS RANGES RANGE_COUNT MOST_ROWS MOST_WANTED VOCABULARY CONTEXT CACHE_SLOTS")
 # What changes from call to call. TOKENS, POSITIONS, SLOTS: int64 per row. TILES: tables below. SPREAD: 1 to split
 # spans over threads. WANTED_ROWS: row numbers whose logits are asked for.
 _CALL = "ROWS TOKENS POSITIONS SLOTS TILES TILE_TABLE UNITS UNIT_TABLE SPREAD WANTED WANTED_ROWS"
+# The last line of _CONSTANT is for a debug build's checks: STATUS is the address of a word that becomes the number of
+# the first fault, RANGES that of RANGE_COUNT rows (address, bytes, access) of what may be touched.
 STEP = _words(f"{_CONSTANT} {_CALL}")
 _AFTER = 8 * len(STEP)
 STEP |= {"EMBEDDING_WEIGHT": _AFTER, "OUTPUT_WEIGHT": _AFTER + WEIGHT_NBYTES}
@@ -48,3 +52,8 @@ TILE_NBYTES = 8 * len(TILE)
 # One span of one tile; used when spans are split over threads.
 UNIT = _words("UNIT_TILE UNIT_SPAN")
 UNIT_NBYTES = 8 * len(UNIT)
+
+# What a debug build found, by number, and how a range may be accessed (a sum).
+FAULTS = ("none", "batch", "buffer", "weight", "code", "vector", "cache", "tile")
+RANGE_NBYTES = 24
+READ, WRITE, CALL = 1, 2, 4

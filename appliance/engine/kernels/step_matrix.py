@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.engine.kernels import step_layout
 from appliance.engine.kernels.activation import add_vector
+from appliance.engine.kernels.guard import BUFFER, READ, WEIGHT, WRITE, allowed
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.lockstep import claim, finish
 from appliance.engine.kernels.norm import rms_norm
@@ -19,6 +20,7 @@ _W, _S = step_layout.WEIGHT, step_layout.STEP
 PRODUCT, ADDRESS, COLUMNS = _W["PRODUCT"], _W["ADDRESS"], _W["COLUMNS"]
 QUANTISE, ACTIVATIONS, PRIVATE_ACTIVATIONS = _W["QUANTISE"], _W["ACTIVATIONS"], _W["PRIVATE_ACTIVATIONS"]
 BIAS, FETCH, FETCH_CONTEXT, TILE_GROUPS = _W["BIAS"], _W["FETCH"], _W["FETCH_CONTEXT"], _W["TILE_GROUPS"]
+GROUP_NBYTES, TOKEN_NBYTES = _W["GROUP_NBYTES"], _W["TOKEN_NBYTES"]
 WEIGHT_NBYTES = step_layout.WEIGHT_NBYTES
 TEAM, EPSILON, PRIVATE_ROW = _S["TEAM"], _S["EPSILON"], _S["PRIVATE_ROW"]
 
@@ -36,21 +38,28 @@ def groups_grain(w: int, rows: int) -> int:
 
 
 @device(inline=False)
-def multiply(w: int, activations: int, rows: int, y: int, stride: int, accumulate: int, first: int,
+def multiply(p: int, w: int, activations: int, rows: int, y: int, stride: int, accumulate: int, first: int,
              last: int, thread: int) -> None:
     """y = (accumulate: y +) weights * activations, for groups first..last-1 of 16 rows of the matrix `w`."""
     if first >= last:
         return
     product, columns, fetch = get_i64(w + PRODUCT), get_i64(w + COLUMNS), get_i64(w + FETCH)
+    each = get_i64(w + GROUP_NBYTES)
+    if not (allowed(p, BUFFER, y + 64 * first, (rows - 1) * stride + 64 * (last - first), WRITE)
+            and allowed(p, BUFFER, activations, rows * get_i64(w + TOKEN_NBYTES), READ)):
+        return
     if fetch == 0:
-        call_product(product, get_i64(w + ADDRESS), columns, activations, rows, y, stride, accumulate, first, last)
+        packed = get_i64(w + ADDRESS)
+        if allowed(p, WEIGHT, packed + first * each, (last - first) * each, READ):
+            call_product(product, packed, columns, activations, rows, y, stride, accumulate, first, last)
     else:
         size = get_i64(w + TILE_GROUPS)
         for tile in range(first // size, (last + size - 1) // size):
             start = tile * size
             packed = call_fetch(fetch, get_i64(w + FETCH_CONTEXT), tile, thread)
-            call_product(product, packed, columns, activations, rows, y + 64 * start, stride, accumulate,
-                         max(first, start) - start, min(last, start + size) - start)
+            low, high = max(first, start) - start, min(last, start + size) - start
+            if allowed(p, WEIGHT, packed + low * each, (high - low) * each, READ):
+                call_product(product, packed, columns, activations, rows, y + 64 * start, stride, accumulate, low, high)
     bias = get_i64(w + BIAS)
     if bias != 0:
         for row in range(rows):

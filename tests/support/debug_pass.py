@@ -1,0 +1,133 @@
+"""A debug build of the kernels in a process of its own: `python -m tests.support.debug_pass CACHE` prints JSON.
+
+Says the digest of a whole pass's logits, and for each word that was spoiled the fault that the kernel found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+
+from appliance.engine.engine import Engine
+from appliance.engine.forward import ROWS, WANTED, Forward
+from appliance.engine.kernels import step_layout, table, targets
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.registry import Kernel
+from appliance.engine.kernels.signature import Signature
+from appliance.errors import EngineError
+from tests.support import synthetic
+from tests.support.engines import opened, synthetic_model
+
+MODEL = "tied"
+IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 299).tolist()]
+CONTEXT, THREADS = 320, 2
+FAR = 1 << 40
+
+_LAST = step_layout.LAYER_NBYTES * (synthetic.LAYERS - 1)
+
+
+def _weight(part: str, word: str) -> int:
+    return _LAST + step_layout.LAYER[part] + step_layout.WEIGHT[word]
+
+
+# What is spoiled: table, offset of the word, what is added to it, and the fault that must be found.
+SPOILED: dict[str, tuple[str, int, int, str]] = {
+    "a token": ("TOKENS", 0, synthetic.VOCAB, "batch"), "a position": ("POSITIONS", 0, -FAR, "batch"),
+    "a slot": ("SLOTS", 0, 9, "batch"), "a wanted row": ("WANTED_ROWS", 0, 5, "batch"),
+    "a tile's slot": ("TILE_TABLE", step_layout.TILE["SLOT"], -1, "tile"),
+    "a tile's rows": ("TILE_TABLE", step_layout.TILE["COUNT"], 1, "tile"),
+    "a tile's position": ("TILE_TABLE", step_layout.TILE["POSITION"], CONTEXT, "tile"),
+    "a tile's states": ("TILE_TABLE", step_layout.TILE["FIRST_PART"], FAR, "tile"),
+    "a span": ("UNIT_TABLE", step_layout.UNIT["UNIT_SPAN"], 5, "tile"),
+    "weights elsewhere": ("layers", _weight("DOWN", "ADDRESS"), FAR, "weight"),
+    "weights of a neighbour": ("layers", _weight("DOWN", "ADDRESS"), 64, "weight"),
+    "more rows of weights": ("layers", _weight("QUERY", "GROUPS"), 1, "weight"),
+    "wider weights": ("layers", _weight("GATE", "COLUMNS"), 32, "weight"),
+    "a product": ("layers", _weight("VALUE", "PRODUCT"), 1, "code"),
+    "a quantiser": ("layers", _weight("QUERY", "QUANTISE"), -16, "code"),
+    "a fetch": ("layers", _weight("OUTPUT", "FETCH"), FAR, "code"),
+    "activations": ("layers", _weight("UP", "ACTIVATIONS"), FAR, "buffer"),
+    "own activations": ("layers", _weight("UP", "PRIVATE_ACTIVATIONS"), FAR, "buffer"),
+    "a norm": ("layers", _LAST + step_layout.LAYER["FEED_FORWARD_NORM"], -FAR, "vector"),
+    "rotations": ("step", step_layout.STEP["TURNS"], 1 << 20, "vector"),
+    "keys": ("step", step_layout.STEP["KEYS"], FAR, "cache"),
+    "values": ("step", step_layout.STEP["VALUES"], 64, "cache"),
+    "a stride of the cache": ("step", step_layout.STEP["BLOCK_STRIDE"], 64, "cache"),
+    "attention": ("step", step_layout.STEP["ATTEND"], 2, "code"),
+    "logits": ("step", step_layout.STEP["LOGITS"], FAR, "buffer"),
+    "a stride of rows": ("step", step_layout.STEP["HIDDEN_STRIDE"], -128, "buffer"),
+    "rows": ("step", step_layout.STEP["ROWS"], FAR, "batch"),
+}
+
+
+def _words(forward: Forward, name: str) -> np.ndarray:
+    if name in ("step", "layers"):
+        return {"step": forward._step, "layers": forward._layers}[name].memory.view(np.int64)
+    return forward._tables[name]
+
+
+def found(forward: Forward) -> dict[str, str]:
+    """The fault of each spoiled word, in a pass of one row at depth that is otherwise right."""
+    faults = {}
+    forward.run([5], [299], [0], [0])
+    for name, (where, offset, change, _) in SPOILED.items():
+        words = _words(forward, where)
+        words[offset // 8] += change
+        try:
+            forward._launch()
+            faults[name] = "none"
+        except EngineError as error:
+            faults[name] = error.summary
+        words[offset // 8] -= change
+    forward._launch()
+    return faults
+
+
+def fetched(forward: Forward) -> list[str]:
+    """The faults of a pass whose last matrix is fetched: from where it is, and from 64 bytes on."""
+    from appliance.engine.kernels import lower
+    from appliance.engine.kernels.vector import get_i64
+
+    def fetch_whole(context: int, tile: int, thread: int) -> int:
+        return int(get_i64(context))
+    loader, place = lower.Loader(), Memory(8)
+    fetch = loader.load(Kernel("fetch_whole", Signature.parse("i8(i8,i8,i8)"), fetch_whole))
+    forward._ranges.add(fetch, 1, step_layout.CALL)
+    forward._guard(ROWS, WANTED)
+    words, faults = _words(forward, "layers"), []
+    context, home = place.view(np.int64), _weight("DOWN", "ADDRESS") // 8
+    words[_weight("DOWN", "FETCH") // 8], words[_weight("DOWN", "FETCH_CONTEXT") // 8] = fetch, place.address
+    for shift in (0, 64):
+        context[0] = words[home] + shift
+        try:
+            forward._launch()
+            faults.append("none")
+        except EngineError as error:
+            faults.append(error.summary)
+    words[_weight("DOWN", "FETCH") // 8] = 0
+    return faults
+
+
+def digest(engine: Engine) -> str:
+    """SHA-256 of the logits of IDS, and then of the last of them again, alone."""
+    logits = engine.logits(IDS, chunk=50)
+    engine._forward.run(IDS[:299], range(299), [0] * 299, [])
+    again = engine._forward.run(IDS[299:], [299], [0], [0])
+    return hashlib.sha256(logits.tobytes() + again.tobytes()).hexdigest()
+
+
+def main() -> None:
+    """Compile with checks inside and run."""
+    targets.compile_for(targets.detect().name, debug=True)
+    kernels = table.load()
+    with opened(synthetic_model(MODEL)) as source, Engine.open(
+            source, context_length=CONTEXT, slots=2, threads=THREADS, kernels=kernels, kv_cache=sys.argv[1]) as engine:
+        print(json.dumps({"origin": kernels.origin, "debug": targets.debugging(), "digest": digest(engine),
+                          "faults": found(engine._forward), "fetched": fetched(engine._forward)}))
+
+
+if __name__ == "__main__":
+    main()
