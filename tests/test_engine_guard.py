@@ -21,7 +21,8 @@ pytest.importorskip("numba")
 REFUSED = "a kernel refused what is outside of its range: "
 
 
-@pytest.mark.parametrize("kind", ["f16", "q8"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["q8"])
 def test_debug_build(kind):
     """A whole pass has the bits of the release build; each spoiled word is found as what it is, and nothing is hurt."""
     done = subprocess.run([sys.executable, "-m", "tests.support.debug_pass", kind], cwd=Path(__file__).parents[1],

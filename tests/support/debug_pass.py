@@ -52,7 +52,7 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
     "activations": ("layers", _weight("UP", "ACTIVATIONS"), FAR, "buffer"),
     "own activations": ("layers", _weight("UP", "PRIVATE_ACTIVATIONS"), FAR, "buffer"),
     "a norm": ("layers", _LAST + step_layout.LAYER["FEED_FORWARD_NORM"], -FAR, "vector"),
-    "rotations": ("step", step_layout.STEP["TURNS"], 1 << 20, "vector"),
+    "rotations": ("step", step_layout.STEP["TURNS"], FAR, "vector"),
     "keys": ("step", step_layout.STEP["KEYS"], FAR, "cache"),
     "values": ("step", step_layout.STEP["VALUES"], 64, "cache"),
     "a stride of the cache": ("step", step_layout.STEP["BLOCK_STRIDE"], 64, "cache"),

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.engine.engine import Engine
-from appliance.engine.kernels import table
+from appliance.engine.kernels import table as kernel_table
+from appliance.engine.kernels.table import KernelTable
 from appliance.models.resident import ResidentSource, open_resident
 from tests.support import synthetic
 
 
 @functools.cache
-def kernels() -> table.KernelTable:
+def kernels() -> KernelTable:
     """The kernels of this CPU."""
-    return table.load()
+    return kernel_table.load()
 
 
 @functools.cache
@@ -41,9 +42,9 @@ def opened(data: bytes) -> Iterator[ResidentSource]:
 
 @contextmanager
 def running(name: str, *, threads: int = 1, slots: int = 4, context: int | None = None, kv_cache: str = "f16",
-            speculate: bool = True) -> Iterator[Engine]:
-    """An engine on a synthetic variant."""
+            speculate: bool = True, table: KernelTable | None = None) -> Iterator[Engine]:
+    """An engine on a synthetic variant; `table`: kernels other than those of this CPU."""
     with opened(synthetic_model(name)) as source, Engine.open(
-            source, threads=threads, slots=slots, context_length=context, kernels=kernels(), kv_cache=kv_cache,
+            source, threads=threads, slots=slots, context_length=context, kernels=table or kernels(), kv_cache=kv_cache,
             speculate=speculate) as engine:
         yield engine
