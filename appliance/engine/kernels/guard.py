@@ -1,4 +1,4 @@
-"""Checks before and inside the `step` kernel, compiled in by a debug build only (`targets.compile_for(name, debug=True)`).
+"""Checks before and inside the `step` kernel, compiled in by a debug build only (`compile_for(name, debug=True)`).
 
 What may be touched is a list of ranges (`boundary.Ranges`), each to read, to write or to call. Before a pass, the
 kernel `step_verify`, which no other build has, judges every word of its tables: shapes against each other, every
