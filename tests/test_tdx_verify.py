@@ -113,6 +113,8 @@ def test_each_format_verifies(version: int, fields: dict[str, Any], kind: int) -
     ({"root_signer": "stranger"}, "chain-signature"),
     ({"pck": {"end": NOW - timedelta(days=1)}}, "certificate-expired"),
     ({"platform": {"start": NOW + timedelta(days=1)}}, "certificate-expired"),
+    ({"platform_ca": None}, "chain-authority"),
+    ({"root_ca": 0}, "chain-authority"),
     ({"qe_mrsigner": bytes(32)}, "tdx-collateral-invalid"),
     ({"tcb_signer": "stranger"}, "tdx-collateral-invalid"),
     ({"pck_revokes": 3}, "certificate-revoked"),

@@ -200,6 +200,18 @@ def test_a_broken_ak_certificate_is_refused(changes: dict[str, Any], code: str) 
     assert code == caught.value.code
 
 
+@pytest.mark.parametrize(("changes", "code"), [
+    ({"ca": False}, "chain-authority"), ({"end": datetime(2026, 1, 1, tzinfo=UTC)}, "certificate-expired")])
+def test_a_broken_authority_above_an_ak_is_refused(changes: dict[str, Any], code: str) -> None:
+    """An issuer that may not issue, or that has expired."""
+    root, _, pins = _authorities()
+    middle = fake_tpm.certificate(
+        fake_tpm.ec_key("middle"), "Middle", "Root", fake_tpm.rsa_key("root"), **{"ca": True, **changes})
+    with pytest.raises(ForgedEvidenceError) as caught:
+        tpm_verify.certify(_quote().key, _ak(), [middle, root], at=NOW, roots=pins)
+    assert code == caught.value.code
+
+
 def test_an_ak_without_a_known_root_is_left_open() -> None:
     """A root that is not pinned, or an issuer that is absent, proves nothing."""
     root, middle, pins = _authorities()

@@ -154,7 +154,7 @@ def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int, at: 
     authority = _issuer(leaf, collateral)
     prefix, name = _AUTHORITIES[signing_key], x509chain.name_of(authority)
     product = name.removeprefix(prefix)
-    if not name.startswith(prefix) or product.startswith("VLEK-"):
+    if not name.startswith(prefix):
         raise ForgedEvidenceError(f"certificate {name}: expected {prefix}<product line>", code="chain-name")
     root = _issuer(authority, collateral)
     if x509chain.name_of(root) != f"ARK-{product}":

@@ -108,13 +108,14 @@ class FakeIntel:
     @functools.cached_property
     def root(self) -> x509.Certificate:
         """The self-signed root."""
-        return certificate(ROOT, "root", ROOT, self.options.get("root_signer", "root"), ca=1, serial=1)
+        return certificate(ROOT, "root", ROOT, self.options.get("root_signer", "root"),
+                           ca=self.options.get("root_ca", 1), serial=1)
 
     @functools.cached_property
     def chain(self) -> bytes:
         """PCK, intermediate and root in PEM."""
-        middle = certificate(PLATFORM, "platform", ROOT, self.options.get("platform_signer", "root"), ca=0, serial=2,
-                             **self.options.get("platform", {}))
+        middle = certificate(PLATFORM, "platform", ROOT, self.options.get("platform_signer", "root"),
+                             ca=self.options.get("platform_ca", 0), serial=2, **self.options.get("platform", {}))
         pck = certificate(PCK, "pck", PLATFORM, self.options.get("pck_signer", "platform"), serial=3,
                           extension=sgx_extension(self.options.get("smt", False)), **self.options.get("pck", {}))
         return b"".join(each.public_bytes(Encoding.PEM) for each in (pck, middle, self.root))
