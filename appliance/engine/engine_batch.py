@@ -113,7 +113,8 @@ class Batcher:
     def remove(self, running: Running) -> None:
         """Take an answer out and wipe its keys and values."""
         self._running.remove(running)
-        self._cache.wipe(running.slot, min(running.position + LONGEST, self._cache.context))  # guesses, too
+        written = max(running.position + LONGEST, self._forward.boundary.filled(running.slot))  # guesses, too
+        self._cache.wipe(running.slot, min(written, self._cache.context))
         self._forward.boundary.forget(running.slot)
         if self._drafter is not None:
             self._drafter.forget(running.slot)

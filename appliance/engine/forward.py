@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from appliance.engine import architecture_tensors as names
 from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import TensorPlan
+from appliance.engine.forward_embedding import EMBEDDED, StreamedEmbedding
 from appliance.engine.forward_rope import turns
 from appliance.engine.kernels import boundary, step_layout, team
 from appliance.engine.kernels.attention_layout import SCRATCH_NBYTES, SPAN, state_nbytes, tile_tokens
@@ -26,6 +27,7 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
 from appliance.errors import EngineError
+from appliance.models.streamed import StreamedSource
 from appliance.models.tiles import TileSource
 
 Logits = NDArray[np.float32]
@@ -98,10 +100,13 @@ class Forward:
         pool.keep(self._layers.memory)
         self._largest: dict[str, int] = {}  # activation kind -> most columns
         self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
+        if isinstance(source, StreamedSource):
+            source.prepare(pool.threads)
         self._describe(plan)
         self._buffers(rows, wanted)
         self._weights(plan)
         self._call_tables(rows)
+        self._embedding = self._streamed_embedding()
         self._guard(rows, wanted)
         self._kernel = table.address("step")
         self._verify = table.function("step_verify") if "step_verify" in table.names else None  # of a debug build
@@ -111,7 +116,8 @@ class Forward:
         """Find the widest rows of each kind of activations before buffers are made."""
         for name in (names.EMBEDDING, plan.output, *self._matrix_names()):
             weight = self._source.weight(name)
-            boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes)
+            boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
+                                  weight.tile_groups)
             kind = SHAPES[weight.format.name].activation
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
 
@@ -149,6 +155,8 @@ class Forward:
         weight = self._source.weight(name)
         if weight.address:
             self._ranges.add(weight.address, weight.nbytes, step_layout.READ)
+        if weight.fetch:
+            self._ranges.add(weight.fetch, 1, step_layout.CALL)
         shape = SHAPES[weight.format.name]
         shared, private = self._offsets[shape.activation]
         first = kinds is None or shape.activation not in kinds
@@ -160,12 +168,27 @@ class Forward:
             "QUANTISE": self._code(f"quantise_{shape.activation}") if first else 0,
             "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
             "BIAS": 0 if bias is None else self._vector(bias, weight.rows),
-            "TILE_GROUPS": padded_rows(weight.rows) // 16, "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
+            "FETCH": weight.fetch, "FETCH_CONTEXT": weight.context,
+            "TILE_GROUPS": weight.tile_groups or padded_rows(weight.rows) // 16,
+            "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
-            "GATHER": self._code(f"gather_{shape.suffix}") if name == names.EMBEDDING else 0,
+            "GATHER": self._gather(shape.suffix, weight.fetch != 0) if name == names.EMBEDDING else 0,
         }
         for word, value in values.items():
             words.put(base + step_layout.WEIGHT[word], value)
+
+    def _streamed_embedding(self) -> StreamedEmbedding | None:
+        """How to look up rows of an embedding that is not resident."""
+        weight = self._source.weight(names.EMBEDDING)
+        if not isinstance(self._source, StreamedSource) or not weight.fetch:
+            return None
+        gather = self._table.function(f"gather_{SHAPES[weight.format.name].suffix}")
+        return StreamedEmbedding(self._source, gather, weight.columns, self._residual,
+                                 _stride(self._architecture.embedding))
+
+    def _gather(self, suffix: str, streamed: bool) -> int:
+        """The function that brings rows of the embedding; of a streamed one they are there before the kernel runs."""
+        return self._ranges.add(EMBEDDED, 1, step_layout.CALL) if streamed else self._code(f"gather_{suffix}")
 
     # --- once: buffers ------------------------------------------------------------------------------------------------
     def _allocate(self, nbytes: int) -> int:
@@ -182,8 +205,11 @@ class Forward:
         for word, width, count in (
                 ("RESIDUAL", a.embedding, rows), ("PROJECTED", a.query_width + 2 * a.kv_width, rows),
                 ("ATTENDED", a.query_width, rows), ("HIDDEN", 2 * a.feed_forward, rows)):
-            put(step[word], self._allocate(_stride(width) * count))
+            address = self._allocate(_stride(width) * count)
+            put(step[word], address)
             put(step[word + "_STRIDE"], _stride(width))
+            if word == "RESIDUAL":
+                self._residual = address
         self._logits_stride = _stride(padded_rows(a.vocabulary))
         self._logits = Memory(self._logits_stride * wanted, huge=True)
         self._memories.append(self._logits)
@@ -306,10 +332,22 @@ class Forward:
         self._step.put(step["ROWS"], count)
         self._step.put(step["WANTED"], batch.wanted.size)
         self._plan_attention(batch)
-        self._launch()
-        self.boundary.done(batch)
+        try:
+            self._pass(batch)
+        finally:
+            self.boundary.done(batch)  # of a pass that failed, too: what it wrote is to be wiped
         whole = self._logits.view(np.float32).reshape(-1, self._logits_stride // 4)
         return whole[:batch.wanted.size, :self._architecture.vocabulary]
+
+    def _pass(self, batch: Batch) -> None:
+        """Run the kernel. ModelError for a streamed model of which a tile could not be read."""
+        if isinstance(self._source, StreamedSource):
+            with self._source.passing():
+                if self._embedding is not None:
+                    self._embedding.look_up(batch.tokens)
+                self._launch()
+        else:
+            self._launch()
 
     def _plan_attention(self, batch: Batch) -> None:
         """Cut runs into tiles, and tiles into spans where there are too few tiles for the threads."""

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from appliance.engine.engine import Engine
 from appliance.engine.engine_batch import Batcher, Running, Timings
 from appliance.engine.generation import CANCELLED, Generation, GenerationRequest, Step
-from appliance.errors import CapacityError, EngineError
+from appliance.errors import CapacityError, EngineError, ModelError
 
 OnStep = Callable[[Step], None]
-OnError = Callable[[EngineError], None]
+OnError = Callable[[EngineError | ModelError], None]
 
 
 class Handle:
@@ -185,7 +185,7 @@ class Scheduler:
             return
         try:
             steps = self._batcher.step()
-        except EngineError as error:
+        except (EngineError, ModelError) as error:  # ModelError: a streamed model whose disk fails or lies
             self._fail(error)
             return
         except Exception as error:  # noqa: BLE001  a defect must not leave callers waiting for ever
@@ -208,7 +208,7 @@ class Scheduler:
         with self._change:
             del self._running[running.slot]
 
-    def _fail(self, error: EngineError) -> None:
+    def _fail(self, error: EngineError | ModelError) -> None:
         """A pass failed: every running answer ends with the error."""
         for running, handle in list(self._running.values()):
             self._remove(running)

@@ -16,13 +16,17 @@ from appliance.models.quants import BlockFormat
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A matrix in kernel order (see `layout`), valid until its source is closed."""
+    """A matrix in kernel order (see `layout`), valid until its source is closed: whole at `address`, or tile by tile
+    from `fetch`."""
 
     format: BlockFormat
     rows: int  # as the model has them; memory holds them padded to whole groups of 16
     columns: int
-    address: int  # of the first byte, a multiple of 64
+    address: int  # of the first byte, a multiple of 64; 0 with `fetch`
     nbytes: int  # with the padding
+    fetch: int = 0  # address of `int64 fetch(int64 context, int64 tile, int64 thread)`, which gives a tile's address
+    context: int = 0
+    tile_groups: int = 0  # groups of 16 rows of every tile but the last
 
 
 class TileSource(Protocol):

@@ -17,6 +17,7 @@ from appliance.errors import (
     AttestationError,
     CapacityError,
     EngineError,
+    ModelError,
     ServiceError,
     TemplateError,
     TokenizerError,
@@ -85,6 +86,7 @@ CODES: dict[type, str] = {
     TemplateError: "template_refused",
     CapacityError: "context_length_exceeded",
     EngineError: "engine_error",
+    ModelError: "engine_error",  # a streamed model whose disk fails or lies
     AttestationError: "attestation_failed",
 }
 

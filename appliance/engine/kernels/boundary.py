@@ -19,14 +19,16 @@ from appliance.errors import EngineError
 Int64s = NDArray[np.int64]
 
 
-def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int) -> None:
-    """A packed matrix: known format, whole blocks, padded to whole groups of 16 rows, aligned, not null."""
+def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int,
+                 tile_groups: int = 0) -> None:
+    """A packed matrix: known format, whole blocks, padded to whole groups of 16 rows, aligned, not null; or, without an
+    address, tiles of `tile_groups` groups."""
     if format_name not in SHAPES:
         raise EngineError(f"{name}: no kernel multiplies {format_name}; allowed: {', '.join(SHAPES)}")
     if rows < 1 or columns < 1 or columns % column_multiple(format_name):
         raise EngineError(f"{name} is {rows} × {columns}; {format_name} needs whole rows of "
                           f"{column_multiple(format_name)} columns")
-    if address <= 0 or address % ALIGNMENT:
+    if tile_groups < 0 or (tile_groups == 0 and address <= 0) or address % ALIGNMENT:
         raise EngineError(f"{name} does not begin at a multiple of {ALIGNMENT} bytes")
     expected = padded_rows(rows) // 16 * group_nbytes(format_name, columns)
     if nbytes != expected:

@@ -1,0 +1,310 @@
+"""The streamed source: matrices come tile by tile, decrypted into a worker's own buffer and overwritten by the next.
+
+A kernel asks for a tile with `fetch`, a C function pointer into this module: read the tile, authenticate it, decrypt it
+into the locked buffer of the thread that asks. Reading and decrypting release the interpreter's lock. After each pass
+the buffers are wiped, so no plaintext of a streamed matrix outlives the pass that used it.
+
+A tile that cannot be had (altered, cut off, gone, a disk error) fails the model for good: the kernel gets zeros, the
+pass is ended by the error, its results are dropped, and every later pass is refused with the same error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import signal
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import ApplianceError, FormatError, ModelError, UnsupportedError
+from appliance.models import quants, tiling
+from appliance.models.gguf import TensorInfo
+from appliance.models.hidden_rows import HiddenRows
+from appliance.models.locked import LockedBuffer
+from appliance.models.metadata import Metadata
+from appliance.models.resident import ALIGNMENT, address, anonymous, discard
+from appliance.models.sealed import SealedModel
+from appliance.models.tagged import PlainTiles
+from appliance.models.tiles import Weight
+from appliance.models.tiling import Segment
+
+_FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+EMBEDDING = "token_embd.weight"
+
+
+class _Worker:
+    """One thread's buffers: the tile in kernel order and, for a plain file, its rows as the file has them."""
+
+    def __init__(self, nbytes: int, rows_nbytes: int) -> None:
+        self._rows_at = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+        self._memory = LockedBuffer(self._rows_at + rows_nbytes)
+        self.address = self._memory.address
+        self.tile, self.rows = self._memory.view[:nbytes], self._memory.view[self._rows_at:]
+        self.alive = 0  # bytes of plaintext since the last wipe, at most
+
+    def wipe(self) -> None:
+        """Overwrite what was used."""
+        if self.alive:
+            self._memory.wipe()
+            self.alive = 0
+
+    def close(self) -> None:
+        """Wipe and give the memory back."""
+        self.tile.release()
+        self.rows.release()
+        self._memory.close()
+
+
+class StreamedSource:
+    """A sealed or plain model of which matrices are read when they are used. Close it when the engine is gone.
+
+    Names in `resident` are decrypted once and kept; all vectors are. With `hidden`, looking up embeddings shows the
+    disk nothing: their ciphertext is kept in memory.
+    """
+
+    def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True) -> None:
+        """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be read and for memory;
+        UnsupportedError for tensors of more than two dimensions."""
+        self._tiles = tiles
+        self._plain = isinstance(tiles, PlainTiles)
+        self._segments = tuple(segment for segment in tiles.tiling.segments if segment.info is not None)
+        self._number = {segment.info.name: index for index, segment in enumerate(self._segments) if segment.info}
+        self._failure: BaseException | None = None
+        self._turn = threading.Lock()
+        self._workers: list[_Worker] = []
+        self._arena: mmap.mmap | None = None
+        self._embedding: HiddenRows | None = None
+        self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
+        self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        self.most_alive = 0
+        """The most bytes of streamed plaintext that existed at one moment so far."""
+        try:
+            self._load(frozenset(resident), hidden)
+        except BaseException:
+            self.close()
+            raise
+
+    # --- once ---------------------------------------------------------------------------------------------------------
+    def _load(self, resident: frozenset[str], hidden: bool) -> None:
+        for name, info in self.tensors.items():
+            if len(info.shape) > 2:
+                raise UnsupportedError(f"tensor {name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
+        parts = self.metadata.optional_int("split.count", 1)
+        if parts > 1:
+            raise UnsupportedError(f"the file is one of {parts} parts of a model; supported: a model in one file",
+                                   hint="join the parts with: llama-gguf-split --merge")
+        self.prepare(1)
+        self._vectors = {name: self._read_vector(info) for name, info in self.tensors.items() if len(info.shape) == 1}
+        self._keep(resident)
+        embedding = self.tensors.get(EMBEDDING)
+        if hidden and embedding is not None and EMBEDDING not in resident:
+            segment = self._segments[self._number[EMBEDDING]]
+            self._embedding = HiddenRows(segment, self._tiles_of(segment))
+        self._wipe()
+
+    def prepare(self, threads: int) -> None:
+        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory."""
+        segments = [segment for segment in self._segments if segment.kind == "matrix"]
+        rows = max((segment.nbytes_of(0) for segment in segments), default=0) if self._plain else 0
+        while len(self._workers) < threads:
+            self._workers.append(_Worker(self._tiles.tiling.max_tile_nbytes, rows))
+
+    def _tiles_of(self, segment: Segment) -> Iterator[memoryview]:
+        worker = self._workers[0]
+        for index in range(segment.tiles):
+            yield worker.tile[:self._fill(worker, segment.first_tile + index)]
+
+    def _read_vector(self, info: TensorInfo) -> NDArray[np.float32]:
+        data = b"".join(bytes(part) for part in self._tiles_of(self._segments[self._number[info.name]]))
+        values: NDArray[np.float32] = quants.dequantise(info.format, data, 1, info.columns)[0]
+        values.flags.writeable = False
+        return values
+
+    def _keep(self, resident: frozenset[str]) -> None:
+        """Decrypt the matrices that stay."""
+        self._offsets: dict[str, int] = {}
+        nbytes = 0
+        for name in sorted(resident & self.tensors.keys() - self._vectors.keys()):
+            segment = self._segments[self._number[name]]
+            self._offsets[name] = nbytes
+            nbytes += -(-segment.units * segment.unit_nbytes // ALIGNMENT) * ALIGNMENT
+        if not nbytes:
+            return
+        self._arena = anonymous(nbytes, "the model's resident weights")
+        for name, start in self._offsets.items():
+            for part in self._tiles_of(self._segments[self._number[name]]):
+                self._arena[start:start + len(part)] = part
+                start += len(part)
+
+    # --- what the engine asks -----------------------------------------------------------------------------------------
+    @property
+    def metadata(self) -> Metadata:
+        """The model's key-value pairs."""
+        return self._tiles.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """What the model has, by name."""
+        return self._tiles.tensors
+
+    @property
+    def sha256(self) -> bytes:
+        """SHA-256 (32 bytes) of the GGUF file."""
+        return self._tiles.sha256
+
+    @property
+    def header_sha256(self) -> bytes | None:
+        """SHA-256 (32 bytes) of a sealed file's header; None for a plain file."""
+        return self._tiles.header_sha256 if isinstance(self._tiles, SealedModel) else None
+
+    @property
+    def alive_limit(self) -> int:
+        """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so far."""
+        return sum(len(worker.tile) + len(worker.rows) if self._plain else len(worker.tile)
+                   for worker in self._workers)
+
+    @property
+    def plaintext_nbytes(self) -> int:
+        """Bytes of plaintext weights that can exist at one moment: tiles, what is resident, and each vector twice (as
+        it is handed out, and as a user keeps it)."""
+        vectors = sum(values.nbytes for values in self._vectors.values())
+        return self.alive_limit + self.resident_nbytes + 2 * vectors
+
+    @property
+    def resident_nbytes(self) -> int:
+        """Bytes of matrices that are kept decrypted."""
+        return 0 if self._arena is None else len(self._arena)
+
+    def weight(self, name: str) -> Weight:
+        """A tensor of two dimensions, at an address or with `fetch`; FormatError when there is none of this kind."""
+        info = self._tensor(name, 2, "a matrix")
+        number = self._number[name]
+        segment = self._segments[number]
+        nbytes = segment.units * segment.unit_nbytes
+        if name in self._offsets and self._arena is not None:
+            return Weight(info.format, info.rows, info.columns, address(self._arena) + self._offsets[name], nbytes)
+        return Weight(info.format, info.rows, info.columns, 0, nbytes, self._fetch_address, number,
+                      segment.tile_units)
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this kind."""
+        self._tensor(name, 1, "a vector")
+        return self._vectors[name]
+
+    def _tensor(self, name: str, dimensions: int, kind: str) -> TensorInfo:
+        if not self._workers:
+            raise ModelError("the model was closed")
+        info = self.tensors.get(name)
+        if info is None or len(info.shape) != dimensions:
+            found = "missing" if info is None else f"of shape {info.shape}"
+            raise FormatError(f"tensor {name!r} is {found}; needed: {kind}")
+        return info
+
+    # --- each pass ----------------------------------------------------------------------------------------------------
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Around a pass: buffers are wiped at its end; ModelError when a tile failed in it or in a pass before. One
+        pass at a time has the buffers; another waits."""
+        self._refuse_failed()
+        with self._turn, _interrupts_later():
+            try:
+                yield
+            except ModelError as error:
+                self._failure = self._failure or error
+                raise
+            finally:
+                self._wipe()
+        self._refuse_failed()
+
+    def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """For each of the rows `numbers` of a matrix, in an order of its own: (which of them, address of packed groups,
+        row within those); valid until the next. Within `passing` only."""
+        worker = self._workers[0]
+        segment = self._segments[self._number[name]]
+        hidden = self._embedding if name == EMBEDDING else None
+        loaded = -1
+        for index in sorted(range(len(numbers)), key=numbers.__getitem__):
+            piece, row = (divmod(numbers[index], segment.tile_rows) if hidden is None else
+                          hidden.place(numbers[index]))
+            if piece != loaded:
+                loaded = piece
+                if hidden is None:
+                    self._fill(worker, segment.first_tile + piece)
+                else:
+                    self._count(worker, hidden.read(piece, worker.tile))
+            yield index, worker.address, row
+
+    def _fetch(self, number: int, tile: int, thread: int) -> int:
+        """Called by kernels: the address of tile `tile` of the matrix `number`, for the thread `thread`."""
+        worker = self._workers[thread]
+        if self._failure is None:
+            try:
+                self._fill(worker, self._segments[number].first_tile + tile)
+            except BaseException as error:  # noqa: BLE001  nothing may leave through compiled code
+                self._failure = error
+        if self._failure is not None:
+            worker.wipe()
+        return worker.address
+
+    def _fill(self, worker: _Worker, number: int) -> int:
+        """Read, authenticate and decrypt a tile into a worker's buffer; its bytes. Errors as `read_tile`."""
+        tiles = self._tiles
+        tile = tiles.tiling.tile(number)
+        self._count(worker, tile.nbytes + (tile.source_nbytes if self._plain else 0))
+        if isinstance(tiles, SealedModel) or tile.segment.kind != "matrix":
+            return tiles.read_tile(number, worker.tile)
+        nbytes = tiles.read_rows(number, worker.rows)
+        tiling.pack(tile, worker.rows[:nbytes], worker.tile[:tile.nbytes])
+        return tile.nbytes
+
+    def _count(self, worker: _Worker, nbytes: int) -> None:
+        if nbytes > worker.alive:
+            worker.alive = nbytes
+            self.most_alive = max(self.most_alive, sum(each.alive for each in self._workers))
+
+    def _refuse_failed(self) -> None:
+        """Raise what failed, always anew: a traceback must not grow from pass to pass."""
+        error = self._failure
+        if isinstance(error, ApplianceError):
+            raise type(error)(error.summary, hint=error.hint, code=error.code) from None
+        if error is not None:
+            raise ModelError(f"a tile could not be read: {type(error).__name__}", code="model-unreadable") from None
+
+    def _wipe(self) -> None:
+        for worker in self._workers:
+            worker.wipe()
+
+    def close(self) -> None:
+        """Wipe everything and close the file. Addresses handed out before are void from here on."""
+        while self._workers:
+            self._workers.pop().close()
+        if self._embedding is not None:
+            self._embedding.close()
+            self._embedding = None
+        if self._arena is not None:
+            discard(self._arena)
+            self._arena = None
+        for values in self.__dict__.pop("_vectors", {}).values():
+            values.flags.writeable = True
+            values.fill(0)
+        self._tiles.close()
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back: raised inside of `fetch`, it could only be lost or take the kernel's weights away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if came:
+        raise KeyboardInterrupt

@@ -1,0 +1,26 @@
+"""Streamed sources of small models, sealed and plain, as files that a test may spoil."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from appliance.models import sealing
+from appliance.models.sealed import open_sealed
+from appliance.models.streamed import StreamedSource
+from appliance.models.tagged import open_tagged
+from tests.support.sealed_models import KEY
+
+Open = Callable[..., StreamedSource]
+
+
+def stored(kind: str, folder: Path, gguf: bytes, tile_size: int) -> tuple[Path, Open]:
+    """Write a "sealed" or "plain" model; its file, and what makes a streamed source of it."""
+    plain, sealed = folder / "model.gguf", folder / "model.sealed"
+    plain.write_bytes(gguf)
+    if kind == "plain":
+        return plain, lambda **how: StreamedSource(open_tagged(plain, tile_size=tile_size), **how)
+    sealed.unlink(missing_ok=True)
+    sealing.seal(plain, sealed, KEY, tile_size=tile_size)
+    plain.unlink()
+    return sealed, lambda **how: StreamedSource(open_sealed(sealed, KEY, header_sha256=None), **how)

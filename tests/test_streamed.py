@@ -1,0 +1,282 @@
+"""Models streamed by the tile: the bits of a resident model, or an error, and no plaintext beyond the buffers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.engine.engine import Engine
+from appliance.engine.generation import GenerationRequest, Step
+from appliance.engine.sampler import Sampling
+from appliance.engine.scheduler import Scheduler
+from appliance.errors import FormatError, ModelError, TamperedError
+from appliance.models.locked import LockedBuffer
+from appliance.models.streamed import StreamedSource
+from tests.support import synthetic
+from tests.support.engines import kernels, running, synthetic_model
+from tests.support.streams import stored
+
+IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 99).tolist()]
+KINDS = ("sealed", "plain")
+
+
+@contextmanager
+def _engine(source: StreamedSource, threads: int = 1) -> Iterator[Engine]:
+    with closing(source), Engine.open(source, threads=threads, slots=2, kernels=kernels()) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    """Logits of IDS, resident."""
+    with running("mixed") as engine:
+        return engine.logits(IDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("tile_size", "threads", "how"), [
+    (4096, 1, {}), (8192, 3, {"hidden": False}), (1 << 20, 2, {}),
+    (16384, 2, {"resident": ["token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight"]})])
+def test_the_same_bits(kind: str, tile_size: int, threads: int, how: dict[str, object], expected: np.ndarray,
+                       tmp_path: Path) -> None:
+    """Whatever is streamed, in tiles of whatever size, gives the bits of the resident model."""
+    _, make = stored(kind, tmp_path, synthetic_model("mixed"), tile_size)
+    with _engine(make(**how), threads) as engine:
+        assert np.array_equal(expected, engine.logits(IDS, chunk=33))
+        source = engine._source
+        assert isinstance(source, StreamedSource)
+        assert 0 < source.most_alive <= source.alive_limit
+
+
+@pytest.mark.parametrize("name", ["tied", "F16"])
+def test_other_models(name: str, tmp_path: Path) -> None:
+    """A tied output is streamed while its rows are looked up; half-precision weights have no blocks."""
+    with running(name) as engine:
+        expected = engine.logits(IDS)
+    _, make = stored("sealed", tmp_path, synthetic_model(name), 8192)
+    with _engine(make(), 2) as engine:
+        assert np.array_equal(expected, engine.logits(IDS))
+
+
+def test_what_a_source_tells(tmp_path: Path) -> None:
+    """Digests, shapes and sizes; a tensor that is not there is named; after close nothing is handed out."""
+    gguf = synthetic_model("mixed")
+    with closing(stored("plain", tmp_path, gguf, 8192)[1](resident=["output.weight"])) as source:
+        assert None is source.header_sha256
+        assert source.weight("output.weight").nbytes <= source.resident_nbytes
+        assert 0 == source.weight("blk.0.ffn_up.weight").address
+        with pytest.raises(FormatError, match="missing"):
+            source.weight("blk.77.ffn_up.weight")
+        with pytest.raises(FormatError, match="needed: a vector"):
+            source.vector("output.weight")
+    with pytest.raises(ModelError, match="closed"):
+        source.weight("output.weight")
+
+
+# --- tampering --------------------------------------------------------------------------------------------------------
+SPOIL = {
+    "flip": "f = open(p, 'r+b'); f.seek(at); old = f.read(1); f.seek(at); f.write(bytes([old[0] ^ 4]))",
+    "truncate": "import os; os.truncate(p, at)",
+}
+
+
+def _spoil(how: str, path: Path, at: int) -> None:
+    """Change the file from another process."""
+    subprocess.run([sys.executable, "-c", f"import sys; p, at = sys.argv[1], int(sys.argv[2]); {SPOIL[how]}",
+                    str(path), str(at)], check=True)
+
+
+REQUEST = GenerationRequest(IDS[:20], 12, Sampling(temperature=0, seed=1), ignore_end=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", SPOIL)
+def test_spoiled_during_an_answer(kind: str, how: str, tmp_path: Path) -> None:
+    """Another process alters or cuts the file while an answer is made: the answer ends with the error, its tokens so
+    far are the right ones, and the model answers nothing more."""
+    path, make = stored(kind, tmp_path, synthetic_model("mixed"), 8192)
+    with _engine(make()) as engine:
+        expected = [step.token for step in engine.generate(REQUEST)]
+    with _engine(make(), 2) as engine:
+        source = engine._source
+        assert isinstance(source, StreamedSource)
+        tile = source._tiles.tiling.tile(source._segments[source._number["blk.1.ffn_down.weight"]].first_tile + 1)
+        at = tile.offset if kind == "sealed" else tile.source_offset
+        found: list[int | None] = []
+        steps = engine.generate(REQUEST)
+        found += [next(steps).token for _ in range(3)]
+        _spoil(how, path, at + 7)
+        with pytest.raises(TamperedError, match=str(path)):
+            found += [step.token for step in steps]
+        assert expected[:3] == found
+        assert not any(memoryview(source._workers[0].tile))
+        assert engine._cache._memory is not None
+        assert not engine._cache._memory.view(np.uint64).any()
+        with pytest.raises(TamperedError):
+            engine.logits(IDS[:2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_region(kind: str, tmp_path: Path) -> None:
+    """A flipped bit in any tile of a streamed matrix, between two passes, is an error in the next pass."""
+    path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
+    with closing(make()) as source:
+        tiles = [tile for tile in source._tiles.tiling if tile.segment.kind == "matrix"]
+    for tile in tiles[::2]:
+        at, nbytes = ((tile.offset, tile.nbytes + 16) if kind == "sealed" else
+                      (tile.source_offset, tile.source_nbytes))
+        with _engine(make(hidden=False)) as engine, path.open("r+b", buffering=0) as file:
+            place = at + (tile.number * 7919) % nbytes
+            old = os.pread(file.fileno(), 1, place)
+            os.pwrite(file.fileno(), bytes([old[0] ^ 1]), place)
+            with pytest.raises(TamperedError):
+                engine.logits(list(range(synthetic.VOCAB))[:200], last=1)
+            os.pwrite(file.fileno(), old, place)
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    """A file that is removed stays readable while it is open; one that cannot be read ends with the disk's error."""
+    path, make = stored("sealed", tmp_path, synthetic_model("tied"), 32768)
+    with _engine(make()) as engine:
+        expected = engine.logits(IDS)
+        path.unlink()
+        assert np.array_equal(expected, engine.logits(IDS))
+        source = engine._source
+        assert isinstance(source, StreamedSource)
+        source._tiles._file.close()
+        with pytest.raises(ModelError, match="was closed"):
+            engine.logits(IDS)
+
+
+def test_waiting_requests_get_the_error(tmp_path: Path) -> None:
+    """Through a scheduler, a running answer and all that come later end with the model's error."""
+    path, make = stored("sealed", tmp_path, synthetic_model("tied"), 32768)
+    with _engine(make(hidden=False)) as engine:
+        os.truncate(path, 4096)
+        scheduler = Scheduler(engine)
+        steps: list[Step] = []
+        errors: list[Exception] = []
+        for _ in range(2):
+            scheduler.submit(GenerationRequest(IDS[:5], 4), "a", steps.append, errors.append).wait(30)
+        scheduler.close()
+        assert ([], [TamperedError] * 2) == (steps, [type(error) for error in errors])
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+RUN = """
+import sys
+import threading
+from pathlib import Path
+from appliance.engine.engine import Engine
+from appliance.models.sealed import open_sealed
+from appliance.models.sealed_resident import open_sealed_resident
+from appliance.models.streamed import StreamedSource
+from tests.support.engines import kernels
+from tests.support.sealed_models import KEY
+
+path = Path(sys.argv[2])
+source = (open_sealed_resident(path, KEY, header_sha256=None) if sys.argv[1] == "resident" else
+          StreamedSource(open_sealed(path, KEY, header_sha256=None)))
+engine = Engine.open(source, threads=2, slots=1, kernels=kernels())
+stop = threading.Event()
+
+def passes():
+    while not stop.is_set():
+        engine.logits([1, 5, 9])
+
+runner = threading.Thread(target=passes)
+engine.logits([1])
+runner.start()
+print("running", flush=True)
+sys.stdin.readline()
+stop.set()
+runner.join()
+engine.close()
+source.close()
+print("closed", flush=True)
+sys.stdin.read()
+"""
+
+
+def _found(process: int, patterns: set[bytes]) -> int:
+    """How many of the patterns are in the memory of a process that stands still, at multiples of 8 bytes."""
+    left, folder = set(patterns), Path(f"/proc/{process}")
+    with (folder / "maps").open(encoding="ascii") as maps, (folder / "mem").open("rb", buffering=0) as memory:
+        for line in maps:
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            if " rw" not in line or "[v" in line:
+                continue
+            memory.seek(first)
+            area = memory.read(last - first) or b""
+            words = np.frombuffer(area, np.uint64, len(area) // 8)
+            for pattern in tuple(left):
+                places = np.flatnonzero(words == np.frombuffer(pattern, np.uint64, 1)[0])
+                if any(area[8 * at:8 * at + len(pattern)] == pattern for at in places.tolist()):
+                    left.remove(pattern)
+    return len(patterns) - len(left)
+
+
+def _watched(how: str, path: Path, patterns: set[bytes]) -> tuple[int, int]:
+    """The most patterns seen at once while a child runs passes over the model, and how many are left after it."""
+    child = subprocess.Popen([sys.executable, "-c", RUN, how, str(path)], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert "running\n" == child.stdout.readline()
+        most = 0
+        for _ in range(3):
+            os.kill(child.pid, signal.SIGSTOP)
+            most = max(most, _found(child.pid, patterns))
+            os.kill(child.pid, signal.SIGCONT)
+            time.sleep(0.01)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert "closed\n" == child.stdout.readline()
+        left = _found(child.pid, patterns)
+        child.stdin.close()
+    return most, left
+
+
+@pytest.mark.slow
+def test_weights_in_memory(tmp_path: Path) -> None:
+    """In the memory of another process, all weights of a resident model are found while it runs; of a streamed one no
+    more than a tile for each of its two threads; and of neither any when it is closed."""
+    tile_size, step = 65536, 16384
+    path, make = stored("sealed", tmp_path, synthetic_model("Q8_0"), tile_size)
+    patterns: set[bytes] = set()
+    buffer = bytearray(tile_size)
+    with closing(make()) as source:
+        for tile in source._tiles.tiling:
+            if tile.segment.kind == "matrix":
+                nbytes = source._tiles.read_tile(tile.number, buffer)
+                patterns |= {bytes(buffer[at:at + 48]) for at in range(256, nbytes - 48, step)}
+    assert len(patterns) > 20
+    assert (len(patterns), 0) == _watched("resident", path, patterns)
+    most, left = _watched("streamed", path, patterns)
+    assert 0 == left
+    assert most <= 2 * tile_size // step
+
+
+def test_locked_buffer() -> None:
+    """A buffer is whole pages, locked and left out of core dumps; closing it twice does nothing."""
+    buffer = LockedBuffer(5000)
+    assert (8192, 0) == (buffer.nbytes, buffer.address % 4096)
+    flags = ""
+    with Path("/proc/self/smaps").open(encoding="ascii") as file:
+        for line in file:
+            first, _, rest = line.partition("-")
+            if rest and " " not in first and int(first, 16) <= buffer.address < int(rest.split()[0], 16):
+                flags = next(later for later in file if later.startswith("VmFlags"))
+    assert {"lo", "dd"} <= set(flags.split())
+    buffer.close()
+    buffer.close()
