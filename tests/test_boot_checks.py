@@ -38,7 +38,6 @@ def _refused(loaded: Loaded, model: Path, **arguments: Any) -> BootError:
 
 @pytest.mark.parametrize(("parts", "named"), [
     ({"model": "context_shift = true"}, 'model "tiny".context_shift (policy.hcl:'),
-    ({"model": 'access_pattern = "leaks"'}, 'model "tiny".access_pattern (policy.hcl:'),
     ({"privacy": 'redaction { detectors = ["email"] }'}, "privacy.redaction.detectors (policy.hcl:"),
 ])
 def test_unenforced_fields_stop_the_boot_by_name_and_line(

@@ -14,6 +14,7 @@ from appliance.engine.architecture import Architecture
 from appliance.engine.kvcache import slot_nbytes
 from appliance.errors import ApplianceError
 from appliance.models import inspection
+from appliance.models.streamed import EMBEDDING
 from appliance.policy import Policy
 from appliance.policy.schema import Model
 
@@ -54,11 +55,21 @@ def _shape(path: Path) -> Architecture | None:
         return None
 
 
+def _embeddings(path: Path) -> int:
+    """What a streamed model keeps of its weights: embeddings, encrypted. Its buffers are part of the process."""
+    try:
+        info = inspection.header(path).tensors.get(EMBEDDING)
+    except ApplianceError:
+        return 0
+    return 0 if info is None else info.nbytes
+
+
 def need(policy: Policy, model: Model, files: dict[str, Path], room: int | None) -> Need:
     """What a model takes where there is `room` for everything; as many slots as `models.load` will make."""
     path = files[model.name]
-    weights = path.stat().st_size if path.is_file() else 0
-    shape = _shape(path) if weights else None
+    size = path.stat().st_size if path.is_file() else 0
+    weights = _embeddings(path) if model.streaming_decrypt is True else size
+    shape = _shape(path) if size else None
     if shape is None:
         return Need(model.name, weights)
     context = shape.context(positions(model, policy.limits))

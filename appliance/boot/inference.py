@@ -127,7 +127,9 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
         _compile(table, file, progress)
         return load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
                     key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
-                    budget=loaded.policy.tee.memory_budget_bytes)
+                    budget=loaded.policy.tee.memory_budget_bytes,
+                    plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
+                    - (0 if draft is None else draft.streamed_plaintext))
 
     draft = None if model.draft_model is None else opened(_choose(loaded.policy, model.draft_model), None)
     try:

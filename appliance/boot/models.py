@@ -12,6 +12,7 @@ from pathlib import Path
 from appliance.attestation.binding import LoadedModel
 from appliance.boot import machine, modelkeys
 from appliance.engine.engine import Engine
+from appliance.engine.kernels import quota
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
@@ -20,10 +21,15 @@ from appliance.models import inspection
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
 from appliance.models.resident import ResidentSource, open_resident
+from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import SealedResidentSource, open_sealed_resident
+from appliance.models.streamed import StreamedSource
 from appliance.policy.schema import Limits, Model
 
 _CACHE_SHARE = 4  # of the memory that is available, one part in this many may hold keys and values of one model
+
+
+Source = ResidentSource | SealedResidentSource | StreamedSource
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class RunningModel:
     """One model, ready to answer."""
 
     policy: Model
-    source: ResidentSource | SealedResidentSource
+    source: Source
     engine: Engine
     template: ChatTemplate
 
@@ -52,8 +58,21 @@ class RunningModel:
 
     def bound(self) -> LoadedModel:
         """What attestation says about it: digests of what was read, not of what was asked for."""
-        sealed = self.source.header_sha256.hex() if isinstance(self.source, SealedResidentSource) else None
-        return LoadedModel(name=self.name, sha256=self.source.sha256.hex(), sealed_header_sha256=sealed)
+        header = None if isinstance(self.source, ResidentSource) else self.source.header_sha256
+        return LoadedModel(name=self.name, sha256=self.source.sha256.hex(),
+                           sealed_header_sha256=None if header is None else header.hex())
+
+    @property
+    def streamed_plaintext(self) -> int:
+        """Bytes of plaintext weights that a streamed model can have at one moment; 0 for a resident one."""
+        return self.source.plaintext_nbytes if isinstance(self.source, StreamedSource) else 0
+
+    @property
+    def residency(self) -> str:
+        """How its weights are kept, for the report of the boot."""
+        if not self.streamed_plaintext:
+            return "resident"
+        return f"streamed, at most {self.streamed_plaintext / 2**20:.1f} MiB of plaintext weights"
 
     def close(self) -> None:
         """Stop the engine, then give the weights back."""
@@ -77,8 +96,7 @@ def formats_named_by(paths: list[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None]
-          ) -> ResidentSource | SealedResidentSource:
+def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None]) -> Source:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
@@ -86,9 +104,16 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
         if model.publisher is not None:
             modelkeys.check_publisher(model.publisher, pin, header_pin)
         if header_pin is None:
+            if model.streaming_decrypt is True:
+                raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
+                                "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
+                                code="streaming")
             return open_resident(path, pin, progress)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
+        if model.streaming_decrypt is True:
+            return StreamedSource(open_sealed(path, key.data, header_sha256=header_pin, sha256=pin),
+                                  hidden=model.access_pattern == "hidden")
         return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
     finally:
         if key is not None:
@@ -111,17 +136,32 @@ def drafts_first(models: Iterable[Model]) -> list[Model]:
     return sorted(models, key=lambda model: model.draft_model is not None)
 
 
+def _check_budget(model: Model, source: Source, threads: int, budget: int | None) -> None:
+    """Make a streamed model's buffers. BootError when it can have more plaintext than it may."""
+    if not isinstance(source, StreamedSource):
+        return
+    source.prepare(threads)
+    if budget is not None and source.plaintext_nbytes > budget:
+        raise BootError(
+            f"model {model.name}: {threads} threads hold {source.alive_limit} bytes of tiles, and with vectors "
+            f"{source.plaintext_nbytes} bytes of plaintext weights; tee.plaintext_budget leaves {budget}",
+            hint="seal the model with smaller tiles, or raise the budget", code="plaintext-budget")
+
+
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
          progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
-         threads: int | None = None, draft: RunningModel | None = None, budget: int | None = None) -> RunningModel:
+         threads: int | None = None, draft: RunningModel | None = None, budget: int | None = None,
+         plaintext_budget: int | None = None) -> RunningModel:
     """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
     that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here. `draft`: guesses for it, and
-    is closed after it. `budget`: bytes that the policy gives to everything.
+    is closed after it. `budget`: bytes that the policy gives to everything. `plaintext_budget`: bytes of plaintext
+    weights that the model may have if it is streamed; None is no limit.
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
     source = _open(model, path, key, progress)
     try:
+        _check_budget(model, source, quota.cpus() if threads is None else threads, plaintext_budget)
         used = _matrix_formats(source.tensors)
         if tested is not None and not used <= tested:
             raise BootError(

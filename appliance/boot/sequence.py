@@ -91,9 +91,11 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             for model in models.drafts_first(policy.models):
                 running[model.name] = models.load(
                     model, policy.limits, files[model.name], formats, steps.counter("bytes"), key=keys.get(model.name),
-                    kernels=table, draft=running.get(model.draft_model or ""), budget=policy.tee.memory_budget_bytes)
+                    kernels=table, draft=running.get(model.draft_model or ""), budget=policy.tee.memory_budget_bytes,
+                    plaintext_budget=policy.tee.plaintext_budget_bytes
+                    - sum(other.streamed_plaintext for other in running.values()))
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
-            note.detail = ", ".join(running)
+            note.detail = "; ".join(f"{name}: {model_running.residency}" for name, model_running in running.items())
 
         with steps.step("attestation") as note:
             provider = SimulatedProvider(loaded.host_data)

@@ -169,10 +169,10 @@ class StreamedSource:
 
     @property
     def plaintext_nbytes(self) -> int:
-        """Bytes of plaintext weights that can exist at one moment: tiles, what is resident, and each vector twice (as
-        it is handed out, and as a user keeps it)."""
+        """Bytes of plaintext weights that can exist at one moment: tiles, what is resident, and each vector three times
+        (as it is handed out, and as a model and its user as a draft keep it)."""
         vectors = sum(values.nbytes for values in self._vectors.values())
-        return self.alive_limit + self.resident_nbytes + 2 * vectors
+        return self.alive_limit + self.resident_nbytes + 3 * vectors
 
     @property
     def resident_nbytes(self) -> int:

@@ -1,0 +1,112 @@
+"""What a policy says about streaming, carried out: the same answers, budgets that hold, refusals that say why."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from appliance.boot import budget, modelkeys, models
+from appliance.boot.inference import Ask, open_session
+from appliance.errors import BootError, TamperedError
+from appliance.models import sealing
+from appliance.models.sealed import structure
+from appliance.models.streamed import StreamedSource
+from appliance.policy import load
+from tests.support import server
+from tests.support.engines import kernels
+from tests.support.sealed_models import KEY
+
+TILE_SIZE = 65536
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, tiny_model: Path) -> Path:
+    """A sealed tiny model; its key file lies beside it."""
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_text(KEY.hex())
+    sealing.seal(tiny_model, tmp_path / "tiny.sealed", KEY, tile_size=TILE_SIZE)
+    return tmp_path / "tiny.sealed"
+
+
+def _policy(sealed: Path, plain: Path, lines: str) -> Path:
+    header = hashlib.sha256(sealed.read_bytes()).hexdigest()
+    key = f'key {{\n provider = "file"\n path = "{sealed.parent / "key"}"\n }}'
+    pins = f'sealed_header_sha256 = "HEADER"\n{key}\n{lines}'
+    written = server.write_policy(sealed.parent, {"tiny": sealed}, model=pins)
+    text = written.read_text().replace(header, hashlib.sha256(plain.read_bytes()).hexdigest())
+    written.write_text(text.replace("HEADER", structure(sealed)[0].digest.hex()))
+    return written
+
+
+@contextmanager
+def _running(policy: Path, plaintext_budget: int | None = None) -> Iterator[models.RunningModel]:
+    """The policy's model, loaded as a boot does it."""
+    loaded = load(policy)
+    [model] = loaded.policy.models
+    running = models.load(model, loaded.policy.limits, policy.parent / model.file, None, lambda done, total: None,
+                          key=modelkeys.release([model]).get(model.name), kernels=kernels(), threads=2,
+                          plaintext_budget=plaintext_budget)
+    with closing(running):
+        yield running
+
+
+@pytest.mark.parametrize("pattern", ["hidden", "leaks"])
+def test_the_same_answer_within_the_budget(pattern: str, sealed: Path, tiny_model: Path) -> None:
+    """A streamed model answers as a resident one, says how it is kept, and attests the same digests."""
+    ask = Ask("▁aa▁ba▁ca", raw=True, max_tokens=8, temperature=0, seed=1)
+    with open_session(_policy(sealed, tiny_model, "streaming_decrypt = false"), threads=1) as session:
+        expected = session.run(ask).tokens
+        assert "resident" == session._running.residency
+        bound = session._running.bound()
+    policy = _policy(sealed, tiny_model, f'streaming_decrypt = true\naccess_pattern = "{pattern}"')
+    with open_session(policy, threads=2) as session:
+        assert expected == session.run(ask).tokens
+        assert bound == session._running.bound()
+        source = session._running.source
+        assert isinstance(source, StreamedSource)
+        assert 0 < source.most_alive <= source.alive_limit < source.plaintext_nbytes <= 8 << 20
+        assert session._running.residency.startswith("streamed, at most 0.")
+
+
+def test_a_budget_that_is_too_small(sealed: Path, tiny_model: Path) -> None:
+    """The refusal names threads, bytes and what the policy leaves."""
+    policy = _policy(sealed, tiny_model, "streaming_decrypt = true")
+    with pytest.raises(BootError, match=r"2 threads hold .* tee\.plaintext_budget leaves 1000") as caught, \
+            _running(policy, 1000):
+        pass
+    assert "plaintext-budget" == caught.value.code
+
+
+def test_a_plain_model_is_not_streamed_by_demand(tmp_path: Path, tiny_model: Path) -> None:
+    """A file that lies in the clear on the disk cannot keep what `streaming_decrypt = true` says."""
+    policy = server.write_policy(tmp_path, {"tiny": tiny_model}, model="streaming_decrypt = true")
+    (tmp_path / tiny_model.name).write_bytes(tiny_model.read_bytes())
+    with pytest.raises(BootError, match="not sealed"), _running(policy):
+        pass
+
+
+def test_memory_of_a_streamed_model(sealed: Path, tiny_model: Path) -> None:
+    """The check before the boot counts encrypted embeddings in place of all weights."""
+    needs = []
+    for how in ("true", "false"):
+        loaded = load(_policy(sealed, tiny_model, f"streaming_decrypt = {how}"))
+        [model] = loaded.policy.models
+        needs.append(budget.need(loaded.policy, model, {model.name: sealed}, None).weights)
+    assert 0 < needs[0] < needs[1] == sealed.stat().st_size
+
+
+def test_an_altered_tile_ends_the_session(sealed: Path, tiny_model: Path) -> None:
+    """What changes on the disk after the boot is an error of the next answer."""
+    policy = _policy(sealed, tiny_model, "streaming_decrypt = true")
+    with open_session(policy, threads=1) as session:
+        ask = Ask("▁aa▁ba▁ca", raw=True, max_tokens=4, temperature=0, seed=1)
+        session.run(ask)
+        body = sealed.read_bytes()
+        with sealed.open("r+b") as file:
+            file.write(bytes(byte ^ 1 for byte in body))
+        with pytest.raises(TamperedError, match="does not authenticate"):
+            session.run(ask)
