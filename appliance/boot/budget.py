@@ -5,9 +5,11 @@ The headers of the files are read for this, and not believed: what is loaded lat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.boot import machine
 from appliance.boot.models import cache_nbytes, positions
 from appliance.engine import architecture, draft
 from appliance.engine.architecture import Architecture
@@ -60,15 +62,17 @@ def _embeddings(path: Path) -> int:
     try:
         info = inspection.header(path).tensors.get(EMBEDDING)
     except ApplianceError:
-        return 0
+        return path.stat().st_size
     return 0 if info is None else info.nbytes
 
 
-def need(policy: Policy, model: Model, files: dict[str, Path], room: int | None) -> Need:
-    """What a model takes where there is `room` for everything; as many slots as `models.load` will make."""
+def need(policy: Policy, model: Model, files: dict[str, Path], room: int | None, *, least: bool = False) -> Need:
+    """What a model takes where there is `room` for everything; as many slots as `models.load` will make. `least`: with
+    the weights streamed where the policy allows it."""
     path = files[model.name]
     size = path.stat().st_size if path.is_file() else 0
-    weights = _embeddings(path) if model.streaming_decrypt is True else size
+    streamed = model.streaming_decrypt is True or (least and model.streaming_decrypt == "auto")
+    weights = _embeddings(path) if streamed and size else size
     shape = _shape(path) if size else None
     if shape is None:
         return Need(model.name, weights)
@@ -83,14 +87,42 @@ def need(policy: Policy, model: Model, files: dict[str, Path], room: int | None)
                 slot_nbytes(helper, helper.context(context), model.kv_cache))
 
 
+def room(policy: Policy) -> int | None:
+    """Bytes for everything: the least of the policy's budget and what is free; None if neither is known."""
+    known = (policy.tee.memory_budget_bytes, machine.available_memory())
+    return min((size for size in known if size is not None), default=None)
+
+
+def _loading(needs: Sequence[Need]) -> float:
+    """One model at a time is being read; the others are at rest."""
+    return (LOADING_FACTOR - 1) * max((each.weights for each in needs), default=0)
+
+
+def _total(needs: Sequence[Need]) -> float:
+    return BASE_BYTES + _loading(needs) + sum(each.weights + each.cache for each in needs)
+
+
+def keep(policy: Policy, models: Sequence[Model], files: dict[str, Path], room: int | None) -> dict[str, int]:
+    """Bytes of weights that each of the models which say "auto" may keep decrypted, where not all can be resident.
+    Empty where they can, and where not even streaming helps."""
+    if room is None or _total([need(policy, model, files, room) for model in models]) <= room:
+        return {}
+    left = int(room - _total([need(policy, model, files, room, least=True) for model in models]))
+    sizes = {model.name: files[model.name].stat().st_size for model in models if model.streaming_decrypt == "auto"}
+    return {} if left < 0 else {name: left * size // sum(sizes.values()) for name, size in sizes.items()}
+
+
 def shortage(policy: Policy, files: dict[str, Path], room: int | None) -> str | None:
-    """The sum, when it is more than there is."""
-    needs = [need(policy, model, files, room) for model in policy.models if model.name in files]
-    # One model at a time is being read; the others are at rest.
-    loading = (LOADING_FACTOR - 1) * max((each.weights for each in needs), default=0)
+    """The sum, when it is more than there is although what may be streamed is."""
+    if room is None:
+        return None
+    models = [model for model in policy.models if model.name in files]
+    if _total([need(policy, model, files, room) for model in models]) <= room:
+        return None
+    needs = [need(policy, model, files, room, least=True) for model in models]
+    loading, total = _loading(needs), _total(needs)
     weights, cache = sum(each.weights for each in needs), sum(each.cache for each in needs)
-    total = BASE_BYTES + weights + loading + cache
-    if room is None or total <= room:
+    if total <= room:
         return None
     slots = ", ".join(f"{each.name} {each.slots} × {mebibytes(each.slot)}" + (
         f" and {each.draft_slots} × {mebibytes(each.draft_slot)} of its draft" if each.draft_slots else "")

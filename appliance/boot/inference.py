@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import checks, modelkeys
+from appliance.boot import budget, checks, modelkeys
 from appliance.boot.models import RunningModel, load
 from appliance.engine.engine_batch import Running
 from appliance.engine.forward import kernel_names
@@ -125,9 +125,10 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     def opened(model: Model, draft: RunningModel | None) -> RunningModel:
         file = resolve_model_path(loaded.policy, model.name, path.parent, folders)
         _compile(table, file, progress)
+        room = budget.keep(loaded.policy, [model], {model.name: file}, budget.room(loaded.policy))
         return load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
                     key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
-                    budget=loaded.policy.tee.memory_budget_bytes,
+                    budget=loaded.policy.tee.memory_budget_bytes, room=room.get(model.name),
                     plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
                     - (0 if draft is None else draft.streamed_plaintext))
 

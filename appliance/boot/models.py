@@ -17,13 +17,14 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.models import inspection
+from appliance.models import inspection, residency
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
 from appliance.models.resident import ResidentSource, open_resident
-from appliance.models.sealed import open_sealed
+from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.sealed_resident import SealedResidentSource, open_sealed_resident
 from appliance.models.streamed import StreamedSource
+from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.policy.schema import Limits, Model
 
 _CACHE_SHARE = 4  # of the memory that is available, one part in this many may hold keys and values of one model
@@ -64,15 +65,17 @@ class RunningModel:
 
     @property
     def streamed_plaintext(self) -> int:
-        """Bytes of plaintext weights that a streamed model can have at one moment; 0 for a resident one."""
-        return self.source.plaintext_nbytes if isinstance(self.source, StreamedSource) else 0
+        """Bytes of plaintext weights that a model which must be streamed can have at one moment; 0 for another."""
+        return self.source.plaintext_nbytes if isinstance(
+            self.source, StreamedSource) and self.policy.streaming_decrypt is True else 0
 
     @property
     def residency(self) -> str:
         """How its weights are kept, for the report of the boot."""
-        if not self.streamed_plaintext:
+        if not isinstance(self.source, StreamedSource):
             return "resident"
-        return f"streamed, at most {self.streamed_plaintext / 2**20:.1f} MiB of plaintext weights"
+        return (f"streamed, at most {self.source.plaintext_nbytes / 2**20:.1f} MiB of plaintext weights, "
+                f"{self.source.resident_nbytes / 2**20:.1f} MiB of them resident")
 
     def close(self) -> None:
         """Stop the engine, then give the weights back."""
@@ -96,7 +99,15 @@ def formats_named_by(paths: list[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None]) -> Source:
+def _streamed(model: Model, tiles: SealedModel | PlainTiles, room: int) -> StreamedSource:
+    """Stream a model, but for what fits into `room` bytes."""
+    hidden = model.access_pattern == "hidden"
+    resident = residency.choose(tiles.tiling, room, hidden=hidden) if model.streaming_decrypt == "auto" else frozenset()
+    return StreamedSource(tiles, resident=resident, hidden=hidden)
+
+
+def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
+          room: int | None) -> Source:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
@@ -108,12 +119,13 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
                                 "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
                                 code="streaming")
+            if room is not None:
+                return _streamed(model, open_tagged(path, pin, progress=progress), room)
             return open_resident(path, pin, progress)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
-        if model.streaming_decrypt is True:
-            return StreamedSource(open_sealed(path, key.data, header_sha256=header_pin, sha256=pin),
-                                  hidden=model.access_pattern == "hidden")
+        if model.streaming_decrypt is True or room is not None:
+            return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin), room or 0)
         return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
     finally:
         if key is not None:
@@ -141,6 +153,8 @@ def _check_budget(model: Model, source: Source, threads: int, budget: int | None
     if not isinstance(source, StreamedSource):
         return
     source.prepare(threads)
+    if model.streaming_decrypt is not True:
+        return
     if budget is not None and source.plaintext_nbytes > budget:
         raise BootError(
             f"model {model.name}: {threads} threads hold {source.alive_limit} bytes of tiles, and with vectors "
@@ -151,15 +165,16 @@ def _check_budget(model: Model, source: Source, threads: int, budget: int | None
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
          progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
          threads: int | None = None, draft: RunningModel | None = None, budget: int | None = None,
-         plaintext_budget: int | None = None) -> RunningModel:
+         plaintext_budget: int | None = None, room: int | None = None) -> RunningModel:
     """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
     that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here. `draft`: guesses for it, and
     is closed after it. `budget`: bytes that the policy gives to everything. `plaintext_budget`: bytes of plaintext
-    weights that the model may have if it is streamed; None is no limit.
+    weights that the model may have if it must be streamed; None is no limit. `room`: bytes of weights that it may keep
+    if streaming is left open; None is all.
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
-    source = _open(model, path, key, progress)
+    source = _open(model, path, key, progress, room if model.streaming_decrypt == "auto" else None)
     try:
         _check_budget(model, source, quota.cpus() if threads is None else threads, plaintext_budget)
         used = _matrix_formats(source.tensors)

@@ -23,7 +23,7 @@ from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.evidence import SIMULATED, SimulatedProvider
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
-from appliance.boot import checks, hardening, identity, modelkeys, models, selftest
+from appliance.boot import budget, checks, hardening, identity, modelkeys, models, selftest
 from appliance.boot.booted import Booted
 from appliance.boot.report import BootReport, Progress, quiet
 from appliance.boot.steps import Steps, diagnostic
@@ -88,10 +88,12 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
                 note.skip("no model is sealed")
 
         with steps.step("models") as note:
+            room = budget.keep(policy, policy.models, files, budget.room(policy))
             for model in models.drafts_first(policy.models):
                 running[model.name] = models.load(
                     model, policy.limits, files[model.name], formats, steps.counter("bytes"), key=keys.get(model.name),
                     kernels=table, draft=running.get(model.draft_model or ""), budget=policy.tee.memory_budget_bytes,
+                    room=room.get(model.name),
                     plaintext_budget=policy.tee.plaintext_budget_bytes
                     - sum(other.streamed_plaintext for other in running.values()))
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())

@@ -27,7 +27,7 @@ ENFORCED: dict[str, Any] = {
     "model.publisher.public_key": ANY, "model.publisher.signature": ANY,
     "model.key.provider": ("file", "environment", "systemd-credential"), "model.key.path": ANY,
     "model.key.variable": ANY, "model.key.credential": ANY,
-    "model.streaming_decrypt": ANY,  # "auto" is resident: what does not fit does not boot
+    "model.streaming_decrypt": ANY,
     "model.access_pattern": ANY, "tee.plaintext_budget": ANY,
     "model.context_length": ANY, "model.kv_cache": ANY, "model.draft_model": ANY,
     "model.sampling": ANY,

@@ -1,0 +1,80 @@
+"""What stays resident where not all fits: more with more memory, never more than there is."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.boot import budget, models
+from appliance.engine.engine import Engine
+from appliance.models.residency import choose, packed_nbytes
+from appliance.models.streamed import EMBEDDING, StreamedSource
+from appliance.models.tagged import open_tagged
+from appliance.policy import load
+from tests.support import server
+from tests.support.engines import kernels, running, synthetic_model
+
+IDS = [1, 5, 9, 200, 17]
+
+
+def test_more_memory_keeps_more(tmp_path: Path) -> None:
+    """From nothing to everything in small steps: never above the room, and never by much less than a matrix below."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(synthetic_model("mixed"))
+    with open_tagged(path, tile_size=8192) as plain:
+        sizes = {each.info.name: packed_nbytes(each) for each in plain.tiling.segments
+                 if each.info is not None and each.kind == "matrix"}
+        whole, largest = sum(sizes.values()), max(sizes.values())
+        for room in range(0, whole + 1, whole // 50):
+            kept = sum(sizes[name] for name in choose(plain.tiling, room, hidden=False))
+            assert min(room, whole) - largest < kept <= room
+        assert {EMBEDDING} == choose(plain.tiling, 0)
+        assert sizes.keys() == choose(plain.tiling, whole)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_bits_do_not_depend_on_what_is_kept(share: float, tmp_path: Path) -> None:
+    """A model of which a share is resident gives the same bits as a resident one, and keeps what it says."""
+    with running("mixed") as engine:
+        expected = engine.logits(IDS)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(synthetic_model("mixed"))
+    plain = open_tagged(path, tile_size=8192)
+    room = int(share * path.stat().st_size * 1.1)
+    source = StreamedSource(plain, resident=choose(plain.tiling, room, hidden=False), hidden=False)
+    with closing(source), Engine.open(source, threads=2, slots=1, kernels=kernels()) as engine:
+        assert np.array_equal(expected, engine.logits(IDS))
+        assert source.resident_nbytes <= room + 64 * len(source.tensors)
+
+
+def test_auto_streams_what_does_not_fit(tmp_path: Path, tiny_model: Path) -> None:
+    """Where all fits nothing is streamed; where it does not, the rest of the room is given to weights; where not even
+    streaming helps, the check before the boot says so. A model that must be resident is given nothing less."""
+    found = []
+    for how in ('"auto"', "false"):
+        policy = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model=f"streaming_decrypt = {how}")).policy
+        files = {"tiny": tiny_model}
+        least = budget._total([budget.need(policy, policy.models[0], files, 1 << 30, least=True)])
+        whole = budget._total([budget.need(policy, policy.models[0], files, 1 << 30)])
+        middle = int(least + whole) // 2
+        found.append((budget.keep(policy, policy.models, files, 1 << 40), least < whole,
+                      bool(budget.shortage(policy, files, 1 << 20))))
+        if least < whole:
+            keep = budget.keep(policy, policy.models, files, middle)
+            assert 0 <= keep["tiny"] < tiny_model.stat().st_size
+            assert None is budget.shortage(policy, files, middle)
+    assert [({}, True, True), ({}, False, True)] == found
+
+
+def test_an_automatic_model_runs(tmp_path: Path, tiny_model: Path) -> None:
+    """With no room for all of it, a plain model that says "auto" is streamed and says how much is resident."""
+    loaded = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model='streaming_decrypt = "auto"'))
+    [model] = loaded.policy.models
+    for room, said in ((None, "resident"), (1 << 30, "MiB of them resident"), (0, "streamed, at most ")):
+        with closing(models.load(model, loaded.policy.limits, tiny_model, None, lambda done, total: None,
+                                 kernels=kernels(), threads=1, room=room)) as model_running:
+            assert said in model_running.residency
+            assert 0 == model_running.streamed_plaintext
