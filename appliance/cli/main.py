@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "model": "inspect a model file, or print the pins for a policy",
     "tokenize": "turn text into token ids with a model's tokenizer",
     "infer": "run one prompt through a model that a policy names",
+    "plan-memory": "show what a policy's models take of the memory, and what of them is streamed",
     "kernels": "compile the kernels ahead of time, or list them",
     "evidence": "tell whether raw hardware evidence is genuine, and what it claims",
     "serve": "boot by a policy and serve the API",
