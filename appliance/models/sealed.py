@@ -83,7 +83,10 @@ class SealedModel:
         Matrices come in kernel order. TamperedError (code model-tampered) for a record that is not the one that was
         sealed, ModelError for a disk that fails; the buffer is wiped then.
         """
-        tile = self.tiling.tile(number)
+        return self.read(self.tiling.tile(number), buffer)
+
+    def read(self, tile: Tile, buffer: Any) -> int:
+        """`read_tile`, of a tile that was looked up before."""
         view = fitting(buffer, tile.nbytes)
         record = self._scratch.view(tile.record_nbytes)
         try:

@@ -30,7 +30,7 @@ from appliance.models.resident import ALIGNMENT, address, anonymous, discard
 from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
 from appliance.models.tiles import Weight
-from appliance.models.tiling import Segment
+from appliance.models.tiling import Segment, Tile
 
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 EMBEDDING = "token_embd.weight"
@@ -74,6 +74,7 @@ class StreamedSource:
         self._segments = tuple(segment for segment in tiles.tiling.segments if segment.info is not None)
         self._number = {segment.info.name: index for index, segment in enumerate(self._segments) if segment.info}
         self._failure: BaseException | None = None
+        self._known: dict[int, Tile] = {}
         self._turn = threading.Lock()
         self._workers: list[_Worker] = []
         self._arena: mmap.mmap | None = None
@@ -253,9 +254,13 @@ class StreamedSource:
     def _fill(self, worker: _Worker, number: int) -> int:
         """Read, authenticate and decrypt a tile into a worker's buffer; its bytes. Errors as `read_tile`."""
         tiles = self._tiles
-        tile = tiles.tiling.tile(number)
+        tile = self._known.get(number)
+        if tile is None:
+            tile = self._known[number] = tiles.tiling.tile(number)
         self._count(worker, tile.nbytes + (tile.source_nbytes if self._plain else 0))
-        if isinstance(tiles, SealedModel) or tile.segment.kind != "matrix":
+        if isinstance(tiles, SealedModel):
+            return tiles.read(tile, worker.tile)
+        if tile.segment.kind != "matrix":
             return tiles.read_tile(number, worker.tile)
         nbytes = tiles.read_rows(number, worker.rows)
         tiling.pack(tile, worker.rows[:nbytes], worker.tile[:tile.nbytes])
