@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from appliance.boot import hardening
 from appliance.errors import BootError
+from tests.support.environment import unmeasured
 
 REPORT = """
 import json, os, resource
@@ -36,7 +36,7 @@ print(json.dumps({{
 
 
 def _hardened(tolerant: bool = True, prebuilt: bool = False, **environment: str) -> dict[str, Any]:
-    clean = {name: value for name, value in os.environ.items() if name not in hardening.INJECTING}
+    clean = {name: value for name, value in unmeasured().items() if name not in hardening.INJECTING}
     done = subprocess.run(
         [sys.executable, "-c", REPORT.format(tolerant=tolerant, prebuilt=prebuilt)], capture_output=True, text=True,
         timeout=60, check=True, env={**clean, **environment})

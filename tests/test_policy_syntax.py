@@ -17,6 +17,7 @@ from appliance.policy.diagnostics import MAX_DIAGNOSTICS, Report, Text
 from appliance.policy.source import MAX_DEPTH, parse
 from appliance.policy.tokens import MAX_BYTES
 from appliance.policy.tree import Body, Broken, ListNode, Literal, Node
+from tests.support.environment import unmeasured
 from tests.support.policies import BASE, marked, with_lines
 
 ROOT = Path(__file__).parents[1]
@@ -333,7 +334,8 @@ def test_no_pickle_cache() -> None:
     """Checking a policy neither imports python-hcl2 and Lark nor leaves their pickled parser on the disk."""
     code = ("import sys, appliance.policy as p; p.load('examples/demo.hcl');"
             "print(sorted({'hcl2', 'lark', 'pickle'} & set(sys.modules)))")
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=unmeasured(), capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.strip()
     spec = util.find_spec("hcl2")
     assert spec is not None
