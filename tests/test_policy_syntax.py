@@ -198,6 +198,11 @@ def test_encoding(data: bytes, words: str, place: tuple[int, int]) -> None:
     assert check_bytes(data).policy is None
 
 
+def test_a_file_too_large_is_not_told_to_change_its_encoding() -> None:
+    """The fix for a file that is too large is to shorten it."""
+    assert ["make it shorter"] == [d.fix for d in check_bytes(b" " * (MAX_BYTES + 1)).diagnostics]
+
+
 def test_encoding_is_the_only_finding() -> None:
     """A byte-order mark, or a wrong byte in a comment, hides nothing and brings no further findings."""
     for data in (b"\xef\xbb\xbf" + BASE.encode(), b"# \xe9\n" + BASE.encode()):

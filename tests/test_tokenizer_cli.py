@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,10 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_files_that_are_no_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A missing, empty or foreign file ends with exit code 2 and an error, without a traceback."""
+    """A missing, empty or foreign file, or a pipe, ends with exit code 2 and an error, without a traceback."""
     (tmp_path / "empty").touch()
     (tmp_path / "foreign").write_bytes(b"PK\x03\x04" * 10)
-    for name in ("missing", "empty", "foreign"):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("missing", "empty", "foreign", "pipe"):
         assert 2 == main(["tokenize", str(tmp_path / name), "x"])
         assert capsys.readouterr().err.startswith("error[")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 from pathlib import Path
 
 from appliance.engine import tokenizer
-from appliance.errors import ModelError
-from appliance.models import gguf
+from appliance.models import inspection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tokens, one line each: id and piece."""
-    found = tokenizer.load(_header(args.model).metadata)
+    found = tokenizer.load(inspection.header(args.model).metadata)
     ids = found.encode(args.text, add_special=args.add_special, parse_special=args.parse_special)
     pieces = [found.piece(token).decode("utf-8", "replace") for token in ids]
     if args.json:
@@ -31,12 +29,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(f"{token:>7}  {piece!r}" for token, piece in zip(ids, pieces, strict=True)))
     return 0
-
-
-def _header(path: Path) -> gguf.GGUFFile:
-    try:
-        with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with its last reader
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error})") from None
-    return gguf.parse(data)

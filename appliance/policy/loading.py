@@ -90,7 +90,8 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
     report = Report(Text(text, filename))
     digest = hashlib.sha384(data).digest()
     if problem is not None:
-        report.error("encoding", problem, where, fix="save the file as plain UTF-8",
+        fix = "make it shorter" if len(data) > MAX_BYTES else "save the file as plain UTF-8"
+        report.error("encoding", problem, where, fix=fix,
                      detail=f"UTF-8 without byte-order mark, at most {MAX_BYTES} bytes")
         if not text:
             return Checked(report.sorted(), None, Positions(report.text, {}), digest)
