@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import json
 import os
 import time
@@ -288,3 +289,19 @@ def test_disconnect_cancels(service: Server) -> None:
     assert "cancelled" == record["finish"]
     assert record["completion_tokens"] < 400
     assert time.monotonic() - left < 2
+
+
+@pytest.mark.parametrize("doubled", [
+    [("Authorization", "Bearer one"), ("Authorization", "Bearer two")],
+    [("Transfer-Encoding", "chunked"), ("Content-Length", "2")],
+])
+def test_heads_that_mean_two_things_are_refused(service: Server, doubled: list[tuple[str, str]]) -> None:
+    """Two API keys, or two ways to tell a body's length, are refused before anyone picks one of them."""
+    connection = http.client.HTTPConnection(service.url.removeprefix("http://"), timeout=10)
+    connection.putrequest("POST", "/v1/completions")
+    for name, value in doubled:
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (400, "malformed_request") == (answer.status, json.loads(answer.read())["error"]["code"])
+    connection.close()

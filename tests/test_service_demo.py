@@ -20,7 +20,8 @@ QUESTIONS = ["What is the capital of France?", "What is the capital of Italy?", 
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the demo model."""
     path = demo_model()
-    policy = write_policy(tmp_path_factory.mktemp("demo"), {"demo": path}, limits="concurrent_requests = 8\n  generation_tokens = 1900")
+    limits = "concurrent_requests = 8\n  generation_tokens = 1900"
+    policy = write_policy(tmp_path_factory.mktemp("demo"), {"demo": path}, limits=limits)
     server = Server(policy, [path]).wait_ready()
     yield server
     server.stop()

@@ -58,7 +58,8 @@ def model_files(files: dict[str, Path]) -> Iterator[str]:
         try:
             mode = path.stat().st_mode
         except OSError as error:
-            yield f"model {name}: {path}: {error.strerror}"
+            yield (f"model {name}: {path}: {error.strerror}; it is looked for beside the policy and in the folders "
+                   "given by --models")
             continue
         if not stat.S_ISREG(mode):
             yield f"model {name}: {path} is not a regular file"

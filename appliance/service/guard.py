@@ -123,11 +123,15 @@ class Reply:
 
 
 def check_head(scope: HTTPScope) -> None:
-    """Refuse a head that is too large (the parser bounds only heads that arrive in parts), and methods of no use."""
+    """Refuse a head that is too large (the parser bounds only heads that arrive in parts), methods of no use, and
+    heads that two readers can take for two different requests: two API keys, or two lengths (RFC 9112 §6.1)."""
     headers = list(scope["headers"])
     size = len(scope["raw_path"]) + len(scope["query_string"])
     if size + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_BYTES or len(headers) > MAX_HEADERS:
         raise RequestError("headers_too_large")
+    names = [name for name, _ in headers]
+    if names.count(b"authorization") > 1 or {b"transfer-encoding", b"content-length"} <= set(names):
+        raise RequestError("malformed_request")
     if scope["method"] not in ("GET", "POST"):
         raise RequestError("method_not_allowed")
 
