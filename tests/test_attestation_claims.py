@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+from datetime import timedelta
+
 import pytest
 
-from appliance.attestation import cbor, der, snp_abi, snp_claims, tdx_abi, tdx_claims, tdx_verify
+from appliance.attestation import cbor, der, snp_abi, snp_claims, tdx_abi, tdx_claims, tdx_verify, tpm_abi, x509chain
 from appliance.attestation.collateral import Collateral
-from appliance.errors import MalformedEvidenceError
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import NOW, FakeIntel
 
@@ -61,3 +64,60 @@ def test_other_json_is_no_collateral(data: bytes) -> None:
     known = Collateral()
     known.add(data, "other.json")
     assert [] == known.documents
+
+
+SNP_NAMES = """VERSION GUEST_SVN POLICY POLICY.ABI POLICY.SMT POLICY.MIGRATE_MA POLICY.DEBUG POLICY.SINGLE_SOCKET
+POLICY.CXL_ALLOW POLICY.MEM_AES_256_XTS POLICY.RAPL_DIS POLICY.CIPHERTEXT_HIDING_DRAM POLICY.PAGE_SWAP_DISABLE FAMILY_ID
+IMAGE_ID VMPL SIGNATURE_ALGO PLATFORM_INFO PLATFORM_INFO.SMT_EN PLATFORM_INFO.TSME_EN PLATFORM_INFO.ECC_EN
+PLATFORM_INFO.RAPL_DIS PLATFORM_INFO.CIPHERTEXT_HIDING_DRAM_EN PLATFORM_INFO.ALIAS_CHECK_COMPLETE PLATFORM_INFO.TIO_EN
+AUTHOR_KEY_EN MASK_CHIP_KEY SIGNING_KEY REPORT_DATA MEASUREMENT HOST_DATA ID_KEY_DIGEST AUTHOR_KEY_DIGEST REPORT_ID
+REPORT_ID_MA CURRENT_TCB REPORTED_TCB COMMITTED_TCB LAUNCH_TCB CPUID_FAM_ID CPUID_MOD_ID CPUID_STEP LAUNCH_MIT_VECTOR
+CURRENT_MIT_VECTOR CHIP_ID CURRENT_VERSION COMMITTED_VERSION""".split()  # noqa: SIM905 - a list of words
+
+
+def test_every_claim_of_an_snp_report_has_amd_s_name() -> None:
+    """The newest report shows all fields of the firmware ABI specification, in its order and by its names."""
+    shown = snp_claims.describe(snp_abi.parse(FakeAmd().report(version=5)), None)
+    assert SNP_NAMES == [name for name, _ in shown if "unknown" not in name]
+
+
+@pytest.mark.parametrize(("name", "offset", "size"), [
+    ("TEE_TCB_SVN", 0, 16), ("MRSEAM", 16, 48), ("MRSIGNERSEAM", 64, 48), ("SEAMATTRIBUTES", 112, 8),
+    ("TDATTRIBUTES", 120, 8), ("XFAM", 128, 8), ("MRTD", 136, 48), ("MRCONFIGID", 184, 48), ("MROWNER", 232, 48),
+    ("MROWNERCONFIG", 280, 48), ("RTMR0", 328, 48), ("RTMR1", 376, 48), ("RTMR2", 424, 48), ("RTMR3", 472, 48),
+    ("REPORTDATA", 520, 64),
+])
+def test_a_cut_tdx_report_names_the_field_that_is_cut(name: str, offset: int, size: int) -> None:
+    """The offsets are those of Intel's TD report; what is short of a byte is named with what it needs."""
+    body = FakeIntel().quote()[48:48 + 584]
+    with pytest.raises(MalformedEvidenceError, match=f": {name} needs {size} bytes at offset {offset}, "):
+        tdx_abi._body(body[:offset + size - 1], tdx_abi.TD10)
+
+
+def test_a_certificate_is_valid_in_its_first_and_last_second() -> None:
+    """Both ends of the validity belong to it (RFC 5280, 4.1.2.5); a second beyond either does not."""
+    certificate = FakeAmd().ark
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    x509chain.check_valid(certificate, first)
+    x509chain.check_valid(certificate, last)
+    for at in (first - timedelta(seconds=1), last + timedelta(seconds=1)):
+        with pytest.raises(ForgedEvidenceError) as caught:
+            x509chain.check_valid(certificate, at)
+        assert "certificate-expired" == caught.value.code
+
+
+def test_der_lengths_have_one_form() -> None:
+    """128 bytes take one more length byte, 256 take two; a longer form of the same length is refused (X.690, 10.1)."""
+    for head, size in ((b"\x30\x7f", 127), (b"\x30\x81\x80", 128), (b"\x30\x82\x01\x00", 256)):
+        assert size == len(der.only(head + bytes(size), 0x30).content)
+    for head, size in ((b"\x30\x81\x7f", 127), (b"\x30\x82\x00\x80", 128), (b"\x30\x80", 0)):
+        with pytest.raises(MalformedEvidenceError):
+            der.only(head + bytes(size), 0x30)
+
+
+def test_a_tpm_key_on_another_curve_is_named() -> None:
+    """TPMT_PUBLIC with TPM_ECC_BN_P256 (0x0010): not supported, by its number."""
+    # type ECC, name algorithm SHA-256, attributes, no auth policy, then symmetric, scheme, curve, kdf: 0x10 is NULL
+    public = struct.pack(">HHIHHHHH", 0x0023, 0x000B, 0x00050072, 0, 0x0010, 0x0010, 0x0010, 0x0010) + bytes(4)
+    with pytest.raises(UnsupportedEvidenceError, match="curve 0x0010 is not known"):
+        tpm_abi.parse_public(struct.pack(">H", len(public)) + public)
