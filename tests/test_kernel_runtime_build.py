@@ -15,6 +15,7 @@ from appliance.cli.main import main
 from appliance.engine.kernels import ahead, lower, registry, table, targets
 from appliance.errors import EngineError, FormatError
 from appliance.imaging import kernels, sharedobject
+from tests.support.require import absent
 
 NAMES = ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "lockstep_probe")
 
@@ -209,7 +210,7 @@ def test_unsafe_libraries_are_recognised(tmp_path):
     source = tmp_path / "bad.c"
     source.write_text("int outside(void); __attribute__((constructor)) void f(void) { outside(); }")
     if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+        absent("no C compiler: install gcc")
     subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", "-Wl,-z,execstack", "-Wl,-z,lazy", "-o", tmp_path / "bad.so",
                     source], check=True, capture_output=True)
     found = sharedobject.parse((tmp_path / "bad.so").read_bytes())

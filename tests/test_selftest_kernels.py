@@ -22,6 +22,7 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.errors import BootError, EngineError
 from tests.goldens import kernel_answers as goldens
+from tests.support.require import absent
 
 # Without a prebuilt library every format costs seconds of compiling: then one stands for all.
 FEW = frozenset({"Q8_0"})
@@ -40,7 +41,7 @@ def library() -> Path:
     try:
         ahead.open_library(path, targets.detect())
     except EngineError as error:
-        pytest.skip(f"{error.summary}: run `make kernels`")
+        absent(f"{error.summary}: run `make kernels`")
     return path
 
 

@@ -7,10 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from appliance.engine.tokenizer import Tokenizer, load
 from appliance.models import gguf
+from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]
 LLAMA_CPP = Path(os.environ.get("APPLIANCE_LLAMA_CPP", ROOT / "build" / "llama.cpp"))
@@ -21,7 +20,7 @@ def vocabulary_file(name: str) -> Path:
     """The file of one of llama.cpp's vocabularies; skips the test where they are not there."""
     path = LLAMA_CPP / "models" / f"ggml-vocab-{name}.gguf"
     if not path.is_file():
-        pytest.skip("llama.cpp's vocabularies are missing: make vocabularies, or set APPLIANCE_LLAMA_CPP")
+        absent("llama.cpp's vocabularies are missing: make vocabularies, or set APPLIANCE_LLAMA_CPP")
     return path
 
 
