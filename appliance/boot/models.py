@@ -5,7 +5,8 @@ The disk is hostile: each file is read once, and what is hashed against the pin 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,6 +163,17 @@ def _check_budget(model: Model, source: Source, threads: int, budget: int | None
             hint="seal the model with smaller tiles, or raise the budget", code="plaintext-budget")
 
 
+@contextlib.contextmanager
+def _named(model: Model) -> Iterator[None]:
+    """Say which of the policy's models an error of its file is about: the file's parsers do not know."""
+    try:
+        yield
+    except (ModelError, EngineError) as error:
+        if not error.summary.startswith("model "):
+            error.summary = f"model {model.name}: {error.summary}"
+        raise
+
+
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
          progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
          threads: int | None = None, draft: RunningModel | None = None, budget: int | None = None,
@@ -174,7 +186,15 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
-    source = _open(model, path, key, progress, room if model.streaming_decrypt == "auto" else None)
+    with _named(model):
+        source = _open(model, path, key, progress, room if model.streaming_decrypt == "auto" else None)
+        return _start(model, limits, source, tested, kernels, threads, draft, budget, plaintext_budget)
+
+
+def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] | None, kernels: KernelTable | None,
+           threads: int | None, draft: RunningModel | None, budget: int | None,
+           plaintext_budget: int | None) -> RunningModel:
+    """Make an engine of an opened source, see `load`; the source is closed if that fails."""
     try:
         _check_budget(model, source, quota.cpus() if threads is None else threads, plaintext_budget)
         used = _matrix_formats(source.tensors)
