@@ -47,14 +47,14 @@ def test_a_model_that_the_self_test_did_not_cover_is_refused(policy: Policy, tin
 def test_a_model_without_template_is_refused_unless_the_policy_has_one(policy: Policy, tiny_model: Path) -> None:
     """The refusal comes at boot, not with the first request."""
     strict = policy.models[0].model_copy(update={"chat_template_fallback": "refuse"})
-    with pytest.raises(TemplateError, match="^model tiny: the model has no chat template"):
+    with pytest.raises(TemplateError, match=r"^model tiny: the model has no chat template"):
         models.load(strict, policy.limits, tiny_model, None, _nothing)
 
 
 def test_another_pin_is_refused(policy: Policy, tiny_model: Path) -> None:
     """What is loaded has the digest that the policy pins."""
     other = policy.models[0].model_copy(update={"sha256": "ab" * 32})
-    with pytest.raises(PinError, match="^model tiny: "):
+    with pytest.raises(PinError, match=r"^model tiny: "):
         models.load(other, policy.limits, tiny_model, None, _nothing)
 
 
