@@ -1,0 +1,85 @@
+"""PCR values against what an image is known to measure: every register that says what booted must be shown.
+
+A register that the evidence does not show fails, so that leaving one out is no way around it. PCR 0 and PCR 7 depend
+on firmware and machine shape: they must both be those of one recorded shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+
+from appliance.attestation.findings import Finding, judged, one_of
+from appliance.attestation.measurements import GOLDEN_PCRS, Measurements, PcrEvent, Tpm
+from appliance.attestation.tpm_log import Event
+
+NOT_PREDICTED = "the measurements hold no TPM prediction of this image"
+
+
+def replay(events: Iterable[PcrEvent]) -> dict[int, bytes]:
+    """The registers (SHA-256) that predicted events give, from zero (TCG PC Client profile, extend operation)."""
+    values: dict[int, bytes] = {}
+    for event in events:
+        before = values.get(event.pcr, bytes(32))
+        values[event.pcr] = hashlib.sha256(before + bytes.fromhex(event.sha256)).digest()
+    return values
+
+
+def judge(values: Mapping[int, bytes], measurements: Measurements) -> tuple[Finding, ...]:
+    """One finding for each register, on `values`: authentic SHA-256 PCRs, from a quote that covers them.
+
+    Rules are `pcr2` to `pcr13`, and `golden-pcrs` for 0 and 7 together. Absent registers fail.
+    """
+    tpm = measurements.tpm
+    if tpm is None:
+        return (judged("pcrs-predicted", False, NOT_PREDICTED),)
+    return (*(_register(number, values, wanted) for number, wanted in sorted(tpm.accepted().items())),
+            _golden(values, tpm))
+
+
+def _register(number: int, values: Mapping[int, bytes], wanted: frozenset[bytes]) -> Finding:
+    if number not in values:
+        return judged(f"pcr{number}", False, "not in the evidence")
+    return one_of(f"pcr{number}", values[number], wanted)
+
+
+def _golden(values: Mapping[int, bytes], tpm: Tpm) -> Finding:
+    absent = [number for number in GOLDEN_PCRS if number not in values]
+    if absent:
+        return judged("golden-pcrs", False, f"PCR {', '.join(map(str, absent))} not in the evidence")
+    for shape in tpm.golden:
+        if all(hmac.compare_digest(values[number], bytes.fromhex(shape.pcrs[str(number)])) for number in GOLDEN_PCRS):
+            return judged("golden-pcrs", True, shape.machine)
+    known = ", ".join(shape.machine for shape in tpm.golden) or "none"
+    found = ", ".join(f"PCR {number} {values[number].hex()}" for number in GOLDEN_PCRS)
+    return judged("golden-pcrs", False, f"{found}: of no recorded machine; recorded: {known}")
+
+
+def explain(log: Iterable[Event], measurements: Measurements) -> tuple[str, ...]:
+    """Where a log departs from the predicted events: one line for each register's first difference.
+
+    For people only: a log proves nothing beyond the registers that its replay gives.
+    """
+    if measurements.tpm is None:
+        return (NOT_PREDICTED,)
+    found: dict[int, list[bytes]] = {}
+    for event in log:
+        if "sha256" in event.digests and event.kind != 3:  # EV_NO_ACTION extends nothing
+            found.setdefault(event.register, []).append(event.digests["sha256"])
+    wanted: dict[int, list[PcrEvent]] = {number: [] for number in measurements.tpm.accepted()}
+    for each in measurements.tpm.events:
+        wanted.setdefault(each.pcr, []).append(each)
+    return tuple(line for number, events in sorted(wanted.items())
+                 if (line := _difference(number, found.get(number, []), events)))
+
+
+def _difference(number: int, found: list[bytes], wanted: list[PcrEvent]) -> str:
+    for at, event in enumerate(wanted):
+        if at >= len(found):
+            return f"PCR {number}: event {at} is absent: {event.what}"
+        if found[at].hex() != event.sha256:
+            return f"PCR {number}: event {at} differs: {event.what}: found {found[at].hex()}, expected {event.sha256}"
+    if len(found) > len(wanted):
+        return f"PCR {number}: {len(found) - len(wanted)} events more than predicted"
+    return ""

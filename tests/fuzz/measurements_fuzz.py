@@ -1,0 +1,24 @@
+"""Fuzz target: measurements files from strangers. What parses has one form, and judging any registers by it ends."""
+
+from __future__ import annotations
+
+from appliance.attestation import measure_tpm, measurements
+from appliance.errors import AttestationError
+from tests.support import expected
+
+
+def fuzz(data: bytes) -> None:
+    """Parse; what is accepted must be the canonical form of itself."""
+    try:
+        found = measurements.parse(data)
+    except AttestationError:
+        return
+    if found.to_json() != data:
+        raise AssertionError("two texts for one value")
+    measure_tpm.judge(expected.values(), found)
+
+
+def seeds() -> list[bytes]:
+    """A whole file, and one with nothing that can be absent."""
+    whole = expected.image()
+    return [whole.to_json(), whole.model_copy(update={"sev_snp": (), "tdx": (), "tpm": None}).to_json()]
