@@ -70,6 +70,15 @@ def test_faults_name_their_line() -> None:
             Template(source).render({}, Budget(1000, 1000))
 
 
+def test_printing_an_object_shows_nothing_in_it() -> None:
+    """A namespace, loop, macro or function shows no text that it holds: it would come out without its mark."""
+    sources = ["{{ [namespace(y=x)] }}", "{{ '%s' % namespace(y=x) }}", "{{ '%r' % [namespace(y=x)] }}",
+               "{% for i in [x] %}{{ loop }}{{ [loop] }}{{ '%s' % loop }}{% endfor %}",
+               "{% macro f(a=x) %}{{ x }}{% endmacro %}{{ [f] }}{{ '%r' % f }}{{ f }}", "{{ [x.strip] }}"]
+    for source in sources:
+        assert "secret" not in Template(source).render({"x": mark("secret")}, Budget(1000, 10_000)), source
+
+
 def test_spans_follow_characters() -> None:
     """Marks stay on the very characters that came from outside."""
     cases = [

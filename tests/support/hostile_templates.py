@@ -21,6 +21,9 @@ _DOUBLE = "{% set a = namespace(x=[1], y=[1]) %}{% for i in range(100) %}{% set 
 _TUPLE = "{% set a = namespace(x=(1,)) %}{% for i in range(100) %}{% set a.x = (a.x, a.x) %}{% endfor %}"
 _MEGABYTE = "{% set x = 'a' * 1000000 %}"
 _MANY = "{% for i in range(100000) %}"
+_TWICE = "{% set n = namespace(x=1) %}" + "".join(
+    f"{{% set m{i} = namespace(x=[n, n]) %}}{{% set n = m{i} %}}" for i in range(60))
+_LONG = "{% set x = 'a' * 200000 %}{% set y = 'a' * 50000 ~ 'b' ~ 'a' * 50000 %}"
 
 TEMPLATES = [
     # text that grows
@@ -66,6 +69,18 @@ TEMPLATES = [
     _TUPLE + "{{ 'a'.startswith(a.x) }}",
     "{% set n = namespace(x=[1]) %}{% for i in range(90000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}",
     "{% set n = namespace() %}{% set n.x = [n] %}{{ n.x }}{{ n.x == n.x }}{{ n.x | tojson }}",
+    # what printing or searching would walk in secret
+    _TWICE + "{{ '%s' % n }}", _TWICE + "{{ '%r' % n.x }}", _TWICE + "{{ [n] }}", _TWICE + "{{ '%s' | format(n) }}",
+    "{% macro f() %}" + "{{ 1 }}" * 10000 + "{% endmacro %}{% for i in range(10000) %}{{ '%s' % f }}{% endfor %}",
+    _LONG + "{% for i in range(1000) %}{{ x.rfind(y) }}{% endfor %}",
+    _LONG + "{% for i in range(1000) %}{{ x.rindex(y) }}{% endfor %}",
+    _LONG + "{{ x.rsplit(y) | length }}" * 9, _LONG + "{{ x.rpartition(y) | length }}" * 9,
+    "{% set x = 'a' * 400000 %}{% set y = 'b' * 400000 ~ 'a' %}{{ x.strip(y) }}{{ x | trim(y) }}",
+    "{% set x = ['a' * 100000 ~ 'b', 'a' * 100000 ~ 'c'] * 1000 %}{{ (x | sort) | length }}",
+    "{% set x = ['a' * 100000 ~ 'b', 'a' * 100000 ~ 'c'] * 1000 %}{{ (x | sort(case_sensitive=true)) | length }}",
+    "{% set x = ['a' * 100000 ~ 'b', 'a' * 100000 ~ 'c'] * 1000 %}{{ (x | unique) | length }}",
+    "{% set p = 'a' * 1000000 %}{{ ([{}] * 50000) | map(attribute=p) | list | length }}",
+    "{% set x = (messages[0].content * 4000) | list | join('-') %}" + _MANY + "{{ x[i] }}{% endfor %}",
     # deep or long source
     "{{ " + "(" * 50000 + ")" * 50000 + " }}", "{{ " + "-" * 100000 + "1 }}", "{{ " + "not " * 50000 + "1 }}",
     "{{ " + "1 + " * 50000 + "1 }}",

@@ -61,7 +61,8 @@ def trim(budget: Budget, value: Value, chars: str | None = None) -> str:
     """Without white space at both ends."""
     text = to_text(budget, value)
     budget.make(len(text))
-    return texts.strip(text, chars)
+    budget.match(len(text), chars)
+    return texts.strip(text, None if chars is None else text_of(chars, "trim"))
 
 
 def recased(change: Callable[[str], str]) -> Callable[..., str]:
@@ -145,9 +146,11 @@ def sort(budget: Budget, value: Value, reverse: bool = False, case_sensitive: bo
 
 def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], case_sensitive: bool,
             reverse: bool) -> list[Value]:
-    budget.step(len(items) * max(1, len(items).bit_length()))
     keys = ordered_keys([part(item) for item in items])
+    characters = sum(len(value) for value in keys if isinstance(value, str))
+    budget.step((len(items) + characters // 256) * max(1, len(items).bit_length()))
     if not is_true(case_sensitive):
+        budget.make(characters)
         keys = [value.lower() if isinstance(value, str) else value for value in keys]
     order = sorted(range(len(items)), key=keys.__getitem__, reverse=is_true(reverse))
     return [items[index] for index in order]
@@ -160,7 +163,9 @@ def unique(budget: Budget, value: Value, case_sensitive: bool = False, attribute
     for item in items_of(budget, value):
         budget.step()
         name = key(item if attribute is None else attribute_path(budget, item, attribute))
-        name = name.lower() if isinstance(name, str) and not is_true(case_sensitive) else name
+        if isinstance(name, str) and not is_true(case_sensitive):
+            budget.make(len(name))
+            name = name.lower()
         if name not in keys:
             keys.add(name)
             found.append(item)

@@ -85,6 +85,7 @@ def _method(budget: Budget, target: Value, name: str) -> Function | None:
 def _stripping(left: bool, right: bool) -> Callable[..., str]:
     def strip(budget: Budget, text: str, chars: Value = None) -> str:
         budget.make(len(text))
+        budget.match(len(text), chars)
         return texts.strip(text, None if chars is None else text_of(chars, "strip"), left, right)
 
     return strip
@@ -95,7 +96,7 @@ def _splitting(split: Callable[..., list[str]]) -> Callable[..., list[Value]]:
         limit = whole(maxsplit, "split", -1, 1 << 31)
         if sep is not None and not text_of(sep, "split"):
             raise Fault("split needs a separator that is not empty")
-        budget.read(len(text))
+        budget.match(len(text), sep)
         budget.make(len(text) + ITEM_COST * (1 + (text.count(sep) if sep is not None else len(text) // 2)))
         pieces = split(text, sep, limit)
         return list(texts.parts_in_order(text, pieces, None if sep is None else len(sep)))
@@ -114,6 +115,7 @@ def _split_lines(budget: Budget, text: str, keepends: Value = False) -> list[Val
 def _partition(find: Callable[[str, str], int], at_end: bool) -> Callable[..., Value]:
     def apply(budget: Budget, text: str, sep: Value) -> Value:
         budget.make(len(text))
+        budget.match(len(text), sep)
         at = find(text, text_of(sep, "partition"))
         if at < 0:
             return ("", "", text) if at_end else (text, "", "")
@@ -127,7 +129,7 @@ def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
     """A method that reads the string only."""
 
     def ask(budget: Budget, text: str, *given: Value) -> Value:
-        budget.read(len(text))
+        budget.match(len(text), given[0] if given else None)
         if not all(isinstance(value, str | int) or (isinstance(value, tuple) and all(
                 isinstance(part, str) for part in value)) for value in given):
             raise Fault("a method of a string needs strings")

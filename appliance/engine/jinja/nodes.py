@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from appliance.engine.jinja.values import Budget, Fault, Undefined, Value, joined
+from appliance.engine.jinja.values import Budget, Fault, Opaque, Undefined, Value, joined
 
 MAX_CALLS = 60  # macros within macros
 
@@ -86,8 +86,8 @@ class Statement(Node):
         raise NotImplementedError
 
 
-@dataclass(slots=True, eq=False)
-class Macro:
+@dataclass(slots=True, eq=False, repr=False)
+class Macro(Opaque):
     """A macro with the variables that it sees."""
 
     name: str

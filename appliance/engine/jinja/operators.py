@@ -134,7 +134,9 @@ def marked_within(value: Any) -> Value:
 
 def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
     """`value.a.b` for the path "a.b"."""
-    names = [path] if isinstance(path, int) else text_of(path, "an attribute").split(".")
+    if not isinstance(path, int):
+        budget.read(len(text_of(path, "an attribute")))
+    names = [path] if isinstance(path, int) else path.split(".")
     for name in names:
         if isinstance(value, dict):
             value = value.get(name, Undefined(str(name)))

@@ -8,7 +8,9 @@ other way round.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 Span = tuple[int, int]  # start and end, in characters
 
@@ -66,8 +68,9 @@ def part(text: str, start: int, end: int) -> str:
     if not isinstance(text, Marked):
         return piece
     end = start + len(piece)
-    cut = ((max(first, start) - start, min(last, end) - start) for first, last in text.spans)
-    return with_spans(piece, [(first, last) for first, last in cut if last > first])
+    spans = text.spans  # not all of them are gone through: a loop may take one character after the other
+    here = spans[bisect_right(spans, start, key=itemgetter(1)):bisect_left(spans, end, key=itemgetter(0))]
+    return with_spans(piece, [(max(first, start) - start, min(last, end) - start) for first, last in here])
 
 
 def parts_in_order(text: str, pieces: Sequence[str], gap: int | None = None) -> list[str]:

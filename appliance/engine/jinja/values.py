@@ -51,6 +51,11 @@ class Budget:
         """Count the work of searching so many characters."""
         self.step(1 + characters // 256)
 
+    def match(self, characters: int, wanted: object) -> None:
+        """Count a search that may look at all of `wanted` for each of so many characters: Python looks for a
+        string from the right, and strips one of many characters, in quadratic time."""
+        self.read(characters * (1 + (len(wanted) // 64 if isinstance(wanted, str) else 0)))
+
 
 class Undefined:
     """What a missing variable or key gives: empty, false, and an error on any other use."""
@@ -64,23 +69,32 @@ class Undefined:
         return "Undefined"
 
 
-@dataclass(slots=True, eq=False)
-class Namespace:
+class Opaque:
+    """A value that shows nothing of what it holds, so that printing it costs nothing."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()}>"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Namespace(Opaque):
     """`namespace()`: the only object that a template can change."""
 
     values: dict[str, Value]
 
 
-@dataclass(slots=True, eq=False)
-class Function:
+@dataclass(slots=True, eq=False, repr=False)
+class Function(Opaque):
     """Something to call: `call(*arguments, **named)`."""
 
     name: str
     call: Callable[..., Value]
 
 
-@dataclass(slots=True, eq=False)
-class Loop:
+@dataclass(slots=True, eq=False, repr=False)
+class Loop(Opaque):
     """The variable `loop`."""
 
     items: Sequence[Value]
@@ -145,7 +159,7 @@ def to_text(budget: Budget, value: Value) -> str:
         return mark(text) if has_marked(value) else text
     if isinstance(value, int | float | None):
         return str(value)
-    return f"<{type(value).__name__.lower()}>"
+    return repr(value)
 
 
 def equal(budget: Budget, left: Value, right: Value, depth: int = 0) -> bool:
