@@ -20,6 +20,7 @@
     │   └── UncheckedEvidenceError   nothing wrong was found, but something to check it with is absent
     ├── AuditError             the audit log cannot be written
     ├── BootError              a boot step failed; names the step
+    ├── ImageError             an image cannot be built, predicted or written; names file and field
     └── ServiceError           a request cannot be served
 
 Each error carries a stable `code` (machine readable, kebab case), a terse `summary` (what was found, where,
@@ -157,6 +158,12 @@ class BootError(ApplianceError):
     """A boot step failed; the summary names the step, what was expected and what was found."""
 
     code = "boot-failed"
+
+
+class ImageError(ApplianceError):
+    """An image cannot be built, predicted, converted or booted; the summary names the file and what is wrong."""
+
+    code = "image-error"
 
 
 class ServiceError(ApplianceError):
