@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance import __version__
+from appliance.attestation import approvals
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.evidence import SIMULATED, SimulatedProvider
 from appliance.audit.log import AuditLog, open_sink
@@ -65,7 +66,8 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             checks.check(loaded, operator, files)
             identity.name_things(audit, policy)
             audit.write("boot.start", version=__version__, platform=SIMULATED, policy_sha384=loaded.digest.hex())
-            note.detail = loaded.digest.hex()
+            approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
+            note.detail = loaded.digest.hex() + (f", approved by {', '.join(approved.valid)}" if approved.valid else "")
 
         with steps.step("hardening") as note:
             table = kernels.load()

@@ -19,6 +19,7 @@ VERBS: dict[str, str] = {
     "check": "check a deployment policy, to the last field",
     "schema": "print the policy reference as Markdown or JSON Schema",
     "digest": "print the digest of a policy",
+    "approve": "sign a policy's digest as one of its approvers, or show who has",
     "key": "make an API key and the SHA-256 that goes into the policy",
     "model": "inspect a model file, or print the pins for a policy",
     "tokenize": "turn text into token ids with a model's tokenizer",

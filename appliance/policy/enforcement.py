@@ -18,10 +18,11 @@ ANY: Final = object()
 
 BLOCKS = frozenset({
     "model", "model.publisher", "model.key", "privacy.timing_padding", "privacy.redaction.pattern", "tenants.tenant",
-    "service.listen"})
+    "service.listen", "approvals", "approvals.approver"})
 
 ENFORCED: dict[str, Any] = {
     "appliance.name": ANY, "appliance.schema": ANY,
+    "approvals": ANY,
     "tee.platforms": ("simulated",),
     "model.file": ANY, "model.sha256": ANY, "model.sealed_header_sha256": ANY,
     "model.publisher.public_key": ANY, "model.publisher.signature": ANY,

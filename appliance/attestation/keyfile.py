@@ -1,0 +1,88 @@
+"""Signing keys of people and verifiers, as files: PKCS #8 in PEM, as `openssl genpkey` writes them; and small files
+that are there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+from appliance.errors import PolicyError
+
+MAX_BYTES = 1 << 16
+RAW_BYTES = 32
+
+
+def read(path: Path, what: str = "key") -> bytes:
+    """A small file's bytes. Raises PolicyError `key-unreadable`."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES)
+    except OSError as error:
+        raise PolicyError(f"{what}: {path} cannot be read: {error.strerror}", code="key-unreadable") from None
+
+
+def private_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> PrivateKeyTypes:
+    """A private key from PEM; `passphrase` is asked if the file is encrypted. Raises PolicyError `key-malformed`."""
+    data = read(path)
+    encrypted = b"ENCRYPTED" in data
+    if encrypted and passphrase is None:
+        raise PolicyError(f"key: {path} is encrypted", code="key-malformed")
+    try:
+        return serialization.load_pem_private_key(data, passphrase() if encrypted and passphrase else None)
+    except (ValueError, TypeError, OSError):
+        raise PolicyError(f"key: {path} is no private key in PEM, or the passphrase is another", code="key-malformed",
+                          hint="openssl genpkey -algorithm ed25519 -out KEY.pem") from None
+
+
+def ed25519_private_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Ed25519PrivateKey:
+    """An Ed25519 private key from PEM. Raises PolicyError `key-malformed`."""
+    key = private_key(path, passphrase)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise PolicyError(f"key: {path} is no Ed25519 key", code="key-malformed",
+                          hint="openssl genpkey -algorithm ed25519 -out KEY.pem")
+    return key
+
+
+def ed25519_public_key(text: str) -> bytes:
+    """32 bytes of an Ed25519 public key: `ed25519:HEX`, or the path of a file with that, PEM or the raw bytes.
+
+    Raises PolicyError `key-malformed` or `key-unreadable`.
+    """
+    data = text.encode() if text.startswith("ed25519:") else read(Path(text), "public key")
+    try:
+        if data.startswith(b"ed25519:"):
+            raw = bytes.fromhex(data.removeprefix(b"ed25519:").decode("ascii").strip())
+        elif len(data) == RAW_BYTES:
+            raw = data
+        else:
+            key = serialization.load_pem_public_key(data)
+            raw = key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else b""
+    except ValueError:
+        raw = b""
+    if len(raw) != RAW_BYTES:
+        raise PolicyError(f"public key: {text[:200]} is no Ed25519 public key", code="key-malformed",
+                          hint="write ed25519: and 64 digits 0-9 a-f, or a file with it, or PEM")
+    return raw
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a small file so that it is there whole or as it was before. Raises PolicyError `file-unwritable`."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be written: {error.strerror}", code="file-unwritable") from None
