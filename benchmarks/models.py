@@ -34,6 +34,8 @@ SHAPES = {
     "1.1b": Shape(22, 2048, 5632, 32, 4, 32000),  # TinyLlama
     "2.8b": Shape(32, 2560, 6912, 32, 32, 51200),  # phi-2's widths and heads of 80, with a gated network
     "7b": Shape(32, 4096, 11008, 32, 32, 32000),  # Llama 2 7B
+    "7b-gqa": Shape(32, 4096, 14336, 32, 8, 32000),  # Mistral 7B
+    "7b-gqa-4": Shape(4, 4096, 14336, 32, 8, 32000),  # four layers of it, to try things out
 }
 
 
