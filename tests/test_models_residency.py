@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from appliance.boot import budget, models
+from appliance.boot.footprint import Share
 from appliance.engine.engine import Engine
 from appliance.models.residency import choose, packed_nbytes
 from appliance.models.streamed import EMBEDDING, StreamedSource
@@ -52,29 +53,27 @@ def test_bits_do_not_depend_on_what_is_kept(share: float, tmp_path: Path) -> Non
 
 def test_auto_streams_what_does_not_fit(tmp_path: Path, tiny_model: Path) -> None:
     """Where all fits nothing is streamed; where it does not, the rest of the room is given to weights; where not even
-    streaming helps, the check before the boot says so. A model that must be resident is given nothing less."""
+    streaming helps, it is refused. A model that must be resident is given nothing less."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(synthetic_model("mixed"))
+    files = {"tiny": path}
     found = []
     for how in ('"auto"', "false"):
-        policy = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model=f"streaming_decrypt = {how}")).policy
-        files = {"tiny": tiny_model}
-        least = budget._total([budget.need(policy, policy.models[0], files, 1 << 30, least=True)])
-        whole = budget._total([budget.need(policy, policy.models[0], files, 1 << 30)])
-        middle = int(least + whole) // 2
-        found.append((budget.keep(policy, policy.models, files, 1 << 40), least < whole,
-                      bool(budget.shortage(policy, files, 1 << 20))))
-        if least < whole:
-            keep = budget.keep(policy, policy.models, files, middle)
-            assert 0 <= keep["tiny"] < tiny_model.stat().st_size
-            assert None is budget.shortage(policy, files, middle)
-    assert [({}, True, True), ({}, False, True)] == found
+        policy = load(server.write_policy(tmp_path, files, model=f"streaming_decrypt = {how}")).policy
+        least = budget.divide(policy, files, 1)
+        assert least.refusal is not None
+        found.append((budget.divide(policy, files, 1 << 40).shares["tiny"].resident,
+                      least.shares["tiny"].resident,
+                      budget.divide(policy, files, least.nbytes).shares["tiny"].resident))
+    assert [(None, 0, 0), (None, None, None)] == found
 
 
 def test_an_automatic_model_runs(tmp_path: Path, tiny_model: Path) -> None:
     """With no room for all of it, a plain model that says "auto" is streamed and says how much is resident."""
     loaded = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model='streaming_decrypt = "auto"'))
     [model] = loaded.policy.models
-    for room, said in ((None, "resident"), (1 << 30, "MiB of them resident"), (0, "streamed, at most ")):
+    for resident, said in ((None, "resident"), (1 << 30, "MiB of them resident"), (0, "streamed, at most ")):
         with closing(models.load(model, loaded.policy.limits, tiny_model, None, lambda done, total: None,
-                                 kernels=kernels(), threads=1, room=room)) as model_running:
+                                 kernels=kernels(), threads=1, share=Share(2, 64, resident))) as model_running:
             assert said in model_running.residency
             assert 0 == model_running.streamed_plaintext

@@ -1,39 +1,148 @@
-"""`appliance plan-memory`: the sum that a boot reckons, as a table."""
+"""`appliance plan-memory`, and the sum that a boot reckons: what each part takes, who gets how much."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from appliance.boot import budget
-from appliance.boot.plan import plan
+from appliance.boot import budget, footprint
+from appliance.boot.plan import plan, speeds
+from appliance.boot.rates import Rates
 from appliance.cli.main import main
-from appliance.policy import load
+from appliance.engine import architecture_tensors
+from appliance.engine.footprint import activations_nbytes, widths
+from appliance.engine.forward import ROWS, Forward
+from appliance.engine.kernels.threads import Pool
+from appliance.engine.kvcache import KVCache
+from appliance.policy import Policy, load
 from tests.support import server
+from tests.support.engines import kernels, running
+
+MIB = 1 << 20
+
+
+def _policy(folder: Path, model: Path, how: str, **more: str) -> Policy:
+    return load(server.write_policy(folder, {"tiny": model}, model=f"streaming_decrypt = {how}", **more)).policy
+
+
+@pytest.mark.parametrize(("rows", "threads", "context"), [(512, 1, 512), (32, 3, 100), (256, 2, 64)])
+def test_activations_are_what_a_pass_allocates(rows: int, threads: int, context: int) -> None:
+    """The reckoned bytes are those of the buffers, and at most a huge page for each of them more."""
+    with running("mixed", threads=threads, context=context) as engine:
+        shape, source = engine.architecture, engine._source
+        pool = Pool(kernels(), threads)
+        forward = Forward(source, shape, architecture_tensors.check(shape, source.tensors), KVCache(shape, 1, context), kernels(), pool, rows=rows)
+        said = activations_nbytes(shape, widths(source.tensors.values()), rows=rows, threads=threads, context=context)
+        pool.close()
+    assert forward.nbytes <= said + (64 << 10) + 16 * 8 * rows  # tables of a call, lines that buffers are rounded to
+    assert said <= forward.nbytes + 10 * (2 << 20)
+
+
+def _least(policy: Policy, files: dict[str, Path]) -> int:
+    """Bytes below which nothing runs."""
+    found = budget.divide(policy, files, 1)
+    assert found.refusal is not None
+    return found.nbytes
+
+
+def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> None:
+    """From the least on, more memory never means narrower passes, fewer slots or less that is resident; and the sum
+    is never above the room."""
+    files = {"tiny": tiny_model}
+    policy = _policy(tmp_path, tiny_model, '"auto"', limits="concurrent_requests = 8")
+    least, before = _least(policy, files), (0, 0, 0)
+    seen = set()
+    for room in range(least, least + 400 * MIB, 7 * MIB):
+        found = budget.divide(policy, files, room, threads=2)
+        share = found.shares["tiny"]
+        resident = 1 << 60 if share.resident is None else share.resident
+        assert None is found.refusal
+        assert found.nbytes <= room
+        assert before[0] <= share.rows
+        assert before[1] <= share.slots <= 8
+        before = (share.rows, share.slots, resident)
+        seen.add(before)
+    assert (ROWS, 8, 1 << 60) in seen
+    assert len(seen) > 3
+
+
+def test_unknown_memory_keeps_nobody_short(tmp_path: Path, tiny_model: Path) -> None:
+    """Where neither policy nor machine says how much there is, all is resident and every slot is made."""
+    policy = _policy(tmp_path, tiny_model, '"auto"', limits="concurrent_requests = 5")
+    found = budget.divide(policy, {"tiny": tiny_model}, None)
+    assert (footprint.Share(5, ROWS, None), None) == (found.shares["tiny"], found.room)
 
 
 @pytest.mark.parametrize(("how", "streamed"), [("true", True), ("false", False), ('"auto"', False)])
-def test_the_sum_is_the_boot_s(how: str, streamed: bool, tmp_path: Path, tiny_model: Path) -> None:
-    """With room for everything the lines add up to what the boot reckons."""
-    policy = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model=f"streaming_decrypt = {how}")).policy
+def test_the_lines(how: str, streamed: bool, tmp_path: Path, tiny_model: Path) -> None:
+    """A streamed model has buffers and encrypted embeddings in place of weights; what is resident needs no less."""
+    policy = _policy(tmp_path, tiny_model, how)
     found = plan(policy, {"tiny": tiny_model}, 1 << 40)
-    need = budget.need(policy, policy.models[0], {"tiny": tiny_model}, 1 << 40)
-    assert None is found.refusal
-    assert abs(budget._total([need]) - found.nbytes) <= 1
-    assert streamed == any("streamed" in line.what for line in found.lines)
+    names = [line.what for line in found.lines]
+    assert streamed == any("tile buffers" in name for name in names)
+    assert streamed != any("resident weights" in name for name in names)
+    [share] = found.shares.values()
+    assert share == replace(share, slots=policy.limits.concurrent_requests, rows=ROWS)
+
+
+def test_what_a_draft_takes(tmp_path: Path, tiny_model: Path) -> None:
+    """A model that another drafts for has buffers and slots of that one, too."""
+    plain = _policy(tmp_path, tiny_model, "false")
+    [model] = plain.models
+    helped = plain.model_copy(update={"models": (
+        model.model_copy(update={"draft_model": "small"}), model.model_copy(update={"name": "small"}))})
+    files = {"tiny": tiny_model, "small": tiny_model}
+
+    def lines(policy: Policy) -> dict[str, int]:
+        return {line.what: line.nbytes for line in budget.divide(policy, files, None, threads=1).lines}
+
+    alone, both = lines(plain), lines(helped)
+    assert _of(alone, "tiny: activations") < _of(both, "tiny: activations") < 2 * _of(alone, "tiny: activations")
+    assert _of(alone, "tiny: keys") * (32 + 4) // 32 == _of(both, "tiny: keys")
+
+
+def _of(lines: dict[str, int], start: str) -> int:
+    return _only(nbytes for what, nbytes in lines.items() if what.startswith(start))
+
+
+def _only(values: Iterable[int]) -> int:
+    [value] = values
+    return value
+
+
+def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> None:
+    """Resident weights are read at the rate of memory, streamed ones through file and cipher: by hand."""
+    rates = Rates(memory=8e9, cipher=4e9, cache=2e9, disk=1e9)
+    files = {"tiny": tiny_model}
+    policy = _policy(tmp_path, tiny_model, "false")
+    [model] = policy.models
+    weights = footprint.read(model, policy.limits, files).read_by_a_token
+    [resident] = speeds(policy, files, budget.divide(policy, files, None), rates)
+    assert resident.tokens_per_second == pytest.approx(8e9 / weights)
+    policy = _policy(tmp_path, tiny_model, "true")
+    [streamed] = speeds(policy, files, budget.divide(policy, files, 1 << 40), rates)
+    assert (weights, False) == (streamed.streamed_nbytes, streamed.from_disk)
+    assert streamed.tokens_per_second == pytest.approx(1 / (weights / 4e9 + weights / 2e9))
+    [slow] = speeds(policy, files, budget.divide(policy, files, _least(policy, files)), rates)
+    assert slow.from_disk
+    assert slow.tokens_per_second == pytest.approx(1 / (weights / 4e9 + weights / 1e9))
 
 
 def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What fits exits with 0; what does not, with 1 and the arithmetic; JSON has the bytes."""
+    """What fits exits with 0 and a speed; what does not, with 1 and the arithmetic; JSON has the bytes."""
     policy = str(server.write_policy(tmp_path, {"tiny": tiny_model}, model="streaming_decrypt = false"))
     assert 0 == main(["plan-memory", policy, "--models", str(tiny_model.parent), "--memory", "4096"])
     said = capsys.readouterr().out
     assert "tiny: resident weights" in said
     assert "4,096 MiB  there are" in said
+    assert "tokens/s for one request" in said
     assert 1 == main(["plan-memory", policy, "--models", str(tiny_model.parent), "--memory", "64", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert 64 << 20 == told["room"]
     assert "are needed, there are 64 MiB" in told["refusal"]
     assert told["nbytes"] == sum(line["nbytes"] for line in told["lines"])
+    assert [] == told["speeds"]

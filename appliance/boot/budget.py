@@ -1,132 +1,140 @@
-"""How much memory a policy's models will take: weights, and keys and values, reckoned before anything is loaded.
+"""How a policy's models share the memory: reckoned before anything is loaded, and carried out as reckoned.
 
-The headers of the files are read for this, and not believed: what is loaded later decides its own size again.
+First everything gets the least with which it runs: weights streamed where the policy allows it, one slot of keys and
+values, passes of a few rows. If that is too much, the boot is refused with the sum. Then, in this order, passes grow,
+slots become more, and what is left keeps weights resident: so speed rises with memory, without a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.boot import machine
-from appliance.boot.models import cache_nbytes, positions
-from appliance.engine import architecture, draft
-from appliance.engine.architecture import Architecture
-from appliance.engine.kvcache import slot_nbytes
-from appliance.errors import ApplianceError
-from appliance.models import inspection
-from appliance.models.streamed import EMBEDDING
+from appliance.boot.footprint import Footprint, Line, Share, mebibytes, read
+from appliance.engine.forward import ROWS
+from appliance.engine.kernels import quota
+from appliance.errors import BootError
 from appliance.policy import Policy
 from appliance.policy.schema import Model
 
-LOADING_FACTOR = 1.3
-"""A resident model takes its file's size, and this much more while it is read and repacked."""
+PROCESS_BYTES = 112 << 20
+"""What the process takes beside models and requests, measured with kernels compiled ahead: interpreter, libraries,
+service, thread stacks, and what the kernel keeps for it."""
 
-BASE_BYTES = 200 << 20
-"""What the process takes beside models: interpreter, libraries, buffers of requests."""
+COMPILER_BYTES = 260 << 20
+"""As much more where kernels are compiled as they are needed."""
+
+_REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
+_UNKNOWN = 1 << 62  # bytes of a machine that does not say what it has: nobody is kept short
+_LEAST_ROWS = 32  # of a pass; the engine wants no fewer
+_ROWS_SHARE = 8  # activations grow up to one part in this many of the memory
+_CACHE_SHARE = 4  # keys and values of all models up to one part in this many; one slot of each is always made
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Bytes of one model. `slots` of keys and values, and those of its draft model while it guesses for this one."""
+class Division:
+    """Who gets what of `room` bytes (None: unknown, so nobody is kept short). `refusal`: why it does not suffice."""
 
-    name: str
-    weights: int
-    slots: int = 0
-    slot: int = 0
-    draft_slots: int = 0
-    draft_slot: int = 0
+    shares: Mapping[str, Share]
+    lines: tuple[Line, ...]
+    room: int | None
+    refusal: str | None = None
 
     @property
-    def cache(self) -> int:
-        """Bytes of all keys and values."""
-        return self.slots * self.slot + self.draft_slots * self.draft_slot
-
-
-def mebibytes(size: float) -> str:
-    """A size for people."""
-    return f"{size / 2**20:,.0f} MiB"
-
-
-def _shape(path: Path) -> Architecture | None:
-    """The model's shape by its header; None where that says nothing usable: loading reports it."""
-    try:
-        return architecture.read(inspection.header(path).metadata)
-    except ApplianceError:
-        return None
-
-
-def _embeddings(path: Path) -> int:
-    """What a streamed model keeps of its weights: embeddings, encrypted. Its buffers are part of the process."""
-    try:
-        info = inspection.header(path).tensors.get(EMBEDDING)
-    except ApplianceError:
-        return path.stat().st_size
-    return 0 if info is None else info.nbytes
-
-
-def need(policy: Policy, model: Model, files: dict[str, Path], room: int | None, *, least: bool = False) -> Need:
-    """What a model takes where there is `room` for everything; as many slots as `models.load` will make. `least`: with
-    the weights streamed where the policy allows it."""
-    path = files[model.name]
-    size = path.stat().st_size if path.is_file() else 0
-    streamed = model.streaming_decrypt is True or (least and model.streaming_decrypt == "auto")
-    weights = _embeddings(path) if streamed and size else size
-    shape = _shape(path) if size else None
-    if shape is None:
-        return Need(model.name, weights)
-    context = shape.context(positions(model, policy.limits))
-    slot, most = slot_nbytes(shape, context, model.kv_cache), cache_nbytes(room)
-    slots = policy.limits.concurrent_requests
-    slots = slots if most is None else max(1, min(slots, most // slot))
-    helper = None if model.draft_model is None else _shape(files[model.draft_model])
-    if helper is None:
-        return Need(model.name, weights, slots, slot)
-    return Need(model.name, weights, slots, slot, min(slots, draft.SLOTS),
-                slot_nbytes(helper, helper.context(context), model.kv_cache))
+    def nbytes(self) -> int:
+        """Bytes of all lines."""
+        return sum(line.nbytes for line in self.lines)
 
 
 def room(policy: Policy) -> int | None:
-    """Bytes for everything: the least of the policy's budget and what is free; None if neither is known."""
+    """Bytes for everything: the least of the policy's budget and what this machine gives; None if neither is known."""
     known = (policy.tee.memory_budget_bytes, machine.available_memory())
     return min((size for size in known if size is not None), default=None)
 
 
-def _loading(needs: Sequence[Need]) -> float:
-    """One model at a time is being read; the others are at rest."""
-    return (LOADING_FACTOR - 1) * max((each.weights for each in needs), default=0)
+def divide(policy: Policy, files: dict[str, Path], room: int | None, *, models: Sequence[Model] | None = None,
+           compiles: bool = False, threads: int | None = None) -> Division:
+    """Divide `room` among the policy's models (or those of `models`). `compiles`: kernels are compiled as needed."""
+    prints = [read(model, policy.limits, files) for model in (policy.models if models is None else models)]
+    return _Divider(policy, prints, room, compiles, quota.cpus() if threads is None else threads).division()
 
 
-def _total(needs: Sequence[Need]) -> float:
-    return BASE_BYTES + _loading(needs) + sum(each.weights + each.cache for each in needs)
+def shares(policy: Policy, files: dict[str, Path], *, models: Sequence[Model] | None = None,
+           compiles: bool = False) -> Mapping[str, Share]:
+    """What each model gets on this machine, now. BootError where it does not suffice, with the sum."""
+    found = divide(policy, files, room(policy), models=models, compiles=compiles)
+    if found.refusal is not None:
+        raise BootError(f"memory: {found.refusal}", code="memory", hint="give the machine more memory, or lower the "
+                        "policy's context_length, limits or number of models; `appliance plan-memory` shows the sum")
+    return found.shares
 
 
-def keep(policy: Policy, models: Sequence[Model], files: dict[str, Path], room: int | None) -> dict[str, int]:
-    """Bytes of weights that each of the models which say "auto" may keep decrypted, where not all can be resident.
-    Empty where they can, and where not even streaming helps."""
-    if room is None or _total([need(policy, model, files, room) for model in models]) <= room:
-        return {}
-    left = int(room - _total([need(policy, model, files, room, least=True) for model in models]))
-    sizes = {model.name: files[model.name].stat().st_size for model in models if model.streaming_decrypt == "auto"}
-    return {} if left < 0 else {name: left * size // sum(sizes.values()) for name, size in sizes.items()}
+class _Divider:
+    def __init__(self, policy: Policy, prints: Sequence[Footprint], room: int | None, compiles: bool,
+                 threads: int) -> None:
+        self._limits, self._prints, self._threads = policy.limits, prints, threads
+        self._known, self._room, self._compiles = room, _UNKNOWN if room is None else room, compiles
 
+    def division(self) -> Division:
+        """The most that fits."""
+        slots = self._limits.concurrent_requests
+        most = {each.name: Share(slots, ROWS, 0 if each.model.streaming_decrypt is True else None)
+                for each in self._prints}
+        least = {each.name: Share(1, _LEAST_ROWS, None if each.model.streaming_decrypt is False else 0)
+                 for each in self._prints}
+        if self._total(least) > self._room:
+            return self._refused(least)
+        shares = self._with_slots(self._with_rows(least))
+        resident = {name: replace(share, resident=most[name].resident) for name, share in shares.items()}
+        return self._made(resident if self._total(resident) <= self._room else self._with_weights(shares))
 
-def shortage(policy: Policy, files: dict[str, Path], room: int | None) -> str | None:
-    """The sum, when it is more than there is although what may be streamed is."""
-    if room is None:
-        return None
-    models = [model for model in policy.models if model.name in files]
-    if _total([need(policy, model, files, room) for model in models]) <= room:
-        return None
-    needs = [need(policy, model, files, room, least=True) for model in models]
-    loading, total = _loading(needs), _total(needs)
-    weights, cache = sum(each.weights for each in needs), sum(each.cache for each in needs)
-    if total <= room:
-        return None
-    slots = ", ".join(f"{each.name} {each.slots} × {mebibytes(each.slot)}" + (
-        f" and {each.draft_slots} × {mebibytes(each.draft_slot)} of its draft" if each.draft_slots else "")
-        for each in needs if each.slots)
-    return (f"{mebibytes(total)} are needed, there are {mebibytes(room)}: {mebibytes(BASE_BYTES)} for the process, "
-            f"{mebibytes(weights)} of weights, {mebibytes(loading)} to load the largest, {mebibytes(cache)} of keys "
-            f"and values" + (f" ({slots})" if slots else ""))
+    def _with_rows(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
+        """Wider passes for all models, as long as they take no more than their part."""
+        rows = _LEAST_ROWS
+        while rows < ROWS and self._fits(shares, rows * 2):
+            rows *= 2
+        return {name: replace(share, rows=rows) for name, share in shares.items()}
+
+    def _fits(self, shares: Mapping[str, Share], rows: int) -> bool:
+        taken = sum(each.activations(rows, self._threads) for each in self._prints)
+        wider = {name: replace(share, rows=rows) for name, share in shares.items()}
+        return taken <= self._room // _ROWS_SHARE and self._total(wider) <= self._room
+
+    def _with_slots(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
+        """More slots for each model in turn, as many as its part of the memory for keys and values holds."""
+        found = dict(shares)
+        for each in self._prints:
+            slot, part = max(each.slot[0], 1), self._room // _CACHE_SHARE // len(self._prints)
+            free = self._room - self._total(found)
+            fitting = 1 + min(max(part - each.cache(1), 0), free) // (slot + each.slot[1])
+            found[each.name] = replace(found[each.name], slots=max(1, min(self._limits.concurrent_requests, fitting)))
+        return found
+
+    def _with_weights(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
+        """What is left, for weights of the models that may keep some, in proportion to their size."""
+        sizes = {each.name: each.weights for each in self._prints if each.model.streaming_decrypt == "auto"}
+        left = self._room - self._total(shares)
+        return {name: replace(share, resident=left * sizes[name] // sum(sizes.values())) if name in sizes else share
+                for name, share in shares.items()}
+
+    def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
+        requests, body = self._limits.concurrent_requests, self._limits.request_size_bytes
+        lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0)),
+                 Line(f"requests, {requests} x", requests * (body + _REQUEST_BYTES))]
+        for each in self._prints:
+            lines += each.lines(shares[each.name], self._threads)
+        loading = max((each.loading(shares[each.name]) for each in self._prints), default=0)
+        return [*lines, *([Line("loading, one model at a time", loading)] if loading else [])]
+
+    def _total(self, shares: Mapping[str, Share]) -> int:
+        return sum(line.nbytes for line in self._lines(shares))
+
+    def _made(self, shares: Mapping[str, Share]) -> Division:
+        return Division(shares, tuple(self._lines(shares)), self._known)
+
+    def _refused(self, shares: Mapping[str, Share]) -> Division:
+        made = self._made(shares)
+        said = ", ".join(f"{mebibytes(line.nbytes)} {line.what}" for line in made.lines)
+        return replace(made, refusal=f"{mebibytes(made.nbytes)} are needed, there are {mebibytes(self._room)}: {said}")

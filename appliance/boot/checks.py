@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import machine
-from appliance.boot.budget import mebibytes, shortage
+from appliance.boot import budget, machine
+from appliance.boot.footprint import mebibytes
 from appliance.errors import BootError
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
@@ -67,11 +67,11 @@ def model_files(files: dict[str, Path]) -> Iterator[str]:
 
 def memory(policy: Policy, files: dict[str, Path], total: int | None, available: int | None) -> Iterator[str]:
     """The budget must exist on this machine; weights, keys and values must fit into it and into what is free."""
-    budget = policy.tee.memory_budget_bytes
-    if budget is not None and total is not None and budget > total:
-        yield f"tee.memory_budget: {mebibytes(budget)}, but the machine has {mebibytes(total)}"
-    room = min((size for size in (budget, available) if size is not None), default=None)
-    missing = shortage(policy, files, room)
+    limit = policy.tee.memory_budget_bytes
+    if limit is not None and total is not None and limit > total:
+        yield f"tee.memory_budget: {mebibytes(limit)}, but the machine has {mebibytes(total)}"
+    room = min((size for size in (limit, available) if size is not None), default=None)
+    missing = budget.divide(policy, files, room).refusal
     if missing is not None:
         yield f"memory: {missing}"
 

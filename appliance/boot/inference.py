@@ -121,18 +121,20 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
                           hint="leave these fields out")
     model = _choose(loaded.policy, name)
     table = kernel_table.load()
+    chosen = [model, *([] if model.draft_model is None else [_choose(loaded.policy, model.draft_model)])]
+    files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
+    shares = budget.shares(loaded.policy, files, models=chosen, compiles=table.origin != "ahead")
 
     def opened(model: Model, draft: RunningModel | None) -> RunningModel:
-        file = resolve_model_path(loaded.policy, model.name, path.parent, folders)
+        file = files[model.name]
         _compile(table, file, progress)
-        room = budget.keep(loaded.policy, [model], {model.name: file}, budget.room(loaded.policy))
         return load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
                     key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
-                    budget=loaded.policy.tee.memory_budget_bytes, room=room.get(model.name),
+                    share=shares[model.name],
                     plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
                     - (0 if draft is None else draft.streamed_plaintext))
 
-    draft = None if model.draft_model is None else opened(_choose(loaded.policy, model.draft_model), None)
+    draft = opened(chosen[1], None) if len(chosen) > 1 else None
     try:
         return Session(loaded.policy, opened(model, draft), draft, time.monotonic() - begun)
     except BaseException:

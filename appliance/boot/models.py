@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.attestation.binding import LoadedModel
-from appliance.boot import machine, modelkeys
+from appliance.boot import modelkeys
+from appliance.boot.footprint import Share, positions
 from appliance.engine.engine import Engine
+from appliance.engine.forward import ROWS
 from appliance.engine.kernels import quota
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
@@ -27,9 +29,6 @@ from appliance.models.sealed_resident import SealedResidentSource, open_sealed_r
 from appliance.models.streamed import StreamedSource
 from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.policy.schema import Limits, Model
-
-_CACHE_SHARE = 4  # of the memory that is available, one part in this many may hold keys and values of one model
-
 
 Source = ResidentSource | SealedResidentSource | StreamedSource
 
@@ -133,17 +132,6 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
             key.wipe()
 
 
-def positions(model: Model, limits: Limits) -> int:
-    """Tokens of a request, prompt and answer, that policy and limits allow; the model may allow fewer."""
-    return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
-
-
-def cache_nbytes(*room: int | None) -> int | None:
-    """Bytes for keys and values of one model, by what there is (None: unknown). One slot is always made."""
-    known = [size for size in room if size is not None]
-    return min(known) // _CACHE_SHARE if known else None
-
-
 def drafts_first(models: Iterable[Model]) -> list[Model]:
     """The order to load models in: who drafts for others before them. A draft model has no draft itself."""
     return sorted(models, key=lambda model: model.draft_model is not None)
@@ -176,23 +164,23 @@ def _named(model: Model) -> Iterator[None]:
 
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
          progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
-         threads: int | None = None, draft: RunningModel | None = None, budget: int | None = None,
-         plaintext_budget: int | None = None, room: int | None = None) -> RunningModel:
+         threads: int | None = None, draft: RunningModel | None = None, plaintext_budget: int | None = None,
+         share: Share | None = None) -> RunningModel:
     """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
     that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here. `draft`: guesses for it, and
-    is closed after it. `budget`: bytes that the policy gives to everything. `plaintext_budget`: bytes of plaintext
-    weights that the model may have if it must be streamed; None is no limit. `room`: bytes of weights that it may keep
-    if streaming is left open; None is all.
+    is closed after it. `plaintext_budget`: bytes of plaintext weights that the model may have if it must be streamed;
+    None is no limit. `share`: what it is given of the memory; None is all that policy and limits ask for.
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
     with _named(model):
-        source = _open(model, path, key, progress, room if model.streaming_decrypt == "auto" else None)
-        return _start(model, limits, source, tested, kernels, threads, draft, budget, plaintext_budget)
+        share = Share(limits.concurrent_requests, ROWS) if share is None else share
+        source = _open(model, path, key, progress, share.resident if model.streaming_decrypt == "auto" else None)
+        return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
 
 
 def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] | None, kernels: KernelTable | None,
-           threads: int | None, draft: RunningModel | None, budget: int | None,
+           threads: int | None, draft: RunningModel | None, share: Share,
            plaintext_budget: int | None) -> RunningModel:
     """Make an engine of an opened source, see `load`; the source is closed if that fails."""
     try:
@@ -206,9 +194,8 @@ def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] 
             source.metadata, override=model.chat_template, fallback=model.chat_template_fallback)
         length = positions(model, limits)
         engine = Engine.open(
-            source, context_length=length, slots=limits.concurrent_requests, kv_cache=model.kv_cache, kernels=kernels,
-            threads=threads, cache_nbytes=cache_nbytes(budget, machine.available_memory()),
-            draft=None if draft is None else draft.source)
+            source, context_length=length, slots=share.slots, kv_cache=model.kv_cache, kernels=kernels,
+            threads=threads, draft=None if draft is None else draft.source, rows=share.rows)
         return RunningModel(model, source, engine, template)
     except EngineError as error:
         source.close()

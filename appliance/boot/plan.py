@@ -1,4 +1,8 @@
-"""The memory of a deployment as a table: what each part takes, and what of the weights stays resident."""
+"""The memory of a deployment as a table, and how fast it will answer: what a boot would do, without booting.
+
+The speed is an estimate of decoding for one request: each token reads all weights once, what is resident from memory
+at the rate measured here, what is streamed from the file and through the cipher at the rates measured here.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +10,48 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.boot import budget
+from appliance.boot.budget import Division
+from appliance.boot.footprint import Footprint, read
+from appliance.boot.rates import Rates
 from appliance.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Bytes that something takes."""
+class Speed:
+    """What is expected of one model, one request at a time."""
 
-    what: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`room`: bytes that there are, None where unknown; `refusal`: the arithmetic, when they do not suffice."""
-
-    lines: tuple[Line, ...]
-    room: int | None
-    refusal: str | None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all lines."""
-        return sum(line.nbytes for line in self.lines)
+    model: str
+    resident_nbytes: int  # of weights that a token reads from memory
+    streamed_nbytes: int  # of weights that a token reads through the cipher
+    from_disk: bool  # whether the file is too large to stay in the page cache beside everything else
+    tokens_per_second: float
 
 
-def plan(policy: Policy, files: dict[str, Path], room: int | None) -> Plan:
-    """What a boot by `policy` would do with `room` bytes. Files that cannot be read count as nothing."""
-    keep = budget.keep(policy, policy.models, files, room)
-    refusal = budget.shortage(policy, files, room)
-    lines = [Line("process and buffers", budget.BASE_BYTES)]
-    loading = 0
+def speeds(policy: Policy, files: dict[str, Path], division: Division, rates: Rates) -> list[Speed]:
+    """The expectation for each model that has a usable header."""
+    left = None if division.room is None else division.room - division.nbytes
+    found = []
     for model in policy.models:
-        streamed = model.streaming_decrypt is True or model.name in keep or (
-            refusal is not None and model.streaming_decrypt == "auto")
-        need = budget.need(policy, model, files, room, least=streamed)
-        if streamed:
-            lines.append(Line(f"{model.name}: streamed; embeddings, encrypted", need.weights))
-            if model.name in keep:
-                lines.append(Line(f"{model.name}: room for resident weights", keep[model.name]))
-        else:
-            lines.append(Line(f"{model.name}: resident weights", need.weights))
-        loading = max(loading, round((budget.LOADING_FACTOR - 1) * need.weights))
-        lines.append(Line(f"{model.name}: keys and values, {need.slots} x {budget.mebibytes(need.slot)}", need.cache))
-    lines.append(Line("loading the largest", loading))
-    return Plan(tuple(lines), room, refusal)
+        each = read(model, policy.limits, files)
+        if each.tiles is not None:
+            resident, streamed = _split(each, division)
+            from_disk = streamed > 0 and left is not None and left < each.size
+            seconds = resident / rates.memory + streamed * (
+                1 / rates.cipher + 1 / (rates.disk if from_disk else rates.cache))
+            found.append(Speed(model.name, resident, streamed, from_disk, 1 / seconds if seconds else 0.0))
+    return found
+
+
+def _split(each: Footprint, division: Division) -> tuple[int, int]:
+    """Bytes of weights that a token reads: resident, streamed. Of the embeddings it reads a row."""
+    resident = division.shares[each.name].resident
+    read = each.read_by_a_token
+    if resident is None:
+        return read, 0
+    kept = min(resident, read)
+    return kept, read - kept
+
+
+def plan(policy: Policy, files: dict[str, Path], room: int | None) -> Division:
+    """What a boot by `policy` would do with `room` bytes. Files that cannot be read count as nothing."""
+    return budget.divide(policy, files, room)

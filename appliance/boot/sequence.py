@@ -90,12 +90,11 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
                 note.skip("no model is sealed")
 
         with steps.step("models") as note:
-            room = budget.keep(policy, policy.models, files, budget.room(policy))
+            shares = budget.shares(policy, files, compiles=table.origin != "ahead")
             for model in models.drafts_first(policy.models):
                 running[model.name] = models.load(
                     model, policy.limits, files[model.name], formats, steps.counter("bytes"), key=keys.get(model.name),
-                    kernels=table, draft=running.get(model.draft_model or ""), budget=policy.tee.memory_budget_bytes,
-                    room=room.get(model.name),
+                    kernels=table, draft=running.get(model.draft_model or ""), share=shares[model.name],
                     plaintext_budget=policy.tee.plaintext_budget_bytes
                     - sum(other.streamed_plaintext for other in running.values()))
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())

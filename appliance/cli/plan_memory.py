@@ -1,4 +1,4 @@
-"""`appliance plan-memory FILE`: what a deployment takes of the memory there is, and what of its weights is resident."""
+"""`appliance plan-memory FILE`: what a deployment takes of the memory there is, and how fast it will answer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.boot import budget, checks
-from appliance.boot.plan import plan
+from appliance.boot import budget, checks, rates
+from appliance.boot.footprint import mebibytes
+from appliance.boot.plan import plan, speeds
+from appliance.engine.kernels import quota
 from appliance.policy import load
 
 
@@ -19,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a folder with model files, besides the policy's own; may be given again")
     parser.add_argument("--memory", type=int, metavar="MIB",
                         help="plan for so many MiB (default: the policy's budget, or what is free here, if less)")
+    parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.epilog = "exit codes: 0 it fits, 1 it does not"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,14 +31,26 @@ def run(args: argparse.Namespace) -> int:
     policy = load(args.file).policy
     files = checks.find_models(policy, [args.file.parent, *args.models])
     found = plan(policy, files, budget.room(policy) if args.memory is None else args.memory << 20)
+    measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
+    expected = [] if measured is None else speeds(policy, files, found, measured)
     if args.json:
-        print(json.dumps({**asdict(found), "nbytes": found.nbytes}, indent=2))
+        print(json.dumps({**asdict(found), "nbytes": found.nbytes,
+                          "rates": None if measured is None else asdict(measured),
+                          "speeds": [asdict(speed) for speed in expected]}, indent=2))
         return int(found.refusal is not None)
     for line in found.lines:
-        print(f"{budget.mebibytes(line.nbytes):>12}  {line.what}")
-    print(f"{budget.mebibytes(found.nbytes):>12}  together")
+        print(f"{mebibytes(line.nbytes):>12}  {line.what}")
+    print(f"{mebibytes(found.nbytes):>12}  together")
     if found.room is not None:
-        print(f"{budget.mebibytes(found.room):>12}  there are")
+        print(f"{mebibytes(found.room):>12}  there are")
+    if measured is not None:
+        print(f"measured here, GB/s: memory {measured.memory / 1e9:.1f}, cipher {measured.cipher / 1e9:.1f}, "
+              f"file in the page cache {measured.cache / 1e9:.1f}, from disk {measured.disk / 1e9:.1f}")
+    for speed in expected:
+        where = "" if not speed.streamed_nbytes else " from disk" if speed.from_disk else " from the page cache"
+        print(f"{speed.model}: about {speed.tokens_per_second:.2g} tokens/s for one request; each token reads "
+              f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
+              f"{mebibytes(speed.streamed_nbytes)}{where}")
     if found.refusal is not None:
         print(f"does not fit: {found.refusal}")
     return int(found.refusal is not None)

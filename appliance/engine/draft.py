@@ -76,14 +76,14 @@ class Drafter:
 
     @classmethod
     def open(cls, source: TileSource, draft: TileSource, *, context: int, slots: int, kind: str,
-             kernels: KernelTable, pool: Pool) -> Drafter:
-        """Make `draft` ready to guess for `source`, with a cache of format `kind`. EngineError, UnsupportedError and
-        FormatError say why not."""
+             kernels: KernelTable, pool: Pool, rows: int = ROWS) -> Drafter:
+        """Make `draft` ready to guess for `source`, with a cache of format `kind`, and to read up to `rows` tokens in a
+        pass. EngineError, UnsupportedError and FormatError say why not."""
         check_vocabulary(source, draft)
         shape = architecture.read(draft.metadata)
         plan = architecture_tensors.check(shape, draft.tensors)
         cache = KVCache(shape, min(slots, SLOTS), shape.context(context), kind)
-        forward = Forward(draft, shape, plan, cache, kernels, pool, wanted=SLOTS)
+        forward = Forward(draft, shape, plan, cache, kernels, pool, rows=rows, wanted=SLOTS)
         return cls(forward, cache, min(len(_tokens(source)), shape.vocabulary), cost(source, draft))
 
     def guess(self, asks: Sequence[Ask]) -> list[list[int]]:
@@ -126,10 +126,11 @@ class Drafter:
     def _catch_up(self, text: _Text, tokens: Sequence[int]) -> bool:
         """Read on, at most one pass; whether few enough tokens are left to read them with others' in one pass."""
         left = len(tokens) - len(text.tokens)
-        most = ROWS // SLOTS
+        rows = self._forward.boundary.limits.rows
+        most = rows // SLOTS
         if left > most:
             start = len(text.tokens)
-            chunk = list(tokens[start:start + min(ROWS, left - 1)])
+            chunk = list(tokens[start:start + min(rows, left - 1)])
             text.written = max(text.written, start + len(chunk))
             self._forward.run(chunk, range(start, start + len(chunk)), [text.own] * len(chunk), [])
             text.tokens += chunk

@@ -42,11 +42,12 @@ class Engine:
     @classmethod
     def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
              threads: int | None = None, kernels: kernel_table.KernelTable | None = None,
-             cache_nbytes: int | None = None, speculate: bool = True, draft: TileSource | None = None) -> Engine:
+             cache_nbytes: int | None = None, speculate: bool = True, draft: TileSource | None = None,
+             rows: int = ROWS) -> Engine:
         """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
         `cache_nbytes` lowers the number of slots until the cache fits, but not below one; `speculate` guesses tokens
         from the text before them, and from the small model `draft`, which changes no answer. A draft is closed after
-        the engine, too.
+        the engine, too. A pass has up to `rows` rows: its buffers are in proportion, and no bit depends on it.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
@@ -63,9 +64,10 @@ class Engine:
             if cache_nbytes is not None:
                 slots = max(1, min(slots, cache_nbytes // slot_nbytes(shape, context, kv_cache)))
             cache = KVCache(shape, slots, context, kv_cache)
-            forward = Forward(source, shape, plan, cache, kernels, pool)
+            forward = Forward(source, shape, plan, cache, kernels, pool, rows=rows)
             drafter = None if draft is None or not speculate else Drafter.open(
-                source, draft, context=context, slots=slots, kind=kv_cache, kernels=kernels, pool=pool)
+                source, draft, context=context, slots=slots, kind=kv_cache, kernels=kernels, pool=pool,
+                rows=rows)
         except BaseException:
             pool.close()
             raise
@@ -134,11 +136,12 @@ class Engine:
             raise CapacityError(f"logits of {last} of {len(ids)} tokens; allowed: 1..{self.context}")
         out = np.empty((last, self.architecture.vocabulary), np.float32)
         silent = len(ids) - last  # tokens whose logits nobody asks for
+        most = self._forward.boundary.limits.rows
         self.acquire()
         try:
             first = 0
             while first < len(ids):
-                end = min(first + ROWS, silent) if first < silent else min(first + chunk, len(ids))
+                end = min(first + most, silent) if first < silent else min(first + min(chunk, most), len(ids))
                 count = end - first
                 wanted = range(count) if first >= silent else range(0)
                 found = self._forward.run(ids[first:end], range(first, end), [0] * count, wanted)

@@ -35,7 +35,7 @@ Logits = NDArray[np.float32]
 ROWS = 512  # most rows of a batch
 WANTED = 64  # most rows of a batch whose logits are computed
 _LINE = 64
-_PARTS_NBYTES = 16 << 20  # of attention states while spans are split over threads
+PARTS_NBYTES = 16 << 20  # most, of attention states while spans are spread over threads
 _MATRICES = dict(zip(step_layout.LAYER_PARTS, names.MATRICES, strict=True))
 _SHARING = (("QUERY", "KEY", "VALUE"), ("OUTPUT",), ("GATE", "UP"), ("DOWN",))  # with the same activations
 
@@ -44,9 +44,16 @@ def _round(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
-def _stride(floats: int) -> int:
+def stride(floats: int) -> int:
     """Bytes between rows: whole cache lines, and one more so that rows do not fall on the same cache sets."""
     return _round(4 * floats) + _LINE
+
+
+def parts_nbytes(a: Architecture, threads: int, context: int) -> int:
+    """Bytes for the states of attention while so few tiles are there that their spans are spread over the threads."""
+    tiles = (4 * threads - 1) // a.kv_heads  # fewer of them, times heads, than four for each thread
+    states = tiles * -(-context // SPAN) * tile_tokens(a.heads // a.kv_heads) * a.heads
+    return min(states * state_nbytes(a.head_size), PARTS_NBYTES)
 
 
 def attention_names(cache_format: str) -> dict[str, str]:
@@ -98,6 +105,7 @@ class Forward:
         self._layers = Words(step_layout.LAYER_NBYTES * architecture.blocks)
         pool.keep(self._step.memory)
         pool.keep(self._layers.memory)
+        self._parts_nbytes = parts_nbytes(architecture, pool.threads, cache.context)
         self._largest: dict[str, int] = {}  # activation kind -> most columns
         self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
         if isinstance(source, StreamedSource):
@@ -184,7 +192,7 @@ class Forward:
             return None
         gather = self._table.function(f"gather_{SHAPES[weight.format.name].suffix}")
         return StreamedEmbedding(self._source, gather, weight.columns, self._residual,
-                                 _stride(self._architecture.embedding))
+                                 stride(self._architecture.embedding))
 
     def _gather(self, suffix: str, streamed: bool) -> int:
         """The function that brings rows of the embedding; of a streamed one they are there before the kernel runs."""
@@ -205,12 +213,12 @@ class Forward:
         for word, width, count in (
                 ("RESIDUAL", a.embedding, rows), ("PROJECTED", a.query_width + 2 * a.kv_width, rows),
                 ("ATTENDED", a.query_width, rows), ("HIDDEN", 2 * a.feed_forward, rows)):
-            address = self._allocate(_stride(width) * count)
+            address = self._allocate(stride(width) * count)
             put(step[word], address)
-            put(step[word + "_STRIDE"], _stride(width))
+            put(step[word + "_STRIDE"], stride(width))
             if word == "RESIDUAL":
                 self._residual = address
-        self._logits_stride = _stride(padded_rows(a.vocabulary))
+        self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = Memory(self._logits_stride * wanted, huge=True)
         self._memories.append(self._logits)
         put(step["LOGITS"], self._logits.address)
@@ -265,7 +273,7 @@ class Forward:
                 "TURNS": rotations.address, "LAYERS": self._layers.address, "KEYS": cache.keys,
                 "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride, "BLOCK_STRIDE": cache.block_stride,
                 "LAYER_STRIDE": cache.layer_stride, "HEAD_STRIDE": cache.head_stride,
-                "PARTS": self._allocate(_PARTS_NBYTES),
+                "PARTS": self._allocate(self._parts_nbytes),
                 **{word: self._code(name) for word, name in attention_names(cache.kind).items()}}.items():
             self._step.put(step[word], value)
         self._step.put_float(step["EPSILON"], a.epsilon)
@@ -366,12 +374,17 @@ class Forward:
                 units += [(index, span) for span in range(spans)]
                 states += spans * count * a.heads
         spread = (spread and len(units) > len(tiles) and len(units) <= self._most_units
-                  and states * state_nbytes(a.head_size) <= _PARTS_NBYTES)
+                  and states * state_nbytes(a.head_size) <= self._parts_nbytes)
         self._tables["TILE_TABLE"][:5 * len(rows)] = [word for row in rows for word in row]
         if spread:
             self._tables["UNIT_TABLE"][:2 * len(units)] = [word for unit in units for word in unit]
         for word, value in (("TILES", len(tiles)), ("UNITS", len(units)), ("SPREAD", int(spread))):
             self._step.put(step[word], value)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers, touched or not; `footprint.activations_nbytes` reckons them beforehand."""
+        return sum(memory.nbytes for memory in (*self._memories, *self._kept))
 
     def release(self) -> None:
         """Overwrite every buffer that held content with zeros."""

@@ -1,0 +1,189 @@
+"""What a model takes of the memory, part by part, reckoned from its header before anything is loaded.
+
+The header is read for this, and not believed: what is loaded later decides its own size again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.engine import architecture, draft, footprint
+from appliance.engine.architecture import Architecture
+from appliance.engine.architecture_tensors import OUTPUT
+from appliance.engine.kvcache import slot_nbytes
+from appliance.errors import ApplianceError
+from appliance.models import inspection, residency, sealed, tiling
+from appliance.models.gguf import GGUFFile
+from appliance.models.streamed import EMBEDDING
+from appliance.models.tiling import Tiling
+from appliance.policy.schema import Limits, Model
+
+LOADING_BYTES = 40 << 20
+"""What loading a resident model takes beside its weights while it runs: chunks that are read, hashed and repacked."""
+
+_HEADER_FACTOR, _TOKEN_BYTES = 8, 160  # metadata and tokenizer, per byte of the header and per token: measured
+_TILE_BYTES = 500  # of Python objects and tags for each tile that is streamed
+_VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a model is given. `slots` of keys and values; passes of up to `rows` rows; `resident` bytes of its weights
+    kept decrypted and the rest streamed, None: all of it resident."""
+
+    slots: int
+    rows: int
+    resident: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Bytes that something takes."""
+
+    what: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """One model of a policy, by its header. A file that says nothing usable has its size as weights, and no shape:
+    loading reports it."""
+
+    model: Model
+    size: int  # of the file
+    sealed: bool
+    tiles: Tiling | None
+    shape: Architecture | None
+    context: int  # positions of a slot
+    draft: Architecture | None = None
+    draft_tiles: Tiling | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name in the policy."""
+        return self.model.name
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all matrices in kernel order; the file's size where it has no usable header."""
+        if self.tiles is None:
+            return self.size
+        return sum(residency.packed_nbytes(each) for each in self.tiles.segments if each.kind == "matrix")
+
+    @property
+    def read_by_a_token(self) -> int:
+        """Bytes of weights that a pass reads: all matrices but the embeddings, unless they are the output head, too."""
+        if self.tiles is None:
+            return self.size
+        tensors = self.tiles.gguf.tensors
+        unread = EMBEDDING in tensors and OUTPUT in tensors
+        return self.weights - (residency.packed_nbytes(self.tiles.of(EMBEDDING)) if unread else 0)
+
+    def _embedding(self) -> int:
+        """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing."""
+        if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
+            return 0
+        return residency.packed_nbytes(self.tiles.of(EMBEDDING))
+
+    def cache(self, slots: int) -> int:
+        """Bytes of keys and values, those of a draft model included."""
+        slot, helper = self.slot
+        return slots * slot + min(slots, draft.SLOTS) * helper
+
+    @property
+    def slot(self) -> tuple[int, int]:
+        """Bytes of one slot, and of one of the draft model."""
+        return tuple(0 if shape is None else slot_nbytes(shape, shape.context(self.context), self.model.kv_cache)
+                     for shape in (self.shape, self.draft))  # type: ignore[return-value]
+
+    def activations(self, rows: int, threads: int) -> int:
+        """Bytes of the buffers of a pass, those of a draft model included."""
+        total = 0
+        for shape, tiles, more in ((self.shape, self.tiles, {}), (self.draft, self.draft_tiles,
+                                                                  {"wanted": draft.SLOTS})):
+            if shape is not None and tiles is not None:
+                total += footprint.activations_nbytes(
+                    shape, footprint.widths(tiles.gguf.tensors.values()), rows=rows, threads=threads,
+                    context=shape.context(self.context), **more)
+        return total
+
+    def lines(self, share: Share, threads: int) -> Iterator[Line]:
+        """Everything that this model takes with what it is given. Loading comes on top, for one model at a time."""
+        name = self.name
+        if share.resident is None or self.tiles is None:
+            yield Line(f"{name}: resident weights", self.weights)
+        else:
+            if share.resident:
+                yield Line(f"{name}: room for resident weights", share.resident)
+            if self._embedding():
+                yield Line(f"{name}: embeddings, encrypted", self._embedding() * 102 // 100)
+            yield Line(f"{name}: tile buffers, {threads} x", self._buffers(threads))
+        if self.tiles is None or self.shape is None:
+            return
+        yield Line(f"{name}: vocabulary, names, vectors", _words(self.tiles, self.shape.vocabulary))
+        slots, (slot, helper) = share.slots, self.slot
+        yield Line(f"{name}: keys and values ({self.model.kv_cache}), {slots} x {mebibytes(slot)}" + (
+            f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
+        yield Line(f"{name}: activations, {share.rows} rows a pass", self.activations(share.rows, threads))
+
+    def loading(self, share: Share) -> int:
+        """Bytes that loading takes for a while."""
+        return LOADING_BYTES if share.resident is None or self.tiles is None else 0
+
+    def _buffers(self, threads: int) -> int:
+        """A tile and a record (a plain file: its rows) for each thread, and what is known of each tile."""
+        if self.tiles is None:
+            return 0
+        each = self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
+        return (threads + 1) * each + _TILE_BYTES * len(self.tiles)
+
+
+def _words(tiles: Tiling, vocabulary: int) -> int:
+    """Bytes of metadata, tokenizer and vectors."""
+    vectors = sum(4 * each.columns for each in tiles.gguf.tensors.values() if len(each.shape) == 1)
+    return _HEADER_FACTOR * tiles.header_nbytes + _TOKEN_BYTES * vocabulary + _VECTOR_COPIES * vectors
+
+
+def mebibytes(size: float) -> str:
+    """A size for people."""
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def positions(model: Model, limits: Limits) -> int:
+    """Tokens of a request, prompt and answer, that policy and limits allow; the model may allow fewer."""
+    return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
+
+
+def read(model: Model, limits: Limits, files: dict[str, Path]) -> Footprint:
+    """The footprint of a policy's model."""
+    path = files[model.name]
+    size = path.stat().st_size if path.is_file() else 0
+    sealed_file, tiles = _tiling(path) if size else (False, None)
+    shape = None if tiles is None else _shape(tiles.gguf)
+    context = positions(model, limits) if shape is None else shape.context(positions(model, limits))
+    helper = None
+    if model.draft_model is not None and files[model.draft_model].is_file():
+        helper = _tiling(files[model.draft_model])[1]
+    return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
+                     helper)
+
+
+def _tiling(path: Path) -> tuple[bool, Tiling | None]:
+    """Whether a file is sealed, and its tiles; None where its header says nothing usable."""
+    found = False
+    try:
+        found = inspection.is_sealed(path)
+        if found:
+            return True, sealed.structure(path)[1]
+        return False, Tiling(inspection.header(path), path.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False)
+    except ApplianceError:
+        return found, None
+
+
+def _shape(header: GGUFFile) -> Architecture | None:
+    try:
+        return architecture.read(header.metadata)
+    except ApplianceError:
+        return None

@@ -1,0 +1,280 @@
+"""`python -m benchmarks.memory`: a sealed model served within memory limits, by the real service in a control group.
+
+For each limit: boot, one prompt of full length with its answer, then a dump of the process is searched for weights.
+Reports peaks at load and in use, time to the first token and tokens a second, and the most plaintext that was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from appliance.models import keys, sealed, sealing
+from benchmarks import models, report
+from benchmarks.cgroups import Group
+from benchmarks.residue import STEP, Search, known
+
+API_KEY = "sk-benchmark"
+POLICY = """
+appliance {{
+  name   = "memory-benchmark"
+  schema = 1
+}}
+tee {{
+  platforms = ["simulated"]
+  {tee}
+}}
+model "m" {{
+  file   = "{file}"
+  sha256 = "{sha256}"
+  {pins}
+  streaming_decrypt      = {streaming}
+  context_length         = {context}
+  kv_cache               = "{cache}"
+  chat_template_fallback = "chatml"
+}}
+limits {{
+  prompt_tokens       = {prompt}
+  generation_tokens   = {answer}
+  concurrent_requests = {requests}
+  first_token_timeout = "1h"
+}}
+tenants {{
+  tenant "benchmark" {{
+    models         = ["m"]
+    api_key_sha256 = ["{key}"]
+  }}
+}}
+service {{
+  operator_may_set = ["listen_port", "log_sink"]
+  listen "api" {{
+    kind = "tcp"
+    port = 8080
+  }}
+}}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is served, and how."""
+
+    file: Path  # sealed, or plain
+    key: Path | None  # of a sealed one
+    streaming: str = "true"  # or "false", or "auto" with its quotes
+    cache: str = "q8"
+    prompt: int = 2048
+    answer: int = 16
+    requests: int = 1
+    tee: str = ""
+
+    def write(self, folder: Path) -> Path:
+        """The policy, in `folder`."""
+        if self.key is None:
+            with self.file.open("rb") as file:
+                sha256, pins = hashlib.file_digest(file, "sha256").hexdigest(), ""
+        else:
+            header, _ = sealed.structure(self.file)
+            sha256 = header.sha256.hex()
+            pins = (f'sealed_header_sha256 = "{header.digest.hex()}"\n'
+                    f'key {{\n provider = "file"\n path = "{self.key.resolve()}"\n }}')
+        path = folder / "policy.hcl"
+        path.write_text(POLICY.format(
+            file=self.file.name, sha256=sha256, pins=pins, streaming=self.streaming, cache=self.cache, tee=self.tee,
+            prompt=self.prompt, answer=self.answer, context=self.prompt + self.answer, requests=self.requests,
+            key=hashlib.sha256(API_KEY.encode()).hexdigest()))
+        return path
+
+
+class Served:
+    """The service in a control group."""
+
+    def __init__(self, case: Case, limit: int | None, folder: Path) -> None:
+        self.group, self._folder = Group("appliance-benchmark", limit), folder
+        policy = case.write(folder)
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "appliance", "serve", str(policy), "--json", "--listen-port", "0", "--log",
+                 str(folder / "audit"), "--models", str(case.file.parent)], stdout=out, stderr=err,
+                preexec_fn=self.group.enter, cwd=Path(__file__).parents[1])
+        self.most_anonymous = 0
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.05):
+            self.most_anonymous = max(self.most_anonymous, self.group.stat()["anonymous"])
+
+    def ready(self, seconds: float = 600) -> str:
+        """Its address, when it listens; SystemExit with what it wrote when it ends before."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for line in (self._folder / "err").read_text(errors="replace").splitlines():
+                if '"event": "ready"' in line:
+                    return str(json.loads(line)["listening"][0])
+            time.sleep(0.05)
+        raise RuntimeError((self._folder / "err").read_text(errors="replace")[-2000:] +
+                           f"\nexit code {self.process.poll()}, killed for want of memory: {self.group.killed()}")
+
+    def memory(self) -> dict[str, int]:
+        """Peaks so far in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+        return {"process_peak": peak, "anonymous_peak": self.most_anonymous, "group_peak": self.group.peak()}
+
+    def close(self) -> None:
+        """End it."""
+        self._ended.set()
+        self._watcher.join()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.group.close()
+
+
+def ask(url: str, ids: list[int], answer: int) -> dict[str, Any]:
+    """One request; seconds to the first token, tokens a second after it."""
+    body = {"model": "m", "prompt": ids, "max_tokens": answer, "temperature": 0, "seed": 1, "stream": True,
+            "stream_options": {"include_usage": True}}
+    times, usage, begun = [], None, time.perf_counter()
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, headers={"authorization": f"Bearer {API_KEY}"},
+                      timeout=3600) as response:
+        if response.status_code != 200:
+            raise RuntimeError(response.read().decode())
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                part = json.loads(line[6:])
+                if part.get("error"):
+                    raise RuntimeError(json.dumps(part))
+                usage = part.get("usage") or usage
+                if part["choices"]:
+                    times.append(time.perf_counter() - begun)
+    tokens = usage["completion_tokens"]
+    span = times[-1] - times[0]
+    return {"prompt_tokens": usage["prompt_tokens"], "answer_tokens": tokens, "first_token_seconds": times[0],
+            "tokens_per_second": (tokens - 1) / span if span > 0 and tokens > 1 else None,
+            "prompt_tokens_per_second": usage["prompt_tokens"] / times[0]}
+
+
+def measure(case: Case, limit: int | None, search: Search | None, every: float = 5.0) -> dict[str, Any]:
+    """Serve one prompt within `limit` bytes; while it is answered, `search` looks at the process now and then."""
+    row: dict[str, Any] = {"file": case.file.name, "file_bytes": case.file.stat().st_size, "limit": limit,
+                           "streaming": case.streaming.strip('"'), "kv_cache": case.cache}
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        served = Served(case, limit, Path(folder))
+        try:
+            url = served.ready()
+            row["load_seconds"], row["load"] = time.perf_counter() - begun, served.memory()
+            health = httpx.get(f"{url}/health").json()
+            row["boot"] = next((step["detail"] for step in health["boot"] if step["step"] == "models"), None)
+            ids = [1, *np.random.default_rng(2).integers(3, 30000, case.prompt - 1).tolist()]
+            done, seen = threading.Event(), list[int]()
+
+            def look() -> None:
+                while search is not None and not done.wait(every):
+                    seen.append(search.stopped(served.process.pid).plaintext)
+
+            watcher = threading.Thread(target=look)
+            watcher.start()
+            try:
+                row["answer"] = ask(url, ids, case.answer)
+            finally:
+                done.set()
+                watcher.join()
+            row["use"] = served.memory()
+            row["killed"] = served.group.killed()
+            if search is not None:
+                row["plaintext_seen"] = {"step": STEP, "while_answering": seen,
+                                         "after": search.stopped(served.process.pid).plaintext}
+        except RuntimeError as error:
+            row["error"] = str(error)
+        finally:
+            served.close()
+    return row
+
+
+def sealed_model(name: str, work: Path, *, tile_size: int | None = None) -> tuple[Path, Path]:
+    """The sealed synthetic model of a shape and its key, made unless they are there."""
+    path, key = work / f"{name}.sealed", work / "synthetic.key"
+    if not key.exists():
+        keys.new_key_file(key)
+    if not path.exists():
+        plain = models.make(name, work)
+        with keys.FileKey(key).key() as secret:
+            sealing.seal(plain, path, secret.data, **({} if tile_size is None else {"tile_size": tile_size}))
+    return path, key
+
+
+def _line(row: dict[str, Any]) -> str:
+    limit = "none" if row["limit"] is None else f"{row['limit'] >> 20} MiB"
+    if "error" in row:
+        return f"{row['file']} {limit}: {row['error'].strip().splitlines()[-1]}"
+    answer, peaks = row["answer"], [f"{where} {row[where]['process_peak'] >> 20} MiB ("
+                                    f"{row[where]['anonymous_peak'] >> 20} anonymous)" for where in ("load", "use")]
+    speed = answer["tokens_per_second"]
+    text = (f"{row['file']} {limit} {row['streaming']} {row['kv_cache']}: peak at {', in '.join(peaks)}; first token "
+            f"of {answer['prompt_tokens']} after {answer['first_token_seconds']:.1f} s, then "
+            + ("-" if speed is None else f"{speed:.2f}") + " tokens/s")
+    if "plaintext_seen" in row:
+        seen = row["plaintext_seen"]
+        text += (f"; plaintext seen: at most {max(seen['while_answering'], default=0) / 2**20:.2f} MiB in "
+                 f"{len(seen['while_answering'])} looks, {seen['after'] / 2**20:.2f} after")
+    return text
+
+
+def main() -> int:
+    """Measure; 1 when a row failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="7b-gqa", help=f"one of {', '.join(models.SHAPES)}")
+    parser.add_argument("--limits", default="512,1024,2048", metavar="MIB,MIB", help="0: none (default: %(default)s)")
+    parser.add_argument("--streaming", default="true", choices=("true", "false", "auto"))
+    parser.add_argument("--cache", default="q8", choices=("f16", "q8", "q4"))
+    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--answer", type=int, default=16)
+    parser.add_argument("--budget", action="store_true", help="the limit is also the policy's tee.memory_budget")
+    parser.add_argument("--scan", action="store_true", help="search the process for plaintext weights")
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="between two searches")
+    parser.add_argument("--work", type=Path, default=Path("build/bench"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/memory.json"))
+    args = parser.parse_args()
+    file, key = sealed_model(args.model, args.work)
+    search = None
+    if args.scan:
+        with keys.FileKey(key).key() as secret:
+            search = Search(known(file, bytes(secret.data)))
+    document = {"machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
+                "load_average": os.getloadavg()[0], "rows": []}
+    for limit in (int(word) << 20 or None for word in args.limits.split(",")):
+        streaming = args.streaming if args.streaming != "auto" else '"auto"'
+        case = Case(file, key, streaming, args.cache, args.prompt, args.answer,
+                    tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "")
+        row = measure(case, limit, search, args.every)
+        document["rows"].append(row)
+        print(_line(row), flush=True)
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+    return int(any("error" in row for row in document["rows"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
