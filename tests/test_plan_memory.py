@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from appliance.boot import budget, footprint
-from appliance.boot.plan import plan, speeds
+from appliance.boot import plan as planning
+from appliance.boot.plan import speeds
 from appliance.boot.rates import Rates
 from appliance.cli.main import main
 from appliance.engine import architecture_tensors
@@ -35,7 +36,8 @@ def test_activations_are_what_a_pass_allocates(rows: int, threads: int, context:
     with running("mixed", threads=threads, context=context) as engine:
         shape, source = engine.architecture, engine._source
         pool = Pool(kernels(), threads)
-        forward = Forward(source, shape, architecture_tensors.check(shape, source.tensors), KVCache(shape, 1, context), kernels(), pool, rows=rows)
+        plan = architecture_tensors.check(shape, source.tensors)
+        forward = Forward(source, shape, plan, KVCache(shape, 1, context), kernels(), pool, rows=rows)
         said = activations_nbytes(shape, widths(source.tensors.values()), rows=rows, threads=threads, context=context)
         pool.close()
     assert forward.nbytes <= said + (64 << 10) + 16 * 8 * rows  # tables of a call, lines that buffers are rounded to
@@ -81,7 +83,7 @@ def test_unknown_memory_keeps_nobody_short(tmp_path: Path, tiny_model: Path) -> 
 def test_the_lines(how: str, streamed: bool, tmp_path: Path, tiny_model: Path) -> None:
     """A streamed model has buffers and encrypted embeddings in place of weights; what is resident needs no less."""
     policy = _policy(tmp_path, tiny_model, how)
-    found = plan(policy, {"tiny": tiny_model}, 1 << 40)
+    found = planning.plan(policy, {"tiny": tiny_model}, 1 << 40)
     names = [line.what for line in found.lines]
     assert streamed == any("tile buffers" in name for name in names)
     assert streamed != any("resident weights" in name for name in names)

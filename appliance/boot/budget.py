@@ -19,7 +19,7 @@ from appliance.errors import BootError
 from appliance.policy import Policy
 from appliance.policy.schema import Model
 
-PROCESS_BYTES = 112 << 20
+PROCESS_BYTES = 104 << 20
 """What the process takes beside models and requests, measured with kernels compiled ahead: interpreter, libraries,
 service, thread stacks, and what the kernel keeps for it."""
 
@@ -29,7 +29,7 @@ COMPILER_BYTES = 260 << 20
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
 _UNKNOWN = 1 << 62  # bytes of a machine that does not say what it has: nobody is kept short
 _LEAST_ROWS = 32  # of a pass; the engine wants no fewer
-_ROWS_SHARE = 8  # activations grow up to one part in this many of the memory
+_ROWS_SHARE = 6  # activations grow up to one part in this many of the memory
 _CACHE_SHARE = 4  # keys and values of all models up to one part in this many; one slot of each is always made
 
 

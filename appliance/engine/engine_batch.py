@@ -186,7 +186,10 @@ class Batcher:
         return pieces
 
     def _prompt_rows(self, mixed: bool) -> int:
-        """Rows of prompts in a pass, by how fast they were read so far. No bit of an answer depends on it."""
+        """Rows of prompts in a pass, by how fast they were read so far. No bit of an answer depends on it. Where a pass
+        streams its weights, fewer rows would hardly make it shorter, and the prompt take much longer."""
+        if self._forward.streamed and not mixed:
+            return PROMPT_ROWS
         seconds, most = (MIXED_SECONDS, MIXED_PROMPT_ROWS) if mixed else (PROMPT_SECONDS, PROMPT_ROWS)
         return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
 

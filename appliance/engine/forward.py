@@ -53,7 +53,7 @@ def parts_nbytes(a: Architecture, threads: int, context: int) -> int:
     """Bytes for the states of attention while so few tiles are there that their spans are spread over the threads."""
     tiles = (4 * threads - 1) // a.kv_heads  # fewer of them, times heads, than four for each thread
     states = tiles * -(-context // SPAN) * tile_tokens(a.heads // a.kv_heads) * a.heads
-    return min(states * state_nbytes(a.head_size), PARTS_NBYTES)
+    return max(min(states * state_nbytes(a.head_size), PARTS_NBYTES), _LINE)
 
 
 def attention_names(cache_format: str) -> dict[str, str]:
@@ -380,6 +380,11 @@ class Forward:
             self._tables["UNIT_TABLE"][:2 * len(units)] = [word for unit in units for word in unit]
         for word, value in (("TILES", len(tiles)), ("UNITS", len(units)), ("SPREAD", int(spread))):
             self._step.put(step[word], value)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether each pass reads weights anew, so that it costs much however few rows it has."""
+        return isinstance(self._source, StreamedSource)
 
     @property
     def nbytes(self) -> int:
