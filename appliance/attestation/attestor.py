@@ -89,8 +89,8 @@ class Attestor:
         """One report for 1 to 65,536 nonces; each client's evidence carries the proof of its own."""
         tree = merkle.Tree([check_nonce(nonce) for nonce in nonces])
         statement = self.statement(Nonces.of(tree))
-        report = self._provider.report(report_data(statement))
+        report, collateral = self._provider.collect(report_data(statement))
         return [
             evidence.make(self._provider, report, statement, evidence.NonceProof(
-                nonce=nonce.hex(), index=index, path=tuple(step.hex() for step in tree.proof(index))))
+                nonce=nonce.hex(), index=index, path=tuple(step.hex() for step in tree.proof(index))), collateral)
             for index, nonce in enumerate(nonces)]

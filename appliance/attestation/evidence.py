@@ -1,14 +1,15 @@
 """Evidence: a report, the statement it binds, and one client's proof that its nonce is in it.
 
-A `Provider` turns 64 bytes of report data into a signed report. The simulated one is all there is on a machine
-without a TEE; its evidence says so in every place where it can be seen.
+A `Provider` turns 64 bytes of report data into a signed report (`collect.provider` finds the one of this machine). The
+simulated one is all there is on a machine without a TEE; its evidence says so in every place where it can be seen.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from typing import Annotated, Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, StringConstraints, ValidationError
@@ -22,6 +23,15 @@ FORMAT = "appliance/evidence/v1"
 SIMULATED = "simulated"
 SIMULATED_NOTICE = "SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it."
 MAX_EVIDENCE_BYTES = 1 << 20
+MAX_REPORT_BYTES = 3 << 17  # a TPM's evidence with its event log; the others are far smaller
+MAX_COLLATERAL = 16
+
+
+class Collected(NamedTuple):
+    """A report, and what came with it to verify it by: certificates and lists, each DER, PEM or a JSON document."""
+
+    report: bytes
+    collateral: tuple[bytes, ...] = ()
 
 
 class Provider(Protocol):
@@ -32,25 +42,32 @@ class Provider(Protocol):
         """The platform's name as policies spell it."""
         ...
 
-    def report(self, report_data: bytes) -> bytes:
-        """A report over 64 bytes. Raises AttestationError when the platform gives none."""
+    def collect(self, report_data: bytes) -> Collected:
+        """A report over 64 bytes with its collateral. Raises AttestationError when the platform gives none."""
         ...
 
+    def report(self, report_data: bytes) -> bytes:
+        """The report alone."""
+        return self.collect(report_data).report
 
-class SimulatedProvider:
+
+class SimulatedProvider(Provider):
     """Signs with a throw-away Ed25519 key made at start. SIMULATED: PROVES NOTHING."""
-
-    platform = SIMULATED
 
     def __init__(self, host_data: bytes) -> None:
         """`host_data`: the 32 bytes that real hardware would have been given at launch."""
         self._key = Ed25519PrivateKey.generate()
         self._host_data = host_data
 
-    def report(self, report_data: bytes) -> bytes:
+    @property
+    def platform(self) -> str:
+        """`simulated`."""
+        return SIMULATED
+
+    def collect(self, report_data: bytes) -> Collected:
         """A report of 228 bytes, as simulated_abi lays it out."""
         head = simulated_abi.unsigned(report_data, self._host_data, self._key.public_key().public_bytes_raw())
-        return head + self._key.sign(head)
+        return Collected(head + self._key.sign(head))
 
 
 class NonceProof(Frozen):
@@ -61,25 +78,27 @@ class NonceProof(Frozen):
     path: tuple[Hex32, ...] = Field(max_length=16)
 
 
+Base64 = StringConstraints(strict=True, pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=MAX_REPORT_BYTES // 3 * 4)
+
+
 class Evidence(Frozen):
     """What a client is given: everything that it needs to verify, and nothing it has to fetch."""
 
     format: Literal["appliance/evidence/v1"] = "appliance/evidence/v1"
     platform: Literal["simulated", "sev-snp", "tdx", "tpm"]
     notice: str | None = Field(max_length=256)  # a warning for people; not trusted, not bound
-    report: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=1 << 17)]
+    report: Annotated[str, Base64]
     statement: dict[str, Any]  # as JSON; `parsed_statement` is the checked form
     proof: NonceProof
+    collateral: tuple[Annotated[str, Base64], ...] = Field(default=(), max_length=MAX_COLLATERAL)  # not trusted
 
     def report_bytes(self) -> bytes:
         """The decoded report. Raises MalformedEvidenceError unless it is strict base64 (RFC 4648 section 4)."""
-        try:
-            decoded = base64.b64decode(self.report, validate=True)
-        except ValueError:
-            decoded = b""
-        if not decoded or base64.b64encode(decoded).decode() != self.report:
-            raise MalformedEvidenceError("evidence: report is not base64")
-        return decoded
+        return _decoded(self.report, "report")
+
+    def collateral_bytes(self) -> tuple[bytes, ...]:
+        """The decoded items of collateral. Raises MalformedEvidenceError as `report_bytes` does."""
+        return tuple(_decoded(each, "collateral") for each in self.collateral)
 
     def parsed_statement(self) -> Statement:
         """The statement, checked field by field. Raises MalformedEvidenceError."""
@@ -90,13 +109,25 @@ class Evidence(Frozen):
         return canonical(self.model_dump(mode="json"))
 
 
-def make(provider: Provider, report: bytes, statement: Statement, proof: NonceProof) -> Evidence:
-    """Evidence for one client out of a report, the statement that it signs, and the client's proof."""
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except ValueError:
+        decoded = b""
+    if not decoded or base64.b64encode(decoded).decode() != text:
+        raise MalformedEvidenceError(f"evidence: {what} is not base64")
+    return decoded
+
+
+def make(provider: Provider, report: bytes, statement: Statement, proof: NonceProof,
+         collateral: Sequence[bytes] = ()) -> Evidence:
+    """Evidence for one client out of a report, the statement that it signs, the client's proof, and collateral."""
     return Evidence(
         platform=provider.platform,  # pydantic refuses a platform without a name here
         notice=SIMULATED_NOTICE if provider.platform == SIMULATED else None,
         report=base64.b64encode(report).decode("ascii"),
-        statement=statement.model_dump(mode="json"), proof=proof)
+        statement=statement.model_dump(mode="json"), proof=proof,
+        collateral=tuple(base64.b64encode(each).decode("ascii") for each in collateral))
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""Evidence of a TPM: a quote over all PCRs of the SHA-256 bank by a key that only quotes, with all that shows it.
+
+The key is the one that a cloud certified for this machine, if there is one, or else our own: a primary key of the
+endorsement hierarchy, which is the same at each boot. Neither says that the host is honest: a vTPM is the host's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from appliance.attestation import azure_abi, tpm_abi, tpm_device, tpm_evidence
+from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.tpm_client import DEVICE, Tpm
+from appliance.attestation.tpm_evidence import MAX_LOG_BYTES, TpmEvidence
+from appliance.errors import AttestationError
+
+EVENT_LOG = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
+_ATTEMPTS = 5
+
+
+class TpmProvider(Provider):
+    """A TPM, its attestation key loaded. Raises AttestationError if there is none or it refuses."""
+
+    def __init__(self, path: Path = DEVICE, event_log: Path = EVENT_LOG) -> None:
+        self._tpm = Tpm(path)
+        try:
+            self._key = tpm_device.attestation_key(self._tpm)
+            self._ek_certificate = tpm_device.ek_certificate(self._tpm)
+            self._azure = _azure_report(self._tpm)
+        except AttestationError:
+            self._tpm.close()
+            raise
+        self._log = _read_log(event_log)
+
+    @property
+    def platform(self) -> str:
+        """`tpm`."""
+        return "tpm"
+
+    def collect(self, report_data: bytes) -> Collected:
+        """TPM evidence (docs/formats/tpm-evidence.md) whose quote answers these 64 bytes."""
+        if len(report_data) != 64:
+            raise ValueError("report data is 64 bytes")
+        data = tpm_evidence.qualifying_data(report_data)
+        for _ in range(_ATTEMPTS):
+            values = tpm_device.read_pcrs(self._tpm)
+            message, signature = tpm_device.quote(self._tpm, self._key, data)
+            together = b"".join(values.values())
+            quote = tpm_abi.parse_quote(message)
+            if quote.pcr_digest == hashlib.sha256(together).digest():  # no PCR changed between the two
+                evidence = TpmEvidence(message, signature, self._key.public, together, self._log,
+                                       self._key.certificate, self._ek_certificate, self._azure)
+                return Collected(evidence.to_bytes())
+        raise AttestationError("TPM: its PCRs change all the time, or its quotes are of others", code="tpm-race")
+
+    def close(self) -> None:
+        """Close the device."""
+        self._tpm.close()
+
+
+def _read_log(path: Path) -> bytes | None:
+    """The firmware's event log; None where there is none, or one too large to carry."""
+    try:
+        with path.open("rb") as file:
+            log = file.read(MAX_LOG_BYTES + 1)
+    except OSError:
+        return None
+    return log if 0 < len(log) <= MAX_LOG_BYTES else None
+
+
+def _azure_report(tpm: Tpm) -> bytes | None:
+    """What an Azure confidential VM keeps beside its vTPM: a hardware report that binds the vTPM's key."""
+    found = tpm_device.read_nv(tpm, tpm_device.AZURE_REPORT)
+    return found.rstrip(b"\0") if found is not None and found.startswith(azure_abi.MAGIC) else None

@@ -1,0 +1,66 @@
+"""A software TPM in a process of its own, and tpm2-tools as an independent judge of what our client makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.require import absent
+
+
+@contextlib.contextmanager
+def running(*, manufactured: bool = False) -> Iterator[Path]:
+    """The path of a fresh TPM's socket; `manufactured`: with an endorsement key certificate, by swtpm_setup."""
+    if shutil.which("swtpm") is None or (manufactured and shutil.which("swtpm_setup") is None):
+        absent("swtpm and swtpm-tools (apt-get install swtpm swtpm-tools)")
+    with tempfile.TemporaryDirectory(prefix="swtpm-") as name:  # a short path: sockets have at most 107 bytes
+        folder = Path(name)
+        if manufactured:
+            manufacture(folder)
+        process = subprocess.Popen(
+            ["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={folder}", "--server",
+             f"type=unixio,path={folder / 'tpm'}", "--ctrl", f"type=unixio,path={folder / 'tpm.ctrl'}",
+             "--flags", "not-need-init,startup-clear"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + 20
+            while not (folder / "tpm").exists():
+                if process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError("swtpm did not start")
+                time.sleep(0.02)
+            yield folder / "tpm"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def manufacture(folder: Path) -> None:
+    """Give a TPM an endorsement key with a certificate by an authority made for it."""
+    (folder / "ca").mkdir()
+    (folder / "localca.conf").write_text(
+        f"statedir = {folder / 'ca'}\nsigningkey = {folder / 'ca/key.pem'}\nissuercert = {folder / 'ca/cert.pem'}\n"
+        f"certserial = {folder / 'ca/serial'}\n")
+    (folder / "options.conf").write_text("")
+    (folder / "setup.conf").write_text(
+        f"create_certs_tool = {shutil.which('swtpm_localca')}\n"
+        f"create_certs_tool_config = {folder / 'localca.conf'}\n"
+        f"create_certs_tool_options = {folder / 'options.conf'}\n")
+    subprocess.run(["swtpm_setup", "--tpm2", "--tpmstate", str(folder), "--create-ek-cert", "--config",
+                    str(folder / "setup.conf"), "--overwrite", "--log", str(folder / "setup.log")],
+                   check=True, capture_output=True, timeout=60)
+
+
+def checkquote(folder: Path, *, public: bytes, message: bytes, signature: bytes, data: bytes) -> bool:
+    """Whether tpm2_checkquote accepts a quote: key in PEM, qualifying data."""
+    if shutil.which("tpm2_checkquote") is None:
+        absent("tpm2-tools (apt-get install tpm2-tools)")
+    for name, content in (("key.pem", public), ("message", message), ("signature", signature)):
+        (folder / name).write_bytes(content)
+    done = subprocess.run(
+        ["tpm2_checkquote", "-u", "key.pem", "-m", "message", "-s", "signature", "-g", "sha256", "-q", data.hex()],
+        cwd=folder, capture_output=True, timeout=60, check=False)
+    return done.returncode == 0
