@@ -70,7 +70,7 @@ def test_evidence_may_be_a_mebibyte_and_no_byte_more(attestor: Attestor) -> None
 @pytest.mark.parametrize(("path", "wrongs"), [
     (("platform",), ["", "sgx", "Simulated", None, 7]),
     (("notice",), ["x" * 257, 7, ["x"]]),
-    (("report",), ["A" * ((1 << 17) + 4), "QQ==\n", "-_==", "QQ===", 7, None]),
+    (("report",), ["A" * ((1 << 19) + 4), "QQ==\n", "-_==", "QQ===", 7, None]),
     (("statement",), ["x", ["x"], None]),
     (("proof", "nonce"), ["ab" * 15, "ab" * 65, "AB" * 16, "ab" * 16 + "a", "zz" * 16, 7]),
     (("proof", "index"), [-1, 1 << 16, "0", True, None]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +47,13 @@ class Collateral:
             except MalformedEvidenceError as error:
                 self.problems.append(error)
         return bool(blocks)
+
+    def with_items(self, items: Iterable[bytes], what: str) -> Collateral:
+        """This collateral and what is in `items`; itself it stays as it is."""
+        more = Collateral(list(self.certificates), list(self.crls), list(self.documents), list(self.problems))
+        for item in items:
+            more.add(item, what)
+        return more
 
     def _add_der(self, data: bytes, what: str) -> bool:
         try:

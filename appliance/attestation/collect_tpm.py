@@ -17,6 +17,7 @@ from appliance.errors import AttestationError
 
 EVENT_LOG = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
 _ATTEMPTS = 5
+_TRANSIENT = 0x80  # TPM_HT_TRANSIENT, Part 2, section 7.2
 
 
 class TpmProvider(Provider):
@@ -55,7 +56,9 @@ class TpmProvider(Provider):
         raise AttestationError("TPM: its PCRs change all the time, or its quotes are of others", code="tpm-race")
 
     def close(self) -> None:
-        """Close the device."""
+        """Unload the key and close the device."""
+        if self._key.handle >> 24 == _TRANSIENT:
+            self._tpm.flush(self._key.handle)
         self._tpm.close()
 
 

@@ -23,11 +23,13 @@ from appliance.attestation import (
     tdx_abi,
     tdx_claims,
     tdx_verify,
+    tpm_evidence,
     verify,
     x509dice,
 )
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.examination import Examination
+from appliance.attestation.tpm_verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.errors import (
     AttestationError,
@@ -163,15 +165,34 @@ def _sgx(found: Examination, material: Material, at: datetime) -> Examination:
 
 def _ours(found: Examination, material: Material, at: datetime) -> Examination:
     parsed = evidence.parse(material.data)
-    found.kind = f"{recognise.APPLIANCE}, platform {parsed.platform}"
+    kind = f"{recognise.APPLIANCE}, platform {parsed.platform}"
+    found.kind = kind
     found.claims["statement"] = [(name, str(value)) for name, value in sorted(parsed.statement.items())]
-    if parsed.platform != evidence.SIMULATED:
-        raise UnsupportedEvidenceError(
-            f"appliance evidence of platform {parsed.platform}: examine its report", code="platform-unsupported")
-    found.warnings.append(evidence.SIMULATED_NOTICE)
-    verify.verify(parsed)
-    found.proved.append("the report's signature, the binding of the statement, and the nonce's proof")
-    return _no_hardware()
+    at_hand = material.collateral.with_items(parsed.collateral_bytes(), "evidence")
+    inner = replace(material, data=parsed.report_bytes(), collateral=at_hand)
+    if parsed.platform == evidence.SIMULATED:
+        found.warnings.append(evidence.SIMULATED_NOTICE)
+    elif parsed.platform == verify.SNP:
+        _snp_report(found, inner.data, inner, at)
+    elif parsed.platform == verify.TDX:
+        _tdx(found, inner, at)
+    found.kind = kind
+    claims = verify.verify(parsed, collateral=at_hand, at=at, roots=material.roots)
+    found.proved.append("the report binds the statement, and the nonce is one that it answers")
+    if parsed.platform == evidence.SIMULATED:
+        return _no_hardware()
+    if isinstance(claims.hardware, TpmClaims):
+        return examine_tpm.record_origin(found, claims.hardware)
+    return found.genuine("signed by the vendor's hardware; whether it is acceptable is for a policy to say")
+
+
+def _tpm_evidence(found: Examination, material: Material, at: datetime) -> Examination:
+    carried = tpm_evidence.parse(material.data)
+    folder = {"quote": carried.quote, "key": carried.key}
+    found.claims["records"] = [(name, f"SHA-256 {hashlib.sha256(data).hexdigest()}") for name, data in folder.items()]
+    raise UncheckedEvidenceError(
+        "TPM evidence: it answers report data that stand in the statement around it",
+        hint="examine the evidence in JSON that it came in")
 
 
 def _simulated(found: Examination, material: Material, at: datetime) -> Examination:
@@ -188,5 +209,5 @@ def _no_hardware() -> Examination:
 _EXAMINERS = {
     recognise.SNP: _snp, recognise.TDX: _tdx, recognise.AZURE: _azure, recognise.TPM: _tpm,
     recognise.CERTIFICATE: _certificate, recognise.SGX: _sgx, recognise.APPLIANCE: _ours,
-    recognise.SIMULATED: _simulated,
+    recognise.SIMULATED: _simulated, recognise.TPM_EVIDENCE: _tpm_evidence,
 }

@@ -100,3 +100,18 @@ def _describe(quote: Quote) -> list[tuple[str, str]]:
         ("firmwareVersion", f"{quote.firmware_version:#018x}"),
         *((f"pcrSelect.{each.bank}", ", ".join(str(number) for number in each.pcrs)) for each in quote.selections),
         ("pcrDigest", quote.pcr_digest.hex()), ("message, SHA-256", hashlib.sha256(quote.signed).hexdigest())]
+
+
+def record_origin(found: Examination, claims: TpmClaims) -> Examination:
+    """Record the verified claims of TPM evidence; without a root above its key nothing tells whose quote it is."""
+    found.warnings.append(_HOST)
+    found.claims["claims"] = _describe(claims.quote)
+    _record(found, claims, "the evidence", nonce_checked=True)
+    if claims.bound_by is not None:
+        found.proved.append(f"an SEV-SNP report of {claims.bound_by.product} hardware names the AK")
+    if claims.root is None:
+        raise UncheckedEvidenceError(
+            "TPM evidence: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",
+            hint="compare the key with one that you know by other means")
+    found.proved.append(f"the AK's chain leads to the pinned root {claims.root}")
+    return found.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {claims.root}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from appliance.attestation import azure_abi, evidence, simulated_abi, snp_abi, tpm_abi, x509dice
+from appliance.attestation import azure_abi, evidence, simulated_abi, snp_abi, tpm_abi, tpm_evidence, x509dice
 
-SNP, AZURE, TDX, SGX, TPM, CERTIFICATE, APPLIANCE, SIMULATED = (
+SNP, AZURE, TDX, SGX, TPM, CERTIFICATE, APPLIANCE, SIMULATED, TPM_EVIDENCE = (
     "AMD SEV-SNP attestation report", "Azure confidential VM report", "Intel TDX quote", "Intel SGX quote",
-    "TPM 2.0 quote", "X.509 certificate", "appliance evidence", "simulated report")
+    "TPM 2.0 quote", "X.509 certificate", "appliance evidence", "simulated report",
+    "TPM evidence of the appliance")
 _INTEL_QE = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # the vendor of Intel's quoting enclaves, at offset 12
 _TEE_TYPE_AT, _TDX_TYPE = slice(4, 8), b"\x81\x00\x00\x00"
 
@@ -15,6 +16,8 @@ def recognise(data: bytes) -> str | None:
     """One of the names above, or None. What is recognised may still be malformed."""
     if data.startswith(simulated_abi.MAGIC):
         return SIMULATED
+    if data.startswith(tpm_evidence.MAGIC):
+        return TPM_EVIDENCE
     if data.startswith(azure_abi.MAGIC):
         return AZURE
     if data.startswith(tpm_abi.MAGIC):

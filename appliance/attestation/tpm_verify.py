@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from appliance.attestation import tpm_abi, tpm_log, x509chain
+from appliance.attestation.snp_verify import SnpClaims
 from appliance.attestation.tpm_abi import Pcrs, PublicArea, Quote, Signature
 from appliance.attestation.trust import tpm
 from appliance.attestation.x509chain import name_of
@@ -58,6 +59,7 @@ class TpmClaims:
     events: tuple[tpm_log.Event, ...] = field(default=(), repr=False)
     replayed: bool = False            # the event log's replay gives the quoted values
     root: str | None = None           # the pinned root above the AK's certificate
+    bound_by: SnpClaims | None = None  # the SEV-SNP report that binds the AK
 
 
 def spki(key: PublicKey) -> bytes:

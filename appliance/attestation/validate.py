@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from appliance.attestation import snp_validate, tdx_validate
+from appliance.attestation import snp_validate, tdx_validate, tpm_validate
 from appliance.attestation.binding import ServeStatement
 from appliance.attestation.evidence import SIMULATED
 from appliance.attestation.findings import Finding, same
@@ -18,7 +18,9 @@ from appliance.attestation.snp_validate import SnpExpected
 from appliance.attestation.snp_verify import SnpClaims
 from appliance.attestation.tdx_validate import TdxExpected
 from appliance.attestation.tdx_verify import TdxClaims
-from appliance.attestation.verify import Claims
+from appliance.attestation.tpm_validate import TpmExpected
+from appliance.attestation.tpm_verify import TpmClaims
+from appliance.attestation.verify import TPM, Claims
 from appliance.errors import RejectedEvidenceError
 from appliance.policy.digest import host_data
 from appliance.policy.schema.platform import Evidence
@@ -32,8 +34,8 @@ class Expected:
 
     `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly; None is not
     checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes); `self_test_sha384` 48 bytes.
-    `hardware` is the policy's `tee.evidence`, `snp` and `tdx` the expected measurements, `at` the time to judge the
-    age of collateral by; they matter for hardware platforms only.
+    `hardware` is the policy's `tee.evidence`, `snp`, `tdx` and `tpm` the expected measurements, `at` the time to judge
+    the age of collateral by; they matter for hardware platforms only.
     """
 
     platforms: frozenset[str]
@@ -45,12 +47,13 @@ class Expected:
     hardware: Evidence = field(default_factory=Evidence)
     snp: SnpExpected = field(default_factory=SnpExpected)
     tdx: TdxExpected = field(default_factory=TdxExpected)
+    tpm: TpmExpected = field(default_factory=TpmExpected)
     at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All findings. `genuine` is false for a simulated report whatever it says."""
+    """All findings. `genuine` is false for a simulated report whatever it says, and for a TPM: it may be the host's."""
 
     findings: tuple[Finding, ...]
     platform: str
@@ -62,8 +65,8 @@ class Verdict:
 
     @property
     def genuine(self) -> bool:
-        """Whether hardware stands behind it: never so for the simulated platform."""
-        return self.met and self.platform != SIMULATED
+        """Whether hardware stands behind it: never so for the simulated platform, nor for a TPM alone."""
+        return self.met and self.platform not in (SIMULATED, TPM)
 
     def require(self) -> None:
         """Raise RejectedEvidenceError naming each failed rule."""
@@ -87,9 +90,13 @@ def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None) -> Fi
         f"{name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}" for name in wrong))
 
 
-def _launched_with(claims: Claims, policy_sha384: bytes) -> bytes:
+def _launch_policy(claims: Claims, policy_sha384: bytes) -> Finding:
     """What the launch field must hold: TDX takes the policy digest whole, the others what stands for it."""
-    return policy_sha384 if isinstance(claims.hardware, TdxClaims) else host_data(policy_sha384)
+    rule = "launch-policy"
+    if isinstance(claims.hardware, TpmClaims):
+        return Finding(rule, "not checked", "a TPM has no launch field; its registers tell what was booted")
+    return same(rule, claims.host_data,
+                policy_sha384 if isinstance(claims.hardware, TdxClaims) else host_data(policy_sha384))
 
 
 def _hardware(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
@@ -97,6 +104,8 @@ def _hardware(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
     hardware = claims.hardware
     if hardware is None:
         return ()
+    if isinstance(hardware, TpmClaims):
+        return tpm_validate.validate(hardware, expected.tpm, expected.hardware.tpm)
     if expected.at is None:
         return (Finding("hardware", "fails", "no time to judge the age of collateral by"),)
     if isinstance(hardware, SnpClaims):
@@ -113,7 +122,7 @@ def validate(claims: Claims, expected: Expected) -> Verdict:
                 f"{claims.platform}, allowed: {', '.join(sorted(expected.platforms)) or 'none'}"),
         same("nonce", claims.nonce, expected.nonce),
         same("policy", bytes.fromhex(statement.policy_sha384), expected.policy_sha384),
-        same("launch-policy", claims.host_data, _launched_with(claims, expected.policy_sha384)),
+        _launch_policy(claims, expected.policy_sha384),
         same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
     ]
     if isinstance(statement, ServeStatement):

@@ -13,16 +13,18 @@ from datetime import datetime
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from appliance.attestation import merkle, simulated_abi, snp_verify, tdx_verify
+from appliance.attestation import merkle, simulated_abi, snp_verify, tdx_verify, tpm_origin
 from appliance.attestation.binding import Statement, report_data
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import SIMULATED, Evidence
 from appliance.attestation.snp_verify import SnpClaims
 from appliance.attestation.tdx_verify import TdxClaims
+from appliance.attestation.tpm_verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
+from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError
 
-SNP, TDX = "sev-snp", "tdx"
+SNP, TDX, TPM = "sev-snp", "tdx", "tpm"
+Hardware = SnpClaims | TdxClaims | TpmClaims
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,15 @@ class Claims:
     """What authentic evidence says: by whom (platform), about what (statement), to whom (nonce).
 
     `host_data` is what the platform was launched with: HOST_DATA of SEV-SNP (32 bytes), MRCONFIGID of TDX (48), 32
-    bytes of a simulated report. `hardware` holds everything else that the vendor's report says; None if simulated.
+    bytes of a simulated report; empty for a TPM, which has no such field. `hardware` holds everything else that the
+    vendor's report says; None if simulated.
     """
 
     platform: str
     statement: Statement
     nonce: bytes
     host_data: bytes
-    hardware: SnpClaims | TdxClaims | None = None
+    hardware: Hardware | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class _Report:
 
     report_data: bytes
     host_data: bytes
-    hardware: SnpClaims | TdxClaims | None = None
+    hardware: Hardware | None = None
 
 
 def _simulated(raw: bytes) -> _Report:
@@ -58,17 +61,17 @@ def _simulated(raw: bytes) -> _Report:
     return _Report(report.report_data, report.host_data)
 
 
-def _authentic(platform: str, raw: bytes, collateral: Collateral | None, at: datetime | None,
-               roots: Roots) -> _Report:
-    """The report, after its signature and the chain behind its key hold."""
+def _authentic(evidence: Evidence, collateral: Collateral, at: datetime | None, roots: Roots,
+               bound: bytes) -> _Report:
+    """The report, after its signature and the chain behind its key hold; `bound`: what a quote has to answer."""
+    platform, raw = evidence.platform, evidence.report_bytes()
     if platform == SIMULATED:
         return _simulated(raw)
-    if platform not in (SNP, TDX):
-        raise AttestationError(
-            f"platform: {platform} evidence cannot be verified by this version", code="platform-unsupported")
-    if collateral is None or at is None:
+    if platform == TPM:
+        return _Report(bound, b"", tpm_origin.verify(raw, bound, collateral, at=at, roots=roots))
+    if at is None:
         raise UncheckedEvidenceError(
-            f"platform: {platform} evidence needs collateral and a time to be verified", code="collateral-absent")
+            f"platform: {platform} evidence needs a time to be verified at", code="collateral-absent")
     if platform == SNP:
         snp = snp_verify.verify(raw, collateral, at=at, roots=roots.amd)
         return _Report(snp.report.report_data, snp.report.host_data, snp)
@@ -80,14 +83,15 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
            roots: Roots = VENDORS) -> Claims:
     """The claims of authentic evidence.
 
-    `collateral` and `at` (the time to judge certificates by) are needed for hardware platforms; `roots` other than the
-    vendors' are for tests. Raises
-    MalformedEvidenceError on bad bytes; ForgedEvidenceError when a signature, a chain, the report data or the nonce's
-    proof does not hold; UncheckedEvidenceError when collateral is absent; AttestationError for a platform, version or
-    product line that cannot be verified.
+    `collateral` is used beside what the evidence carries; `at` is the time to judge certificates by, needed for
+    hardware platforms; `roots` other than the vendors' are for tests. Raises MalformedEvidenceError on bad bytes;
+    ForgedEvidenceError when a signature, a chain, the report data or the nonce's proof does not hold;
+    UncheckedEvidenceError when collateral is absent; UnsupportedEvidenceError for a version or product line that cannot
+    be verified.
     """
     statement = evidence.parsed_statement()
-    report = _authentic(evidence.platform, evidence.report_bytes(), collateral, at, roots)
+    at_hand = (collateral or Collateral()).with_items(evidence.collateral_bytes(), "evidence")
+    report = _authentic(evidence, at_hand, at, roots, report_data(statement))
     check_binding(statement, report.report_data)
     nonce = check_nonce_proof(evidence, statement)
     return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware)
