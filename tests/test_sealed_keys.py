@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.boot import modelkeys
 from appliance.errors import ModelKeyError, PinError
-from appliance.models import keys, signature
+from appliance.models import keydocument, keys, signature
 from appliance.models.sealed_header import Keys
 from tests.support.policies import valid, with_lines
 
@@ -22,7 +22,7 @@ HASH = "ab" * 32
 @pytest.mark.parametrize("text", [HEX, HEX + b"\n", BASE64, BASE64 + b"\n"])
 def test_spellings_of_a_key(text: bytes) -> None:
     """Hex or base64, with or without one line feed."""
-    assert KEY == keys.decode(bytearray(text), "here")
+    assert KEY == keydocument.decode(bytearray(text), "here")
 
 
 @pytest.mark.parametrize("text", [
@@ -32,7 +32,7 @@ def test_spellings_of_a_key(text: bytes) -> None:
 def test_other_spellings_are_refused(text: bytes) -> None:
     """One key has two spellings and no more; the error does not repeat the text."""
     with pytest.raises(ModelKeyError) as caught:
-        keys.decode(bytearray(text), "here")
+        keydocument.decode(bytearray(text), "here")
     assert text[:8].decode("latin-1").strip() not in caught.value.summary or len(text) < 8
 
 

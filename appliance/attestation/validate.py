@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from appliance.attestation import snp_validate, tdx_validate, tpm_validate
-from appliance.attestation.binding import ServeStatement
+from appliance.attestation.binding import KeyReleaseStatement, ServeStatement, Statement
 from appliance.attestation.evidence import SIMULATED
 from appliance.attestation.findings import Finding, same
 from appliance.attestation.snp_validate import SnpExpected
@@ -34,6 +34,7 @@ class Expected:
 
     `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly; None is not
     checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes); `self_test_sha384` 48 bytes.
+    `release_spki_sha256` (32 bytes) asks for a `key-release/v1` statement about that key in place of a `serve/v1` one.
     `hardware` is the policy's `tee.evidence`, `snp`, `tdx` and `tpm` the expected measurements, `at` the time to judge
     the age of collateral by; they matter for hardware platforms only.
     """
@@ -44,6 +45,7 @@ class Expected:
     models: Mapping[str, bytes] | None = None
     tls_spki_sha256: bytes | None = None
     self_test_sha384: bytes | None = None
+    release_spki_sha256: bytes | None = None
     hardware: Evidence = field(default_factory=Evidence)
     snp: SnpExpected = field(default_factory=SnpExpected)
     tdx: TdxExpected = field(default_factory=TdxExpected)
@@ -114,7 +116,7 @@ def _hardware(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
 
 
 def validate(claims: Claims, expected: Expected) -> Verdict:
-    """Judge every rule on the claims of a `serve/v1` statement."""
+    """Judge every rule on the claims of a statement."""
     statement = claims.statement
     allowed = claims.platform in expected.platforms
     findings = [
@@ -125,9 +127,16 @@ def validate(claims: Claims, expected: Expected) -> Verdict:
         _launch_policy(claims, expected.policy_sha384),
         same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
     ]
-    if isinstance(statement, ServeStatement):
+    return Verdict((*findings, *_of_its_kind(statement, expected), *_hardware(claims, expected)), claims.platform)
+
+
+def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...]:
+    """What only one kind of statement says; the other kind where this one was expected fails."""
+    release = expected.release_spki_sha256 is not None
+    if isinstance(statement, ServeStatement) and not release:
         spki = None if statement.tls_spki_sha256 is None else bytes.fromhex(statement.tls_spki_sha256)
-        findings += [same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models)]
-    else:
-        findings.append(Finding("statement", "fails", f"{statement.type} where a serve statement was expected"))
-    return Verdict((*findings, *_hardware(claims, expected)), claims.platform)
+        return (same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models))
+    if isinstance(statement, KeyReleaseStatement) and release:
+        return (same("release-key", bytes.fromhex(statement.release_spki_sha256), expected.release_spki_sha256),)
+    wanted = "key-release" if release else "serve"
+    return (Finding("statement", "fails", f"{statement.type} where a {wanted} statement was expected"),)

@@ -9,15 +9,20 @@ from pathlib import Path
 from appliance.errors import ModelKeyError
 from appliance.models import signature
 from appliance.models.keys import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
-from appliance.policy.schema import Model
+from appliance.policy.schema import Model, Policy
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.model import Publisher
 
 _PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
-    "file": lambda key: FileKey(Path(key.path or "")),
-    "environment": lambda key: EnvironmentKey(key.variable or ""),
-    "systemd-credential": lambda key: CredentialKey(key.credential or ""),
+    "file": lambda key: FileKey(Path(key.path or ""), key.version),
+    "environment": lambda key: EnvironmentKey(key.variable or "", version=key.version),
+    "systemd-credential": lambda key: CredentialKey(key.credential or "", version=key.version),
 }
+
+
+def wanted(policy: Policy) -> dict[str, Key]:
+    """Every key that the policy names, by what needs it, as diagnostics call it."""
+    return {f"model {model.name}": model.key for model in policy.models if model.key is not None}
 
 
 def provider(key: Key) -> KeyProvider:
@@ -28,17 +33,19 @@ def provider(key: Key) -> KeyProvider:
     return _PROVIDERS[key.provider](key)
 
 
-def release(models: Iterable[Model]) -> dict[str, Secret]:
-    """The key of each sealed model, by the model's name; the caller wipes them. ModelKeyError, which names the model,
-    for the first that cannot be had; then none is left. Environment variables that held keys are removed."""
+def release(models: Iterable[Model], from_brokers: Mapping[str, Secret] | None = None) -> dict[str, Secret]:
+    """The key of each sealed model, by the model's name; the caller wipes them. `from_brokers`: what brokers released,
+    named as `wanted` does. ModelKeyError, which names the model, for the first that cannot be had; then none is left.
+    Environment variables that held keys are removed."""
     models = tuple(models)
     keys: dict[str, Secret] = {}
     try:
         for model in models:
             if model.key is not None:
-                keys[model.name] = _released(model, model.key)
+                keys[model.name] = (from_brokers or {}).get(f"model {model.name}") or _released(model, model.key)
     except BaseException:
         wipe(keys)
+        wipe(from_brokers or {})
         raise
     finally:
         for model in models:
@@ -51,7 +58,7 @@ def _released(model: Model, key: Key) -> Secret:
     try:
         return provider(key).key()
     except ModelKeyError as error:
-        raise ModelKeyError(f"model {model.name}: {error.summary}", hint=error.hint) from None
+        raise ModelKeyError(f"model {model.name}: {error.summary}", hint=error.hint, code=error.code) from None
 
 
 def wipe(keys: Mapping[str, Secret]) -> None:

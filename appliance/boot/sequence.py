@@ -3,7 +3,7 @@
     policy       what this version and this machine cannot keep stops the boot; the audit log opens
     hardening    what the process does to itself
     self-test    known answers for cryptography, random source and kernels
-    key-release  keys of sealed models, from where the policy says
+    key-release  keys of sealed models, from where the policy says; whatever went out to a broker has ended
     models       read, checked against their pins, loaded
     attestation  policy, models and self-test are bound
     service      listeners open
@@ -22,9 +22,10 @@ from appliance import __version__
 from appliance.attestation import approvals
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.evidence import SIMULATED, SimulatedProvider
+from appliance.attestation.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
-from appliance.boot import budget, checks, hardening, identity, modelkeys, models, selftest
+from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, selftest
 from appliance.boot.booted import Booted
 from appliance.boot.report import BootReport, Progress, quiet
 from appliance.boot.steps import Steps, diagnostic
@@ -59,6 +60,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         raise diagnostic("policy", error) from None
     silence, steps = Silence(audit).install(), Steps(audit, BootReport(), progress)
     running: dict[str, models.RunningModel] = {}
+    brokers = keyrelease.KeyRelease(modelkeys.wanted(policy))
     keys: dict[str, Secret] = {}  # each is wiped when its model was read
     try:
         with steps.step("policy") as note:
@@ -67,6 +69,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             identity.name_things(audit, policy)
             audit.write("boot.start", version=__version__, platform=SIMULATED, policy_sha384=loaded.digest.hex())
             approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
+            brokers.start()  # hardening takes away the right to start a process, and to connect
             note.detail = loaded.digest.hex() + (f", approved by {', '.join(approved.valid)}" if approved.valid else "")
 
         with steps.step("hardening") as note:
@@ -83,7 +86,10 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             note.detail = selftest.require(tested)
 
         with steps.step("key-release") as note:
-            keys = modelkeys.release(policy.models)
+            provider = SimulatedProvider(loaded.host_data)
+            build = identity.build(table)
+            asker = ReleaseAttestor(provider, loaded.digest, tested.digest, build)
+            keys = modelkeys.release(policy.models, brokers.keys(asker, tolerant=tolerant))
             if keys:
                 note.detail = ", ".join(keys)
             else:
@@ -101,14 +107,14 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             note.detail = "; ".join(f"{name}: {model_running.residency}" for name, model_running in running.items())
 
         with steps.step("attestation") as note:
-            provider = SimulatedProvider(loaded.host_data)
-            attestor = Attestor(provider, State(loaded.digest, tested.digest, identity.build(table)))
+            attestor = Attestor(provider, State(loaded.digest, tested.digest, build))
             generation = attestor.new_generation(model.bound() for model in running.values())
             note.detail = f"{provider.platform}, generation {generation}"
 
         return Booted(policy, loaded.digest, operator, running, attestor, audit, silence, tested, measures,
                       steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
+        brokers.close()
         modelkeys.wipe(keys)
         for model_running in reversed(running.values()):
             model_running.close()

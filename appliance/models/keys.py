@@ -19,12 +19,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from appliance.errors import ModelKeyError
+from appliance.models import keydocument
 from appliance.models.disk_random import wipe
-
-NBYTES = 32
-_HEX = b"0123456789abcdef"
-_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_LONGEST_FILE = 128  # bytes; a key in either spelling and a line feed are 65 at most
+from appliance.models.keydocument import NBYTES
 
 
 class Secret:
@@ -71,14 +68,15 @@ class KeyProvider(Protocol):
 class FileKey:
     """A key in a file that only its owner can read."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, version: int | None = None) -> None:
+        """`version`: the one that is accepted, here and in the other providers; None for any."""
+        self._path, self._version = path, version
 
     def key(self) -> Secret:
         """Read the file. ModelKeyError for a file that others may read, or that holds anything but one key."""
         text = _read_private(self._path)
         try:
-            return Secret(decode(text, str(self._path)))
+            return Secret(keydocument.accept(text, str(self._path), self._version))
         finally:
             wipe(text)
 
@@ -86,8 +84,9 @@ class FileKey:
 class EnvironmentKey:
     """A key in an environment variable."""
 
-    def __init__(self, variable: str, environment: Mapping[bytes, bytes] | None = None) -> None:
-        self._variable = variable
+    def __init__(self, variable: str, environment: Mapping[bytes, bytes] | None = None,
+                 version: int | None = None) -> None:
+        self._variable, self._version = variable, version
         self._environment = os.environb if environment is None else environment
 
     def key(self) -> Secret:
@@ -97,7 +96,7 @@ class EnvironmentKey:
             raise ModelKeyError(f"the environment variable {self._variable} is not set")
         text = bytearray(value)
         try:
-            return Secret(decode(text, f"the environment variable {self._variable}"))
+            return Secret(keydocument.accept(text, f"the environment variable {self._variable}", self._version))
         finally:
             wipe(text)
 
@@ -105,8 +104,8 @@ class EnvironmentKey:
 class CredentialKey:
     """A key that systemd passes as a credential: a file in $CREDENTIALS_DIRECTORY."""
 
-    def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
-        self._name = name
+    def __init__(self, name: str, environment: Mapping[str, str] | None = None, version: int | None = None) -> None:
+        self._name, self._version = name, version
         self._environment = os.environ if environment is None else environment
 
     def key(self) -> Secret:
@@ -117,13 +116,14 @@ class CredentialKey:
                                 hint=f"start the service with LoadCredential={self._name}:FILE")
         if "/" in self._name or self._name in (".", ".."):
             raise ModelKeyError(f"{self._name!r} is no name of a credential")
-        return FileKey(Path(folder) / self._name).key()
+        return FileKey(Path(folder) / self._name, self._version).key()
 
 
-def new_key_file(path: Path) -> None:
-    """Write 32 random bytes in hex into a new file that only its owner can read. ModelKeyError when it exists."""
+def new_key_file(path: Path, version: int | None = None) -> None:
+    """Write 32 random bytes into a new file that only its owner can read: in hex, or with a `version` as a key
+    document. ModelKeyError when the file exists."""
     key = bytearray(secrets.token_bytes(NBYTES))
-    text = bytearray(_HEX[half] for byte in key for half in (byte >> 4, byte & 15)) + b"\n"
+    text = keydocument.encode(key) + b"\n" if version is None else keydocument.make(key, version)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
@@ -136,41 +136,13 @@ def new_key_file(path: Path) -> None:
         wipe(text)
 
 
-def decode(text: bytearray, where: str) -> bytearray:
-    """The 32 bytes of a key as text: 64 lower-case hexadecimal digits, or 44 characters of base64 with its padding; a
-    line feed may follow. ModelKeyError, which tells nothing of the text, for anything else."""
-    end = len(text) - 1 if text.endswith(b"\n") else len(text)
-    if end == 64:
-        values = [_HEX.find(text[i]) for i in range(64)]
-        if min(values) >= 0:
-            return bytearray(high << 4 | low for high, low in zip(values[::2], values[1::2], strict=True))
-    if end == 44 and text[43] == ord("="):
-        values = [_BASE64.find(text[i]) for i in range(43)]
-        if min(values) >= 0 and values[42] & 3 == 0:
-            return _from_sixes(values)
-    raise ModelKeyError(f"{where}: {len(text)} bytes that are no key; allowed: {NBYTES} bytes as 64 digits 0-9 a-f, or "
-                        "as 44 characters of base64", hint="make one with: appliance model key FILE")
-
-
-def _from_sixes(values: list[int]) -> bytearray:
-    """43 values of 6 bits, the last of which counts 4 bits, as 32 bytes."""
-    out = bytearray()
-    bits = count = 0
-    for value in values:
-        bits, count = (bits << 6 | value) & 0xFFFF, count + 6
-        if count >= 8:
-            count -= 8
-            out.append(bits >> count & 0xFF)
-    return out
-
-
 def _read_private(path: Path) -> bytearray:
     """The bytes of a short file of mode 0600 or stricter, owned by this user or root."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ModelKeyError(f"the key file {path} cannot be opened: {error.strerror or error}") from None
-    buffer = bytearray(_LONGEST_FILE)
+    buffer = bytearray(keydocument.LONGEST + 1)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

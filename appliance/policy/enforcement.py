@@ -17,8 +17,8 @@ from appliance.policy.schema.base import Block, FieldShape, fields
 ANY: Final = object()
 
 BLOCKS = frozenset({
-    "model", "model.publisher", "model.key", "privacy.timing_padding", "privacy.redaction.pattern", "tenants.tenant",
-    "service.listen", "approvals", "approvals.approver"})
+    "model", "model.publisher", "model.key", "model.key.broker", "privacy.timing_padding", "privacy.redaction.pattern",
+    "tenants.tenant", "service.listen", "approvals", "approvals.approver"})
 
 ENFORCED: dict[str, Any] = {
     "appliance.name": ANY, "appliance.schema": ANY,
@@ -26,8 +26,9 @@ ENFORCED: dict[str, Any] = {
     "tee.platforms": ("simulated",),
     "model.file": ANY, "model.sha256": ANY, "model.sealed_header_sha256": ANY,
     "model.publisher.public_key": ANY, "model.publisher.signature": ANY,
-    "model.key.provider": ("file", "environment", "systemd-credential"), "model.key.path": ANY,
+    "model.key.provider": ("file", "environment", "systemd-credential", "broker"), "model.key.path": ANY,
     "model.key.variable": ANY, "model.key.credential": ANY,
+    "model.key.version": ANY, "model.key.broker": ANY,
     "model.streaming_decrypt": ANY,
     "model.access_pattern": ANY, "tee.plaintext_budget": ANY,
     "model.context_length": ANY, "model.kv_cache": ANY, "model.draft_model": ANY,

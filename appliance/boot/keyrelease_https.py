@@ -1,0 +1,201 @@
+"""HTTPS to one pinned broker: no redirects, no proxy, no trust store of the machine, bounded in time and size.
+
+The policy pins the SHA-256 of the certificate that the broker's chain must end in, so the broker sends it in its
+chain. The chain is verified after the handshake and before the first byte of a request, by the rules for servers of
+`cryptography.x509.verification`, with that certificate as the only anchor. Certificates' dates are compared with the
+machine's clock, which is the host's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import ipaddress
+import ssl
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from appliance.errors import ModelKeyError
+
+CONNECT_SECONDS, PAUSE_SECONDS = 10.0, 0.5
+MAX_ANSWER_BYTES = 1 << 16
+MAX_CHAIN = 6
+
+
+@dataclass(frozen=True)
+class Address:
+    """A broker: where it listens, the path before the protocol's own, and the pin."""
+
+    host: str
+    port: int
+    prefix: str
+    root_sha256: str
+
+    @classmethod
+    def of(cls, url: str, root_sha256: str) -> Address:
+        """From the policy's URL and pin, both checked before."""
+        parts = urlsplit(url)
+        return cls(parts.hostname or "", parts.port or 443, parts.path.rstrip("/"), root_sha256)
+
+    def __str__(self) -> str:
+        return f"https://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{self.prefix}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP answer: status, body of at most MAX_ANSWER_BYTES, and the Set-Cookie lines."""
+
+    status: int
+    body: bytes
+    cookies: tuple[str, ...]
+
+
+class _Pinned(http.client.HTTPConnection):
+    """A connection that sends nothing before the peer's chain was found to end in the pin."""
+
+    default_port = 443
+
+    def __init__(self, address: Address, seconds: float) -> None:
+        super().__init__(address.host, address.port, timeout=seconds)
+        self._address = address
+
+    def connect(self) -> None:
+        """Open, shake hands, verify."""
+        super().connect()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # OpenSSL has no certificate to anchor in: `check_chain` has the pin
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        secured = context.wrap_socket(self.sock, server_hostname=self._address.host)
+        self.sock = secured
+        check_chain(_chain(secured), self._address, datetime.now(UTC))
+
+
+def _chain(secured: ssl.SSLSocket) -> list[bytes]:
+    """The certificates as the peer sent them, leaf first, in DER."""
+    if hasattr(secured, "get_unverified_chain"):  # Python 3.13
+        return [bytes(each) for each in secured.get_unverified_chain()]
+    found: Any = getattr(secured, "_sslobj").get_unverified_chain()  # noqa: B009 - not in typeshed; there since 3.10
+    return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in found or ()]
+
+
+def check_chain(chain: list[bytes], address: Address, at: datetime) -> None:
+    """The chain (DER, leaf first) is the host's and ends in the pin. ModelKeyError `key-broker-untrusted`."""
+    def untrusted(what: str, hint: str) -> ModelKeyError:
+        return ModelKeyError(f"the key broker at {address}: {what}", code="key-broker-untrusted", hint=hint)
+
+    anchors = [each for each in chain[1:] if hashlib.sha256(each).hexdigest() == address.root_sha256]
+    if not 2 <= len(chain) <= MAX_CHAIN or not anchors:
+        shown = ", ".join(hashlib.sha256(each).hexdigest() for each in chain[:MAX_CHAIN]) or "none"
+        raise untrusted(f"none of its issuers' certificates has the SHA-256 {address.root_sha256}; it sent: {shown}",
+                        "have the broker send its whole chain, root included, and pin that root in root_sha256")
+    try:
+        leaf, anchor, *between = (x509.load_der_x509_certificate(each) for each in (
+            chain[0], anchors[0], *(each for each in chain[1:] if each != anchors[0])))
+        verifier = PolicyBuilder().store(Store([anchor])).time(at).max_chain_depth(MAX_CHAIN)
+        verifier.build_server_verifier(_subject(address.host)).verify(leaf, between)
+    except VerificationError as error:
+        raise untrusted(f"its certificate does not verify: {printable(str(error))}",
+                        "the certificate must be valid now, for this name, and issued under the pinned root") from None
+    except Exception as error:  # noqa: BLE001 - the parser's errors are of many kinds
+        raise untrusted(f"its certificate cannot be read ({type(error).__name__})",
+                        "the broker's certificates must be plain X.509") from None
+
+
+def _subject(host: str) -> x509.DNSName | x509.IPAddress:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def printable(text: str, most: int = 200) -> str:
+    """Text of the other side, for a person: printable ASCII, cut."""
+    return "".join(each if " " <= each <= "~" else "?" for each in text)[:most]
+
+
+class Connection:
+    """Requests to one broker, all before a deadline on the monotonic clock."""
+
+    def __init__(self, address: Address, deadline: float) -> None:
+        self.address, self._deadline = address, deadline
+        self._http: _Pinned | None = None
+
+    def request(self, method: str, path: str, body: bytes | None = None, cookie: str | None = None) -> Answer:
+        """Ask once. ModelKeyError `key-broker-unreachable` or `key-broker-untrusted`."""
+        headers = {"accept": "application/json", "connection": "keep-alive"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        if cookie is not None:
+            headers["cookie"] = cookie
+        try:
+            connection = self._http or self._connected()
+            self._arm(connection)
+            connection.request(method, self.address.prefix + path, body=body, headers=headers)
+            answer = connection.getresponse()
+            data = self._body(answer)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._unreachable(error) from None
+        if answer.will_close:
+            self.close()
+        return Answer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
+
+    def _body(self, answer: http.client.HTTPResponse) -> bytes:
+        """The body, as long as there is time and it is not too long."""
+        data = b""
+        while part := answer.read1(8192):
+            data += part
+            if len(data) > MAX_ANSWER_BYTES:
+                raise ModelKeyError(f"the key broker at {self.address}: an answer of more than {MAX_ANSWER_BYTES} "
+                                    "bytes", code="key-broker-answer")
+            self._left()
+        if answer.length:
+            raise http.client.IncompleteRead(data, answer.length)
+        answer.close()  # or the connection takes no further request
+        return data
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def _connected(self) -> _Pinned:
+        """A verified connection. A broker that does not answer is asked again until the deadline."""
+        while True:
+            connection = _Pinned(self.address, min(CONNECT_SECONDS, self._left()))
+            try:
+                connection.connect()
+            except ssl.SSLError as error:
+                raise ModelKeyError(f"the key broker at {self.address}: no TLS 1.3 connection "
+                                    f"({printable(error.reason or type(error).__name__)})",
+                                    code="key-broker-untrusted") from None
+            except OSError:
+                if time.monotonic() + PAUSE_SECONDS >= self._deadline:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+                continue
+            self._http = connection
+            return connection
+
+    def _arm(self, connection: _Pinned) -> None:
+        if connection.sock is not None:
+            connection.sock.settimeout(self._left())
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no answer in time")
+        return left
+
+    def _unreachable(self, error: Exception) -> ModelKeyError:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return ModelKeyError(f"the key broker at {self.address} does not answer: "
+                             f"{printable(text) or type(error).__name__}", code="key-broker-unreachable",
+                             hint="is it running, and may this machine reach it? Nothing else is asked for the key")

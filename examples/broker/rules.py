@@ -1,0 +1,191 @@
+"""The broker's configuration and its decisions. Nothing is released that no rule names; a rule leaves nothing open.
+
+A configuration is a TOML file; README.md has one. Paths in it are relative to the file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from appliance.attestation import collateral, evidence, measurements, validate, verify
+from appliance.attestation.measurements import Measurements
+from appliance.attestation.snp_validate import SnpExpected
+from appliance.attestation.tdx_validate import TdxExpected
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.verify import Claims
+from appliance.errors import ApplianceError
+from appliance.models import keydocument
+from appliance.models.disk_random import wipe
+from appliance.models.keys import FileKey
+from appliance.policy import Loaded, load
+
+WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
+# What a rule always decides: each of these findings must hold, "not checked" is a refusal.
+DECISIVE = {"sev-snp": ("measurement",), "tdx": ("mrtd",), "tpm": (), "simulated": ()}
+ALWAYS = ("platform", "nonce", "policy", "launch-policy", "release-key")
+
+
+class ConfigError(ApplianceError):
+    """A configuration that this broker does not start with."""
+
+    code = "broker-config"
+
+
+class DeniedError(ApplianceError):
+    """No key: the summary names each rule that failed, and goes into the broker's log, not to the asker."""
+
+    code = "broker-denied"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who may have one key."""
+
+    resource: str
+    key_file: Path
+    version: int
+    platforms: frozenset[str]
+    policy: Loaded
+    measured: Measurements | None
+    collateral: Path | None
+    self_test_sha384: bytes | None
+
+    def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime) -> None:
+        """DeniedError unless these authentic claims are the ones that the rule wants."""
+        measured = self.measured
+        expected = validate.Expected(
+            platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
+            self_test_sha384=self.self_test_sha384, release_spki_sha256=release_spki_sha256,
+            hardware=self.policy.policy.tee.evidence, at=at,
+            snp=SnpExpected(measurements=None if measured is None else measured.sev_snp_digests()),
+            tdx=TdxExpected(mr_tds=None if measured is None else measured.tdx_mrtds(),
+                            rtmrs={} if measured is None else measured.tdx_rtmrs()))
+        findings = validate.validate(claims, expected).findings
+        holding = {finding.rule for finding in findings if finding.outcome == "holds"}
+        failed = [f"{each.rule}: {each.detail}" for each in findings if each.outcome == "fails"]
+        failed += [f"{rule}: not checked" for rule in (*ALWAYS, *DECISIVE[claims.platform]) if rule not in holding
+                   and not any(each.rule == rule and each.outcome == "fails" for each in findings)]
+        if failed:
+            raise DeniedError(f"{self.resource}: {'; '.join(failed)}")
+
+    def document(self) -> bytearray:
+        """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file is no key."""
+        with FileKey(self.key_file).key() as key:
+            return keydocument.make(key.data, self.version)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The whole configuration. `roots` other than the vendors' are for tests."""
+
+    host: str
+    port: int
+    certificate: Path
+    private_key: Path
+    log: Path | None
+    rules: tuple[Rule, ...]
+    roots: Roots = VENDORS
+
+    def authentic(self, given: evidence.Evidence, at: datetime) -> Claims:
+        """The claims of evidence that is genuine by some rule's collateral. AttestationError otherwise."""
+        found: ApplianceError | None = None
+        for folder in {rule.collateral for rule in self.rules} or {None}:
+            try:
+                heap = None if folder is None else collateral.load(folder)
+                return verify.verify(given, collateral=heap, at=at, roots=self.roots)
+            except ApplianceError as error:
+                found = error
+        raise found or DeniedError("no rule")
+
+    def release(self, resource: str, claims: Claims, nonce: bytes, release_spki_sha256: bytes,
+                at: datetime | None = None) -> bytearray:
+        """The key document of the first rule for `resource` that holds. DeniedError when none does."""
+        reasons = []
+        for rule in self.rules:
+            if rule.resource != resource:
+                continue
+            try:
+                rule.decide(claims, nonce, release_spki_sha256, at or datetime.now(UTC))
+            except DeniedError as error:
+                reasons.append(error.summary)
+                continue
+            return rule.document()
+        raise DeniedError(" | ".join(reasons) or f"no rule releases {resource[:128]!r}")
+
+
+def read(path: Path, roots: Roots = VENDORS) -> Rules:
+    """The configuration in a file. ConfigError naming what is wrong in it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    folder = path.parent
+    top = _Table(table, str(path), folder)
+    rules = tuple(_checked_rule(_Table(entry, f"{path}: release {number}", folder))
+                  for number, entry in enumerate(top.take("release", list, []), 1))
+    found = Rules(
+        host=top.take("host", str, "127.0.0.1"), port=top.take("port", int, 8443), certificate=top.path("certificate"),
+        private_key=top.path("private_key"), log=top.path("log", optional=True), rules=rules, roots=roots)
+    top.done()
+    return found
+
+
+def _checked_rule(table: _Table) -> Rule:
+    try:
+        return _rule(table)
+    except (OSError, ValueError, ApplianceError) as error:
+        raise ConfigError(str(error) if table.where in str(error) else f"{table.where}: {error}") from None
+
+
+def _rule(table: _Table) -> Rule:
+    policy = load(table.path("policy"))
+    platforms = frozenset(table.take("platforms", list))
+    for name in sorted(platforms):
+        if name not in policy.policy.tee.platforms:
+            raise ConfigError(f"{table.where}: platform {name!r} is none of the policy's")
+        if name in WEAK and not table.take(WEAK[name], bool, False):
+            raise ConfigError(f"{table.where}: platform {name} needs {WEAK[name]} = true",
+                              hint="simulated evidence proves nothing; of TPM evidence the host is trusted")
+    measured = table.path("measurements", optional=True)
+    if platforms - {"simulated"} and measured is None:
+        raise ConfigError(f"{table.where}: measurements is absent: which image may have the key?")
+    self_test = table.take("self_test_sha384", str, None)
+    rule = Rule(
+        resource=table.take("resource", str), key_file=table.path("key_file"), version=table.take("version", int),
+        platforms=platforms, policy=policy,
+        measured=None if measured is None else measurements.parse(measured.read_bytes()),
+        collateral=table.path("collateral", optional=True),
+        self_test_sha384=None if self_test is None else bytes.fromhex(self_test))
+    table.done()
+    if not platforms or not 1 <= rule.version <= keydocument.LAST_VERSION:
+        raise ConfigError(f"{table.where}: at least one platform, and a version from 1")
+    wipe(rule.document())  # a key that cannot be read is found now, not when it is asked for
+    return rule
+
+
+class _Table:
+    """A TOML table from which each key is taken once; what is left over is an error."""
+
+    def __init__(self, table: Mapping[str, Any], where: str, folder: Path) -> None:
+        self._left, self.where, self._folder = dict(table), where, folder
+
+    def take(self, key: str, kind: type, *default: Any) -> Any:
+        if key not in self._left and default:
+            return default[0]
+        value = self._left.pop(key, None)
+        if not isinstance(value, kind):
+            raise ConfigError(f"{self.where}: {key} is absent or no {kind.__name__}")
+        return value
+
+    def path(self, key: str, *, optional: bool = False) -> Any:
+        value = self.take(key, str, *([None] if optional else []))
+        return None if value is None else self._folder / value
+
+    def done(self) -> None:
+        if self._left:
+            raise ConfigError(f"{self.where}: {', '.join(sorted(self._left))}: not known here")

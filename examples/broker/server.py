@@ -1,0 +1,254 @@
+"""The broker's HTTPS side: sessions, nonces used once, and the four steps of the KBS protocol.
+
+Standard library only. A nonce lives for a minute and is gone with the first attestation that names its session,
+whatever that says. The asker learns that it was refused and where to look; the reasons are in the broker's log.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import ssl
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from appliance.attestation import evidence
+from appliance.attestation.verify import Claims
+from appliance.errors import ApplianceError
+from appliance.models.disk_random import wipe
+from examples.broker import jwe
+from examples.broker.rules import DeniedError, Rules
+
+MAX_BODY_BYTES, MAX_SESSIONS = 2 << 20, 256
+NONCE_SECONDS, SESSION_SECONDS, SOCKET_SECONDS = 60, 60, 20
+TEES = {"snp": "sev-snp", "tdx": "tdx", "tpm": "tpm", "sample": "simulated"}
+
+
+class _RefusedError(Exception):
+    """An HTTP status and the words that the asker gets."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+@dataclass
+class _Session:
+    """One asker: what it was challenged with, then what it proved."""
+
+    nonce: bytes
+    platform: str
+    ends: float
+    claims: Claims | None = None
+    release_key: ec.EllipticCurvePublicKey | None = None
+
+
+class Broker:
+    """Sessions and decisions, without HTTP. Safe to call from several threads."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules, self._sessions, self._lock = rules, dict[str, _Session](), threading.Lock()
+        self._token_key = Ed25519PrivateKey.generate()
+
+    def challenge(self, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """A new session's id, and its challenge."""
+        tee = request.get("tee")
+        if request.get("version") != "0.4.0" or tee not in TEES:
+            raise _RefusedError(401, "version is not 0.4.0, or tee is not known here")
+        name, session = secrets.token_hex(16), _Session(secrets.token_bytes(32), TEES[tee],
+                                                        time.monotonic() + NONCE_SECONDS)
+        with self._lock:
+            self._forget()
+            if len(self._sessions) >= MAX_SESSIONS:
+                raise _RefusedError(503, "too many sessions")
+            self._sessions[name] = session
+        return name, {"nonce": base64.b64encode(session.nonce).decode(), "extra-params": ""}
+
+    def attest(self, name: str, message: dict[str, Any]) -> dict[str, str]:
+        """Take evidence once; a session that failed is gone."""
+        with self._lock:
+            self._forget()
+            session = self._sessions.pop(name, None)
+        if session is None or session.claims is not None:
+            raise _RefusedError(401, "no session with a nonce that is still good")
+        try:
+            runtime, given = message["runtime-data"], message["tee-evidence"]["primary_evidence"]
+            if runtime["nonce"] != base64.b64encode(session.nonce).decode():
+                raise ValueError("the nonce is another session's")
+            key = jwe.public_key(runtime["tee-pubkey"])
+            parsed = evidence.parse(json.dumps(given).encode())
+        except (LookupError, TypeError, ValueError, ApplianceError) as error:
+            raise _RefusedError(401, f"malformed attestation: {error}") from None
+        self._believe(session, parsed, key)
+        with self._lock:
+            session.ends = time.monotonic() + SESSION_SECONDS
+            self._sessions[name] = session
+        return {"token": self._token(session)}
+
+    def _believe(self, session: _Session, given: evidence.Evidence, key: ec.EllipticCurvePublicKey) -> None:
+        """Authentic, for this nonce, for this key; whether it suffices is asked for each resource."""
+        try:
+            claims = self._rules.authentic(given, datetime.now(UTC))
+        except ApplianceError as error:
+            self._log("refused", code=error.code, reason=error.summary)
+            raise _RefusedError(401, f"the evidence is not accepted ({error.code})") from None
+        if claims.platform != session.platform:
+            raise _RefusedError(401, "the evidence is of another kind of machine than was announced")
+        if claims.nonce != session.nonce:
+            self._log("refused", code="nonce", reason="evidence for another nonce")
+            raise _RefusedError(401, "the evidence is for another nonce")
+        session.claims, session.release_key = claims, key
+
+    def resource(self, name: str, resource: str) -> bytes:
+        """The JWE of a key, if a rule releases it."""
+        with self._lock:
+            self._forget()
+            session = self._sessions.get(name)
+        if session is None or session.claims is None or session.release_key is None:
+            raise _RefusedError(401, "attest first")
+        try:
+            document = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key))
+        except DeniedError as error:
+            self._log("denied", resource=resource[:128], reason=error.summary)
+            raise _RefusedError(403, "no rule of this broker releases it to this image and policy") from None
+        try:
+            self._log("released", resource=resource, policy=session.claims.statement.policy_sha384)
+            return jwe.encrypt(document, session.release_key)
+        finally:
+            wipe(document)
+
+    def _token(self, session: _Session) -> str:
+        """An attestation results token (JWT, RFC 7519), which the protocol asks for and this broker never takes."""
+        now = int(time.time())
+        claims = {"iss": "appliance-reference-broker", "iat": now, "exp": now + SESSION_SECONDS,
+                  "tee": session.platform}
+        parts = [{"alg": "EdDSA", "typ": "JWT"}, claims]
+        text = ".".join(jwe.encode(json.dumps(part).encode()) for part in parts)
+        return f"{text}.{jwe.encode(self._token_key.sign(text.encode()))}"
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        for name in [name for name, session in self._sessions.items() if session.ends < now]:
+            del self._sessions[name]
+
+    def _log(self, event: str, **fields: str) -> None:
+        line = json.dumps({"event": event, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields})
+        if self._rules.log is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            with self._lock, self._rules.log.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def _spki_sha256(key: ec.EllipticCurvePublicKey) -> bytes:
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Paths, cookies and JSON."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = SOCKET_SECONDS
+    server: Server
+
+    def do_POST(self) -> None:
+        """`/kbs/v0/auth` and `/kbs/v0/attest`."""
+        self._answer(self._post)
+
+    def do_GET(self) -> None:
+        """`/kbs/v0/resource/…`."""
+        self._answer(self._get)
+
+    def _post(self) -> tuple[bytes, str | None]:
+        message = self._body()
+        if self.path == "/kbs/v0/auth":
+            name, challenge = self.server.broker.challenge(message)
+            return json.dumps(challenge).encode(), f"kbs-session-id={name}; Secure; HttpOnly"
+        if self.path == "/kbs/v0/attest":
+            return json.dumps(self.server.broker.attest(self._session(), message)).encode(), None
+        raise _RefusedError(404, "no such path")
+
+    def _get(self) -> tuple[bytes, str | None]:
+        prefix = "/kbs/v0/resource/"
+        if not self.path.startswith(prefix):
+            raise _RefusedError(404, "no such path")
+        return self.server.broker.resource(self._session(), self.path.removeprefix(prefix)), None
+
+    def _body(self) -> dict[str, Any]:
+        length = self.headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            self.close_connection = True
+            raise _RefusedError(413, "a body with its length, at most 2 MiB")
+        try:
+            value = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise _RefusedError(400, "the body is no JSON object")
+        return value
+
+    def _session(self) -> str:
+        try:
+            return SimpleCookie(self.headers.get("cookie", ""))["kbs-session-id"].value
+        except (CookieError, KeyError):
+            raise _RefusedError(401, "no cookie kbs-session-id") from None
+
+    def _answer(self, work: Any) -> None:
+        cookie: str | None = None
+        try:
+            body, cookie = work()
+            status = 200
+        except _RefusedError as error:
+            status = error.status
+            body = json.dumps({"type": "https://example.org/kbs/refused", "detail": error.detail}).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        if cookie is not None:
+            self.send_header("set-cookie", cookie)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: decisions have a log of their own."""
+
+
+class Server(ThreadingHTTPServer):
+    """HTTPS on one address; `url` says which."""
+
+    daemon_threads = True
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__((rules.host, rules.port), _Handler)
+        self.broker = Broker(rules)
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._tls.load_cert_chain(rules.certificate, rules.private_key)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""
+        request.settimeout(SOCKET_SECONDS)
+        with self._tls.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A broken connection is its peer's affair; a defect is told by its class alone."""
+        print(json.dumps({"event": "error", "class": type(sys.exception()).__name__}), file=sys.stderr, flush=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self.server_address[:2]
+        return f"https://{host!s}:{port}"
