@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from appliance.attestation.binding import Build
-from appliance.attestation.evidence import Evidence, SimulatedProvider
+from appliance.attestation.evidence import Collected, Evidence, SimulatedProvider
 from appliance.attestation.release import ReleaseAttestor
 from appliance.boot import keyrelease_jwe
 from appliance.boot.keyrelease import KeyRelease
@@ -148,17 +148,12 @@ def test_denied_by_rule(tmp_path: Path, rules: str, resource: str, reason: str) 
     assert reason in line["reason"]
 
 
-class Lying:
-    """A provider that signs other report data, or was launched under another policy."""
+class Lying(SimulatedProvider):
+    """A provider that signs other report data."""
 
-    platform = "simulated"
-
-    def __init__(self, alter: Callable[[bytes], bytes]) -> None:
-        self._true, self._alter = SimulatedProvider(load(POLICY).host_data), alter
-
-    def report(self, report_data: bytes) -> bytes:
-        """A report over altered report data."""
-        return self._true.report(self._alter(report_data))
+    def collect(self, report_data: bytes) -> Collected:
+        """A report with one bit of the report data flipped."""
+        return super().collect(report_data[:-1] + bytes([report_data[-1] ^ 1]))
 
 
 class Altered(ReleaseAttestor):
@@ -180,7 +175,7 @@ def test_wrong_policy_nonce_or_key(tmp_path: Path) -> None:
                           Build(version="0.1.0", code_sha384="aa" * 48))
     other_key = Altered(SimulatedProvider(loaded.host_data), loaded.digest, SELF_TEST,
                         Build(version="0.1.0", code_sha384="bb" * 48))
-    forged = attestor(provider=Lying(lambda data: data[:-1] + bytes([data[-1] ^ 1])))
+    forged = attestor(provider=Lying(loaded.host_data))
     with reference(write_broker(tmp_path)) as broker:
         keys = {"model demo": key_at(broker.url, Authority().pin)}
         for asker, reason in ((other_policy, "policy: found"), (other_launch, "launch-policy: found"),

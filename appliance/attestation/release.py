@@ -29,6 +29,6 @@ class ReleaseAttestor:
             nonces=Nonces.over([nonce]), policy_sha384=self.policy_sha384.hex(),
             self_test_sha384=self.self_test_sha384.hex(), release_spki_sha256=release_spki_sha256.hex(),
             build=self.build)
-        report = self.provider.report(report_data(statement))
-        return evidence.make(self.provider, report, statement,
-                             evidence.NonceProof(nonce=nonce.hex(), index=0, path=()))
+        collected = self.provider.collect(report_data(statement))
+        proof = evidence.NonceProof(nonce=nonce.hex(), index=0, path=())
+        return evidence.make(self.provider, collected.report, statement, proof, collected.collateral)

@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import collateral, evidence, measurements, validate, verify
+from appliance.attestation import collateral, evidence, measure_tpm, measurements, validate, verify
+from appliance.attestation.findings import Finding, judged
 from appliance.attestation.measurements import Measurements
 from appliance.attestation.snp_validate import SnpExpected
 from appliance.attestation.tdx_validate import TdxExpected
+from appliance.attestation.tpm_verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.verify import Claims
 from appliance.errors import ApplianceError
@@ -26,8 +28,9 @@ from appliance.policy import Loaded, load
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.
-DECISIVE = {"sev-snp": ("measurement",), "tdx": ("mrtd",), "tpm": (), "simulated": ()}
-ALWAYS = ("platform", "nonce", "policy", "launch-policy", "release-key")
+DECISIVE = {"sev-snp": ("launch-policy", "measurement"), "tdx": ("launch-policy", "mrtd"),
+            "tpm": ("policy-in-image", "golden-pcrs"), "simulated": ("launch-policy",)}
+ALWAYS = ("platform", "nonce", "policy", "release-key")
 
 
 class ConfigError(ApplianceError):
@@ -65,13 +68,21 @@ class Rule:
             snp=SnpExpected(measurements=None if measured is None else measured.sev_snp_digests()),
             tdx=TdxExpected(mr_tds=None if measured is None else measured.tdx_mrtds(),
                             rtmrs={} if measured is None else measured.tdx_rtmrs()))
-        findings = validate.validate(claims, expected).findings
+        findings = (*validate.validate(claims, expected).findings, *self._registers(claims))
         holding = {finding.rule for finding in findings if finding.outcome == "holds"}
         failed = [f"{each.rule}: {each.detail}" for each in findings if each.outcome == "fails"]
         failed += [f"{rule}: not checked" for rule in (*ALWAYS, *DECISIVE[claims.platform]) if rule not in holding
                    and not any(each.rule == rule and each.outcome == "fails" for each in findings)]
         if failed:
             raise DeniedError(f"{self.resource}: {'; '.join(failed)}")
+
+    def _registers(self, claims: Claims) -> tuple[Finding, ...]:
+        """A TPM has no launch field, so the policy must be part of the image that its registers tell."""
+        if not isinstance(claims.hardware, TpmClaims) or self.measured is None:
+            return ()
+        baked = self.measured.policy_sha384 == self.policy.digest.hex()
+        return (judged("policy-in-image", baked, "" if baked else "the image does not carry this policy"),
+                *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured))
 
     def document(self) -> bytearray:
         """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file is no key."""
