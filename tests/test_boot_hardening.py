@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.boot import hardening
+from appliance.boot.measure import Measure, take
 from appliance.errors import BootError
 from tests.support.environment import unmeasured
 
@@ -17,6 +18,7 @@ REPORT = """
 import json, os, resource
 from pathlib import Path
 from appliance.boot import hardening
+from appliance.boot.measure import Measure, take
 measures = hardening.harden(tolerant={tolerant})
 measures += (hardening.refuse_new_code(prebuilt={prebuilt}, tolerant=True),)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
@@ -80,12 +82,12 @@ def test_compiling_kernels_stops_a_real_boot() -> None:
 
 def test_a_refused_measure_stops_a_real_boot() -> None:
     """A measure that the kernel refuses is tolerated only where that is allowed, and says why."""
-    def refuse() -> None:
+    def refuse() -> str:
         raise OSError(1, "Operation not permitted")
 
-    assert hardening.Measure("x", "tolerated", "Operation not permitted") == hardening._take("x", refuse, True)
+    assert Measure("x", "tolerated", "Operation not permitted") == take("x", refuse, True)
     with pytest.raises(BootError, match="x failed: Operation not permitted"):
-        hardening._take("x", refuse, False)
+        take("x", refuse, False)
 
 
 def test_a_debugger_is_noticed() -> None:

@@ -10,9 +10,10 @@ from appliance.attestation.evidence import Evidence
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence
 from appliance.boot.checks import Operator
-from appliance.boot.hardening import Measure
+from appliance.boot.measure import Measure
 from appliance.boot.models import RunningModel
 from appliance.boot.report import BootReport
+from appliance.boot.sandbox import Sandbox
 from appliance.boot.selftest import SelfTest
 from appliance.errors import BootError
 from appliance.policy.schema import Policy
@@ -30,7 +31,7 @@ class Booted:
     audit: AuditLog
     silence: Silence                # counts of silenced log records; handler for the event loop's exceptions
     self_test: SelfTest
-    measures: tuple[Measure, ...]   # hardening
+    sandbox: Sandbox
     report: BootReport
     _end: Callable[[Exception | None], BootError | None] = field(default=lambda error: None, repr=False)
     listening: bool = False
@@ -39,8 +40,15 @@ class Booted:
         """Evidence for a client's nonce, raw or as text. Raises MalformedEvidenceError on a bad nonce."""
         return self.attestor.attest(nonce)
 
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Hardening and sandbox, so far."""
+        return tuple(self.sandbox.measures)
+
     def ready(self) -> None:
-        """To be called by the service once its listeners are open: ends the last step of the boot."""
+        """To be called by the service once its listeners are open and its threads run: closes the sandbox and ends the
+        last step of the boot. BootError where the sandbox cannot be closed."""
+        self.sandbox.tighten("serve")
         self.listening = True
         self._end(None)
 

@@ -2,19 +2,18 @@
 
 Each measure works on any machine without privileges and cannot be undone by the process. On the simulated platform
 a measure that the kernel refuses is reported as tolerated, since nothing is protected there anyway; on any other it
-stops the boot. The sandbox around the process (system call filter, file system) is the image's work.
+stops the boot. What the process may still do to others is `sandbox`'s part.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import sys
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, MutableMapping
 
+from appliance.boot.measure import Measure, take
+from appliance.boot.sandbox import kernel
 from appliance.errors import BootError
 
 # From linux/prctl.h
@@ -30,24 +29,9 @@ INJECTING = (
     "PYTHONSTARTUP", "PYTHONTRACEMALLOC", "PYTHONWARNINGS", "SSLKEYLOGFILE", "SSL_CERT_DIR", "SSL_CERT_FILE",
 )
 
-Outcome = Literal["done", "tolerated", "not applicable"]
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One measure and what became of it; `detail` names what was found, never a value."""
-
-    name: str
-    outcome: Outcome
-    detail: str = ""
-
 
 def _prctl(option: int, argument: int) -> None:
-    """Call prctl(2). Raises OSError as the kernel says it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    kernel.prctl(option, argument)
 
 
 def _no_core() -> None:
@@ -67,7 +51,9 @@ def _no_debugger() -> None:
 
 
 def _no_hooks() -> None:
-    if sys.gettrace() is not None or sys.getprofile() is not None:
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    tools = [] if monitoring is None else [tool for tool in map(monitoring.get_tool, range(6)) if tool is not None]
+    if sys.gettrace() is not None or sys.getprofile() is not None or tools:
         raise OSError(1, "a Python trace or profile function is set")
 
 
@@ -79,27 +65,15 @@ def _clean_environment(environment: MutableMapping[str, str]) -> str:
     return ", ".join(found)
 
 
-def _take(name: str, action: Callable[[], None], tolerant: bool) -> Measure:
-    try:
-        action()
-    except (OSError, ValueError) as error:
-        detail = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        if not tolerant:
-            raise BootError(f"hardening: {name} failed: {detail}", code="hardening-refused",
-                            hint="run on a kernel that allows it, without a debugger") from None
-        return Measure(name, "tolerated", detail)
-    return Measure(name, "done")
-
-
 def harden(*, tolerant: bool, environment: MutableMapping[str, str] | None = None) -> tuple[Measure, ...]:
     """Harden this process; `tolerant` on the simulated platform only. Raises BootError when a measure fails."""
     measures = [
-        _take("no-core-dumps", _no_core, tolerant),
-        _take("not-dumpable", lambda: _prctl(PR_SET_DUMPABLE, 0), tolerant),
-        _take("no-new-privileges", lambda: _prctl(PR_SET_NO_NEW_PRIVS, 1), tolerant),
-        _take("umask", _umask, tolerant),
-        _take("no-debugger", _no_debugger, tolerant),
-        _take("no-trace-hooks", _no_hooks, tolerant),
+        take("no-core-dumps", _no_core, tolerant),
+        take("not-dumpable", lambda: _prctl(PR_SET_DUMPABLE, 0), tolerant),
+        take("no-new-privileges", lambda: _prctl(PR_SET_NO_NEW_PRIVS, 1), tolerant),
+        take("umask", _umask, tolerant),
+        take("no-debugger", _no_debugger, tolerant),
+        take("no-trace-hooks", _no_hooks, tolerant),
     ]
     found = _clean_environment(os.environ if environment is None else environment)
     if found and not tolerant:
@@ -110,6 +84,11 @@ def harden(*, tolerant: bool, environment: MutableMapping[str, str] | None = Non
     return (*measures, clean)
 
 
+def traced(measures: Iterable[Measure]) -> str:
+    """Why the process is being watched by Python's own hooks; nothing if it is not, or if that was not tolerated."""
+    return next((each.detail for each in measures if each.name == "no-trace-hooks" and each.outcome != "done"), "")
+
+
 def refuse_new_code(*, prebuilt: bool, tolerant: bool) -> Measure:
     """No memory of this process can become executable from now on (Linux 6.3); needs prebuilt kernels."""
     name = "no-executable-memory"
@@ -118,4 +97,4 @@ def refuse_new_code(*, prebuilt: bool, tolerant: bool) -> Measure:
             raise BootError("hardening: kernels are compiled at run time", code="hardening-refused",
                             hint="use the prebuilt kernel library")
         return Measure(name, "not applicable", "kernels are compiled at run time")
-    return _take(name, lambda: _prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN), tolerant)
+    return take(name, lambda: _prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN), tolerant)

@@ -1,12 +1,12 @@
 """The boot, in order. Read this first.
 
     policy       what this version and this machine cannot keep stops the boot; the audit log opens
-    hardening    what the process does to itself
+    hardening    what the process gives up, and the sandbox that it enters
     self-test    known answers for cryptography, random source and kernels
     key-release  keys of sealed models, from where the policy says; whatever went out to a broker has ended
     models       read, checked against their pins, loaded
     attestation  policy, models and self-test are bound
-    service      listeners open
+    service      listeners open, and the sandbox is closed behind them
 
 Each step is named, timed and recorded. The first that fails ends the boot with one diagnostic, and nothing is served.
 """
@@ -25,7 +25,7 @@ from appliance.attestation.evidence import SIMULATED, SimulatedProvider
 from appliance.attestation.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
-from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, selftest
+from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, sandbox, selftest
 from appliance.boot.booted import Booted
 from appliance.boot.report import BootReport, Progress, quiet
 from appliance.boot.steps import Steps, diagnostic
@@ -74,9 +74,12 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
 
         with steps.step("hardening") as note:
             table = kernels.load()
-            measures = (*hardening.harden(tolerant=tolerant),
-                        hardening.refuse_new_code(prebuilt=table.origin == "ahead", tolerant=tolerant))
-            note.tolerate(measure.name for measure in measures if measure.outcome != "done")
+            prebuilt = table.origin == "ahead"
+            measures = hardening.harden(tolerant=tolerant)
+            box = sandbox.enter(loaded, prebuilt=prebuilt, tolerant=tolerant, models=files.values(),
+                                port=operator.listen_port, child=brokers.pid, traced=hardening.traced(measures))
+            box.measures[:0] = [*measures, hardening.refuse_new_code(prebuilt=prebuilt, tolerant=tolerant)]
+            note.tolerate(measure.name for measure in box.measures if measure.outcome != "done")
 
         with steps.step("self-test") as note:
             # Kernels that are compiled on first use are tested as far as the models need them; a library, wholly.
@@ -94,6 +97,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
                 note.detail = ", ".join(keys)
             else:
                 note.skip("no model is sealed")
+            box.tighten("load")
 
         with steps.step("models") as note:
             shares = budget.shares(policy, files, compiles=table.origin != "ahead")
@@ -111,7 +115,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             generation = attestor.new_generation(model.bound() for model in running.values())
             note.detail = f"{provider.platform}, generation {generation}"
 
-        return Booted(policy, loaded.digest, operator, running, attestor, audit, silence, tested, measures,
+        return Booted(policy, loaded.digest, operator, running, attestor, audit, silence, tested, box,
                       steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
         brokers.close()

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import openai
 
+from tests.support.environment import unmeasured
+
 KEY, OTHER_KEY, AUDITOR_KEY = "sk-test-user", "sk-test-other", "sk-test-auditor"
 BOOT_SECONDS = 240  # kernels are compiled at boot where no library was built ahead
 
@@ -82,14 +84,15 @@ def write_policy(folder: Path, models: dict[str, Path], *, privacy: str = "", li
 
 
 class Server:
-    """One process. What it wrote is in `folder`: `stdout`, `stderr` and `audit.jsonl`."""
+    """One process. What it wrote is in `folder`: `stdout`, `stderr` and `audit.jsonl`. Where the test run measures
+    coverage, `measured` keeps it out of its sandbox."""
 
     def __init__(self, policy: Path, models: list[Path], *, environment: dict[str, str] | None = None,
-                 audit_bytes: int | None = None) -> None:
+                 audit_bytes: int | None = None, measured: bool = True) -> None:
         self.folder, self.policy = policy.parent, policy
         folders = [word for path in models for word in ("--models", str(path.parent))]
         limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (audit_bytes, audit_bytes))) if audit_bytes else None
-        environment = {**os.environ, **(environment or {})}
+        environment = {**(os.environ if measured else unmeasured()), **(environment or {})}
         if audit_bytes is not None:  # it bounds the file of measured coverage as well
             environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE")}
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:

@@ -1,0 +1,45 @@
+"""Capabilities: none in any of the five sets, for this thread and every one it will start (capabilities(7))."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+from pathlib import Path
+from typing import Final
+
+from appliance.boot.sandbox import kernel
+from appliance.boot.sandbox.syscalls import Machine, number
+
+_VERSION_3: Final = 0x20080522  # linux/capability.h; two words of 32 bits for each set
+_SETPCAP: Final = 8
+# linux/securebits.h: NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each with its lock, and the lock of KEEP_CAPS
+_SECUREBITS: Final = 0b1110_1111
+_STATUS = Path("/proc/thread-self/status")
+SETS: Final = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+
+
+def held() -> dict[str, int]:
+    """The five sets of this thread, as bits."""
+    lines = (line.split(":", 1) for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines())
+    return {name: int(value, 16) for name, value in lines if name in SETS}
+
+
+def drop(machine: Machine) -> str:
+    """Give up everything; returns what could not be given up, in words, or nothing. OSError as the kernel says it.
+
+    Without CAP_SETPCAP (an ordinary user) the bounding set stays: with no_new_privs it can give nothing back.
+    """
+    if held()["CapEff"] >> _SETPCAP & 1:
+        for capability in range(64):
+            try:
+                kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    break  # there are no more
+                raise
+        kernel.prctl(kernel.PR_SET_SECUREBITS, _SECUREBITS)
+    kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+    header = ctypes.create_string_buffer(struct.pack("<Ii", _VERSION_3, 0), 8)
+    kernel.syscall(number("capset", machine) or 0, header, ctypes.create_string_buffer(24))
+    return ", ".join(f"{name} is not empty" for name, bits in held().items() if bits)

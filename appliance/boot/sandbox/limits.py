@@ -1,0 +1,20 @@
+"""Resource limits that the process needs for nothing: set to zero, for good once its capabilities are gone."""
+
+from __future__ import annotations
+
+import resource
+
+NOTHING = ("RLIMIT_CORE", "RLIMIT_MSGQUEUE", "RLIMIT_RTPRIO", "RLIMIT_NICE")
+
+
+def apply() -> None:
+    """No core dumps, message queues or real-time priorities. Locked memory as far as the hard limit lets: weights must
+    be lockable when the capability to ignore that limit is gone. OSError or ValueError as the kernel says it."""
+    for name in NOTHING:
+        if hasattr(resource, name):
+            resource.setrlimit(getattr(resource, name), (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
