@@ -30,7 +30,8 @@ def event(path: Path) -> bytes:
                 header[16:20], "little"):
             raise ImageError(f"{path}: the partition table's header does not have its checksum")
         if size != ENTRY_BYTES or not 1 <= count <= MAX_ENTRIES:
-            raise ImageError(f"{path}: {count} partition entries of {size} bytes, at most {MAX_ENTRIES} of {ENTRY_BYTES}")
+            raise ImageError(f"{path}: {count} partition entries of {size} bytes",
+                             hint=f"expected up to {MAX_ENTRIES} of {ENTRY_BYTES}")
         file.seek(at * SECTOR)
         table = file.read(count * size)
     if len(table) != count * size or zlib.crc32(table) != crc:

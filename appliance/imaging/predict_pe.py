@@ -82,7 +82,7 @@ def _parse(data: bytes, what: str) -> Pe:
     count, optional_size = struct.unpack_from("<H12xH", data, start + 6)
     optional = start + COFF_BYTES
     (magic,) = struct.unpack_from("<H", data, optional)
-    if magic != PE32_PLUS or not FIRST_DIRECTORY <= optional_size:
+    if magic != PE32_PLUS or not optional_size >= FIRST_DIRECTORY:
         raise ImageError(f"{what}: not a PE32+ program", hint="only 64-bit EFI programs are measured")
     (headers,) = struct.unpack_from("<I", data, optional + SIZE_OF_HEADERS)
     (directories,) = struct.unpack_from("<I", data, optional + DIRECTORIES)

@@ -40,7 +40,7 @@ def mrtd(firmware: Firmware, order: Order) -> bytes:
         raise ImageError(f"{firmware.what}: has no TDX metadata, so no TD starts from it", code="image-firmware",
                          hint="use an OVMF build with TDX support, such as OVMF.inteltdx.ms.fd")
     if not any(each.kind == TDX_BFV and each.attributes & TDX_EXTEND for each in firmware.tdx):
-        raise ImageError(f"{firmware.what}: does not ask that its own code is measured into MRTD", code="image-firmware")
+        raise ImageError(f"{firmware.what}: does not ask that its own code is measured", code="image-firmware")
     digest = hashlib.sha384()
     for section in firmware.tdx:
         if section.kind == TDX_PERM_MEM or section.attributes & TDX_PAGE_AUG:

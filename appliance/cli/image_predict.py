@@ -1,0 +1,119 @@
+"""`appliance image predict|record`: what hardware will measure of an image, and what no file tells."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from appliance.attestation import keyfile
+from appliance.attestation.measurements import Measurements
+from appliance.errors import ImageError
+from appliance.imaging import predict, predict_golden, predict_idblock, predict_snp
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 1,2,4") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text.split(",")))
+
+
+def _policy(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number such as 0x20000") from None
+
+
+def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `predict` and `record`."""
+    summary = "compute what hardware will measure of an image, from its files alone"
+    make = actions.add_parser("predict", help=summary, description=summary)
+    make.add_argument("image", metavar="DIR", type=Path, help="the image's folder; measurements.json goes there")
+    make.add_argument("--key", metavar="KEY.pem", type=Path, help="sign with the builder's Ed25519 key (PKCS #8)")
+    make.add_argument("--golden", metavar="FILE", type=Path, action="append", default=[],
+                      help="PCR 0 and 7 of a machine, as `record` wrote them; may be repeated")
+    make.add_argument("--firmware", metavar="FILE", type=Path, help="SEV-SNP: the firmware, such as OVMF.amdsev.fd")
+    make.add_argument("--vcpus", metavar="N,N", type=_numbers, default=(1, 2, 4),
+                      help="SEV-SNP: numbers of virtual CPUs (default: 1,2,4)")
+    make.add_argument("--cpu-model", metavar="NAME,NAME", type=_names, default=("EPYC-v4",),
+                      help=f"SEV-SNP: CPU models (default: EPYC-v4; known: {', '.join(predict_snp.cpu_models())})")
+    make.add_argument("--id-key", metavar="KEY.pem", type=Path, help="SEV-SNP: make ID blocks with this P-384 key")
+    make.add_argument("--author-key", metavar="KEY.pem", type=Path, help="SEV-SNP: vouch for the ID key with this one")
+    make.add_argument("--guest-policy", metavar="BITS", type=_policy, default=predict_idblock.STRICT_POLICY,
+                      help="SEV-SNP: guest policy in ID blocks (default: 0x20000: no SMT, migration or debugging)")
+    make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, such as OVMF.inteltdx.ms.fd")
+    make.add_argument("--json", action="store_true", help="print the measurements as JSON")
+    summary = "keep PCR 0 and 7 of a machine that you trust, as golden values"
+    keep = actions.add_parser("record", help=summary, description=summary)
+    keep.add_argument("source", metavar="FILE", type=Path, help="TPM evidence of the machine, or its event log")
+    keep.add_argument("--machine", metavar="NAME", required=True, help="what to call this shape of machine")
+    keep.add_argument("--firmware", metavar="FILE", type=Path, required=True, help="the firmware that it runs")
+    keep.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="where the values go")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict or record; 0, or an error that names the file."""
+    return _record(args) if args.action == "record" else _predict(args)
+
+
+def _predict(args: argparse.Namespace) -> int:
+    if args.firmware is None and (args.id_key or args.author_key):
+        raise ImageError("an ID block is of a SEV-SNP launch", hint="name the firmware: --firmware OVMF.amdsev.fd")
+    snp = None if args.firmware is None else predict.Snp(
+        args.firmware, args.vcpus, args.cpu_model, _p384(args.id_key), _p384(args.author_key), args.guest_policy)
+    key = None if args.key is None else keyfile.ed25519_private_key(args.key, _passphrase)
+    found = predict.predict(predict.Options(
+        args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key))
+    print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
+    return 0
+
+
+def _record(args: argparse.Namespace) -> int:
+    golden = predict_golden.record(args.machine, args.firmware, args.source)
+    keyfile.write_whole(args.output, predict_golden.to_json(golden))
+    print("\n".join(f"PCR {number}  {value}" for number, value in sorted(golden.pcrs.items())))
+    return 0
+
+
+def _told(found: Measurements, folder: Path, *, signed: bool) -> list[str]:
+    """What was predicted, and plainly what was not."""
+    lines = [f"policy      {found.policy_sha384 or 'given at launch'}"]
+    lines += [f"sev-snp     {each.launch_digest}  {each.vcpus} x {each.cpu_model}"
+              f"{', ID block' if each.id_block else ''}" for each in found.sev_snp] or [
+        "sev-snp     not predicted: no --firmware given"]
+    lines += [f"tdx mrtd    {each.mrtd}  page order: {each.page_order}" for each in found.tdx] or [
+        "tdx         not predicted: no --tdx-firmware given"]
+    lines += [f"            not verified: {note}" for note in (found.tdx[0].unverified if found.tdx else ())]
+    lines += _told_tpm(found)
+    return [*lines, f"{folder / predict.OUTPUT}: {'signed' if signed else 'NOT SIGNED (--key)'}"]
+
+
+def _told_tpm(found: Measurements) -> list[str]:
+    if found.tpm is None:
+        return []
+    lines = [f"tpm pcr {int(name):2d}  {value}" for name, values in sorted(
+        found.tpm.pcrs.items(), key=lambda item: int(item[0])) for value in values]
+    return lines + ([f"tpm golden  PCR 0 and 7 of {shape.machine}" for shape in found.tpm.golden] or [
+        "tpm golden  none: every TPM quote will be refused (appliance image record, --golden)"])
+
+
+def _p384(path: Path | None) -> ec.EllipticCurvePrivateKey | None:
+    if path is None:
+        return None
+    key = keyfile.private_key(path, _passphrase)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ImageError(f"{path}: an ID block is signed with a P-384 key",
+                         hint="openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384 -out id.pem")
+    return key
+
+
+def _passphrase() -> bytes:
+    return getpass.getpass("passphrase of the key: ").encode()
