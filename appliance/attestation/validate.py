@@ -30,7 +30,7 @@ __all__ = ["Expected", "Finding", "Verdict", "validate"]
 
 @dataclass(frozen=True)
 class Expected:
-    """What the verifier wants to see. `platforms`, `nonce` and `policy_sha384` are always checked.
+    """What the verifier wants to see. `platforms` and `policy_sha384` are always checked, `nonce` unless it is None.
 
     `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly; None is not
     checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes); `self_test_sha384` 48 bytes.
@@ -40,7 +40,7 @@ class Expected:
     """
 
     platforms: frozenset[str]
-    nonce: bytes
+    nonce: bytes | None
     policy_sha384: bytes
     models: Mapping[str, bytes] | None = None
     tls_spki_sha256: bytes | None = None

@@ -27,6 +27,8 @@ VERBS: dict[str, str] = {
     "plan-memory": "show what a policy's models take of the memory, and what of them is streamed",
     "kernels": "compile the kernels ahead of time, or list them",
     "evidence": "tell whether raw hardware evidence is genuine, and what it claims",
+    "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
+    "connect": "open a local port behind which is nothing but a verified appliance",
     "serve": "boot by a policy and serve the API",
 }
 

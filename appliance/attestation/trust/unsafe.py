@@ -1,0 +1,26 @@
+"""Roots that a caller names, beside the vendors': for tests, by an explicit flag alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation import x509chain
+from appliance.attestation.trust import VENDORS, Roots
+
+
+def with_roots(certificates: Sequence[bytes]) -> Roots:
+    """The vendors' roots and these (PEM or DER): `ARK-<product>` stands for AMD's of that product, a name that begins
+    with `Intel` for Intel's, any other above attestation keys of TPMs. Raises MalformedEvidenceError."""
+    amd, tpm, intel, intel_der = dict(VENDORS.amd), dict(VENDORS.tpm), VENDORS.intel, VENDORS.intel_der
+    for data in certificates:
+        certificate = x509chain.load(data, "root")[0]
+        name, fingerprint = x509chain.name_of(certificate), x509chain.fingerprint(certificate)
+        if name.startswith("ARK-"):
+            amd[name.removeprefix("ARK-")] = fingerprint
+        elif name.startswith("Intel"):
+            intel, intel_der = fingerprint, certificate.public_bytes(Encoding.DER)
+        else:
+            tpm[fingerprint] = name
+    return Roots(amd, intel, intel_der, tpm)

@@ -1,0 +1,71 @@
+"""`appliance connect URL`: a local port behind which is nothing but an appliance that was verified just now."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from types import FrameType
+
+from appliance.cli import verifying
+from appliance.client import Channel, Verdict, target
+from appliance.client.channel import LIFE_SECONDS
+from appliance.client.proxy import Proxy
+from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
+from appliance.errors import AttestationError
+
+_ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUSTED}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("url", metavar="URL", help="https://HOST:PORT, or http://127.0.0.1:PORT (simulated)")
+    verifying.add_reference(parser)
+    parser.add_argument("--listen", metavar="ADDRESS:PORT", type=_address, default=("127.0.0.1", 0),
+                        help="the loopback address and port to listen on (default: 127.0.0.1 and a free port)")
+    parser.add_argument("--life", metavar="SECONDS", type=float, default=LIFE_SECONDS,
+                        help="verify again after this long (default: %(default).0f); another TLS key at once")
+    parser.add_argument("--accept", choices=sorted(_ACCEPT), action="append", default=[],
+                        help="a lesser verdict that will do, for tests and development; may be repeated")
+    parser.add_argument("--json", action="store_true", help="write verdicts and the address as lines of JSON")
+    parser.epilog = ("Point an SDK at http://ADDRESS:PORT/v1. Nothing of a request leaves before\n"
+                     "the appliance is verified.\n"
+                     "exit codes: 0 ended by a signal; before it listens, that of the verdict (see appliance verify)")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address such as 127.0.0.1:8080")
+    return host.strip("[]"), int(port)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify once; then listen until a signal comes."""
+    verdicts: list[Verdict] = []
+
+    def tell(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        print(json.dumps({"event": "verdict", **verdict.as_json()}) if args.json else verdict, file=sys.stderr,
+              flush=True)
+
+    channel = Channel(verifying.verifier(args), target.endpoint(args.url), life=args.life,
+                      accept=tuple(_ACCEPT[name] for name in args.accept), tell=tell)
+    try:
+        channel.verify()
+    except AttestationError as error:
+        print(f"error[{error.code}]: {error}", file=sys.stderr)
+        return verdicts[-1].exit_code if verdicts else 2
+    with Proxy(channel, *args.listen) as proxy:
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            threading.Thread(target=proxy.shutdown, daemon=True).start()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        print(json.dumps({"event": "ready", "listening": proxy.url}) if args.json else f"ready: {proxy.url}/v1",
+              file=sys.stderr, flush=True)
+        proxy.serve_forever(poll_interval=0.2)
+    channel.close()
+    return 0

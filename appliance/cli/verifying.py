@@ -1,0 +1,56 @@
+"""Arguments that `verify` and `connect` share: what the verifier holds and trusts."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from appliance.attestation import keyfile
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.trust.unsafe import with_roots
+from appliance.client import Verifier
+
+
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Declare what evidence is compared with."""
+    parser.add_argument("--policy", metavar="FILE", type=Path, required=True,
+                        help="the deployment policy, or its copy without tenants")
+    parser.add_argument("--measurements", metavar="FILE", type=Path,
+                        help="what the image's builder says that hardware measures; needed for all but simulated")
+    parser.add_argument("--builder-key", metavar="KEY", help="the builder's public key: ed25519:HEX or a file; the "
+                        "signature is beside the measurements, as .sig")
+    parser.add_argument("--measurements-unsigned", action="store_true",
+                        help="believe the measurements as they are: you rebuilt the image and compared")
+    parser.add_argument("--approvals", metavar="FILE", type=Path,
+                        help="who approved the policy (default: POLICY.approvals, if there)")
+    parser.add_argument("--collateral", metavar="DIR", type=Path,
+                        help="certificates, revocation lists, TCB documents, under any names; nothing is fetched")
+    parser.add_argument("--without-revocation", action="store_true",
+                        help="do without a list of revoked SEV-SNP certificates; the verdict then says so")
+    unsafe = parser.add_argument_group("for tests only")
+    unsafe.add_argument("--unsafe-any-ak", action="store_true",
+                        help="believe a TPM quote by any key: it is then anybody's word")
+    unsafe.add_argument("--unsafe-root", metavar="CERT", type=Path, action="append", default=[],
+                        help="believe another root (ARK, Intel-shaped or TPM) as well; every verdict says so")
+
+
+def verifier(args: argparse.Namespace) -> Verifier:
+    """The verifier of these arguments. Raises PolicyError, AttestationError."""
+    return Verifier.from_files(
+        args.policy, args.measurements, builder_key=args.builder_key,
+        measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
+        need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, roots=_roots(args.unsafe_root))
+
+
+def _roots(paths: list[Path]) -> Roots:
+    return with_roots([keyfile.read(path, "root") for path in paths]) if paths else VENDORS
+
+
+def time(text: str) -> datetime:
+    """A time from the command line; without a zone it is UTC."""
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T07:00:00Z") from None
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)

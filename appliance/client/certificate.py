@@ -1,0 +1,36 @@
+"""The certificate of an RA-TLS connection: in its time, signed by its own key, unaltered.
+
+No authority stands behind it: what is believed of its key comes from evidence. A certificate that is not self-signed
+belongs to a `tls` listener, whose key the operator has; policies allow that on the simulated platform alone.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cryptography import x509
+
+from appliance.attestation import x509chain
+from appliance.attestation.findings import Finding
+from appliance.errors import ForgedEvidenceError
+
+
+def check(der: bytes, *, at: datetime, foreign: bool = False) -> Finding:
+    """The rule `certificate`: valid at `at` and self-signed, or with `foreign` perhaps issued by somebody.
+
+    Raises MalformedEvidenceError; ForgedEvidenceError `certificate-expired`, `certificate-signature`.
+    """
+    certificate = x509chain.load(der, "the connection's certificate")[0]
+    x509chain.check_valid(certificate, at)
+    if foreign and certificate.issuer != certificate.subject:
+        return Finding("certificate", "not checked", "an authority's, which nobody asks: the key counts")
+    try:
+        x509chain.check_issued(certificate, certificate)
+    except ForgedEvidenceError:
+        raise ForgedEvidenceError("the connection's certificate: it is not signed by its own key",
+                                  code="certificate-signature") from None
+    return Finding("certificate", "holds", f"until {_end(certificate)}")
+
+
+def _end(certificate: x509.Certificate) -> str:
+    return f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,150 @@
+"""One connection to an appliance, and whose key answers on it.
+
+TLS proves here that the other side holds the private key of the certificate it shows, and no more: no authority is
+asked, and no name is checked. That the key is an appliance's is told by evidence, over this very connection, before
+anything but a nonce is sent on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import select
+import socket
+import ssl
+from typing import Any
+
+from appliance.attestation import der
+from appliance.attestation.evidence import MAX_EVIDENCE_BYTES
+from appliance.client.target import Endpoint
+from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
+
+CONNECT_SECONDS = 10.0
+EVIDENCE_SECONDS = 60.0  # firmware makes reports one at a time
+ANSWER_SECONDS = 3600.0  # between two pieces of an answer
+PATH = "/v1/attestation?nonce="
+
+
+def _context() -> ssl.SSLContext:
+    """TLS 1.3 alone; the certificate is judged by what evidence says of its key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _unreachable(endpoint: Endpoint, error: Exception) -> UncheckedEvidenceError:
+    said = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error) or type(error).__name__
+    return UncheckedEvidenceError(f"{endpoint}: no connection: {said}", code="unreachable",
+                                  hint="check host and port, and that the appliance is up")
+
+
+class Connection:
+    """An open connection: `certificate` is what the other side showed (DER), None without TLS.
+
+    `spki_sha256` is SHA-256 of the certificate's SubjectPublicKeyInfo: the key of this very connection.
+    """
+
+    def __init__(self, endpoint: Endpoint, sock: socket.socket, certificate: bytes | None) -> None:
+        self.endpoint, self.certificate = endpoint, certificate
+        self.spki_sha256 = None if certificate is None else spki_sha256(certificate)
+        self._socket = sock
+        self._http = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=ANSWER_SECONDS)
+        self._http.sock = sock
+        self._http.auto_open = 0  # it must never open another connection by itself: that one would not be verified
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may go out on it: still open, and nothing came that nobody asked for."""
+        if self._http.sock is None:
+            return False
+        try:
+            readable, _, _ = select.select([self._socket], [], [], 0)
+        except (OSError, ValueError):
+            return False
+        return not readable and not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending())
+
+    def request(self, method: str, path: str, headers: list[tuple[str, str]],
+                body: bytes = b"") -> http.client.HTTPResponse:
+        """Send a request as it is and return the answer's head. Raises OSError or http.client.HTTPException."""
+        self._http.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in headers:
+            self._http.putheader(name, value)
+        self._http.endheaders(body or None)
+        return self._http.getresponse()
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Bound the wait for a piece of an answer."""
+        self._socket.settimeout(ANSWER_SECONDS if seconds is None else seconds)
+
+    def abort(self) -> None:
+        """End the connection from another thread than the one that reads from it."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def evidence(self, nonce: bytes) -> bytes:
+        """What `/v1/attestation` answers to a nonce. Raises UncheckedEvidenceError, MalformedEvidenceError."""
+        try:
+            self._socket.settimeout(EVIDENCE_SECONDS)
+            answer = self.request("GET", PATH + nonce.hex(), [("Host", self.endpoint.authority),
+                                                               ("Accept", "application/json")])
+            body = answer.read(MAX_EVIDENCE_BYTES + 1)
+            if not answer.isclosed():
+                self.close()  # what is left of the answer must not be taken for the next one
+            else:
+                self._socket.settimeout(ANSWER_SECONDS)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise UncheckedEvidenceError(f"{self.endpoint}: no evidence came: {error or type(error).__name__}",
+                                         code="no-evidence") from None
+        if answer.status != 200:
+            raise UncheckedEvidenceError(f"{self.endpoint}: no evidence: HTTP status {answer.status}",
+                                         code="no-evidence", hint="is it an appliance?")
+        if len(body) > MAX_EVIDENCE_BYTES:
+            raise MalformedEvidenceError(f"evidence: more than {MAX_EVIDENCE_BYTES} bytes")
+        return body
+
+    def close(self) -> None:
+        """Close the connection, whatever is under way on it."""
+        with contextlib.suppress(OSError):
+            self._http.close()
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def spki_sha256(certificate: bytes) -> bytes:
+    """SHA-256 of a DER certificate's SubjectPublicKeyInfo. Raises MalformedEvidenceError."""
+    return hashlib.sha256(der.certificate(certificate).spki).digest()
+
+
+def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connection:
+    """A connection on which nothing was sent but the handshake. Raises UncheckedEvidenceError `unreachable`."""
+    try:
+        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=seconds)
+    except (OSError, ValueError) as error:
+        raise _unreachable(endpoint, error) from None
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not endpoint.tls:
+            sock.settimeout(ANSWER_SECONDS)
+            return Connection(endpoint, sock, None)
+        secured = _context().wrap_socket(sock, server_hostname=endpoint.host, suppress_ragged_eofs=False)
+        secured.settimeout(ANSWER_SECONDS)
+        certificate = secured.getpeercert(binary_form=True)
+        if certificate is None:
+            raise MalformedEvidenceError(f"{endpoint}: no certificate in the handshake")
+        return Connection(endpoint, secured, certificate)
+    except (OSError, ValueError) as error:
+        sock.close()
+        raise _unreachable(endpoint, error) from None
+    except BaseException:
+        sock.close()
+        raise

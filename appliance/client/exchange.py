@@ -1,0 +1,139 @@
+"""One request to a verified appliance and its answer: what may pass, what is dropped, what is said when nothing may.
+
+Shared by the local proxy and the httpx transport. Headers that speak of one connection alone are not passed on
+(RFC 9110, section 7.6.1).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from appliance.client.channel import Channel
+from appliance.client.connection import Connection
+from appliance.errors import AttestationError, UncheckedEvidenceError
+
+MAX_BODY_BYTES = 64 << 20
+PIECE = 1 << 16
+_HOP = frozenset({"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
+                  "trailer", "transfer-encoding", "upgrade", "expect"})
+_TRANSIENT = frozenset({"unreachable", "no-evidence"})
+
+Headers = list[tuple[str, str]]
+
+
+@dataclass(eq=False)
+class Refusal(Exception):  # noqa: N818 - it becomes an answer, not an error
+    """Why nothing, or not all, was exchanged: an HTTP status and an error in OpenAI's shape."""
+
+    status: int
+    kind: str
+    code: str
+    message: str
+    retry: bool = False
+
+    def body(self) -> bytes:
+        """The error in JSON."""
+        error = {"message": self.message, "type": self.kind, "param": None, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+    def headers(self) -> Headers:
+        """Its headers. `x-should-retry` is what OpenAI's clients ask before they try again by themselves."""
+        return [("Content-Type", "application/json"), ("Content-Length", str(len(self.body()))),
+                ("X-Should-Retry", "true" if self.retry else "false")]
+
+
+def _not_verified(error: AttestationError) -> Refusal:
+    transient = isinstance(error, UncheckedEvidenceError) and error.code in _TRANSIENT
+    said = f"not sent: {error.summary}" + (f" ({error.hint})" if error.hint else "")
+    return Refusal(503 if transient else 502, "appliance_not_verified", error.code, said, retry=transient)
+
+
+def _passed(headers: Iterable[tuple[str, str]]) -> Headers:
+    """The headers without those of one connection, and without those that `Connection` names."""
+    listed = list(headers)
+    named = {word.strip().lower() for name, value in listed if name.lower() == "connection"
+             for word in value.split(",")}
+    return [(name, value) for name, value in listed if name.lower() not in _HOP | named]
+
+
+@dataclass
+class Answer:
+    """An answer whose body is read piece by piece, as it comes. End with `close`."""
+
+    status: int
+    headers: Headers           # without those of the connection
+    length: int | None         # bytes of the body; None: until it ends
+    _answer: http.client.HTTPResponse
+    _connection: Connection
+    _channel: Channel
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
+
+    def read(self) -> bytes:
+        """What has come, at least a byte; nothing at the end. Raises Refusal if the connection breaks."""
+        try:
+            piece = self._answer.read1(PIECE)
+            if not piece and self._answer.length:
+                raise http.client.IncompleteRead(b"", self._answer.length)
+            if not piece:
+                self._answer.close()
+            return piece
+        except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+            self._connection.close()
+            raise Refusal(502, "connection_error", "connection-lost", f"the answer broke off: {_word(error)}") from None
+
+    def abort(self) -> None:
+        """End it from another thread: the appliance sees that nobody waits for the answer any more."""
+        with self._lock:
+            if not self._closed:  # the connection may be another request's by now
+                self._connection.abort()
+
+    def abort_unless_ended(self) -> None:
+        """End it from another thread unless it has been read to its end."""
+        if not self._answer.isclosed():
+            self.abort()
+
+    def close(self) -> None:
+        """Give the connection back if the answer was read to its end, else close it."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed:
+            return
+        if self._answer.isclosed():
+            self._channel.give(self._connection)
+        else:
+            self._connection.close()
+
+
+def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes,
+         *, seconds: float | None = None) -> Answer:
+    """Send a request on a connection that was verified before. Raises Refusal: nothing of it was sent if the kind is
+    `appliance_not_verified`. `seconds` bounds the wait between two pieces of the answer."""
+    try:
+        connection = channel.take()
+    except AttestationError as error:
+        raise _not_verified(error) from None
+    own = [("Host", channel.endpoint.authority)]
+    kept = [(name, value) for name, value in _passed(headers) if name.lower() not in ("host", "content-length")]
+    if body or method in ("POST", "PUT", "PATCH"):
+        own.append(("Content-Length", str(len(body))))
+    try:
+        connection.wait_at_most(seconds)
+        answer = connection.request(method, path, own + kept, body)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        connection.close()
+        raise Refusal(502, "connection_error", "connection-lost",
+                      f"{channel.endpoint}: no answer: {_word(error)}") from None
+    except BaseException:
+        connection.close()
+        raise
+    shown = [(name, value) for name, value in _passed(answer.getheaders()) if name.lower() != "content-length"]
+    return Answer(answer.status, shown, answer.length, answer, connection, channel)
+
+
+def _word(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__

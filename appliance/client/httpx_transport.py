@@ -1,0 +1,125 @@
+"""Transports for httpx, and so for the official OpenAI client, that talk to verified appliances alone.
+
+What the appliance or the verifier refuses comes as an answer in OpenAI's error shape, as from the local proxy: the
+client then raises its own error with the reason in it, and does not try again where that is useless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+
+from appliance.client import exchange
+from appliance.client.channel import Channel
+from appliance.client.exchange import Answer, Refusal
+from appliance.client.target import Endpoint, endpoint
+from appliance.client.verifier import Verifier
+
+
+class _Channels:
+    """One channel for each endpoint."""
+
+    def __init__(self, verifier: Verifier, options: dict[str, Any]) -> None:
+        self._verifier, self._options = verifier, options
+        self._lock = threading.Lock()
+        self._open: dict[Endpoint, Channel] = {}
+
+    def of(self, url: httpx.URL) -> Channel:
+        """The channel of a URL. Raises PolicyError for one that no appliance can have."""
+        found = endpoint(str(url.copy_with(path="/", query=None, fragment=None)))
+        with self._lock:
+            if found not in self._open:
+                self._open[found] = Channel(self._verifier, found, **self._options)
+            return self._open[found]
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            channels, self._open = list(self._open.values()), {}
+        for channel in channels:
+            channel.close()
+
+    def send(self, request: httpx.Request, body: bytes) -> Answer | Refusal:
+        """One exchange."""
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+        seconds = request.extensions.get("timeout", {}).get("read")
+        try:
+            return exchange.send(self.of(request.url), request.method, request.url.raw_path.decode("ascii"), headers,
+                                 body, seconds=seconds)
+        except Refusal as refusal:
+            return refusal
+
+
+def _read(read: Callable[[], bytes], request: httpx.Request) -> bytes:
+    try:
+        return read()
+    except Refusal as refusal:
+        raise httpx.ReadError(refusal.message, request=request) from None
+
+
+class _Stream(httpx.SyncByteStream):
+    def __init__(self, answer: Answer, request: httpx.Request) -> None:
+        self._answer, self._request = answer, request
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := _read(self._answer.read, self._request):
+            yield piece
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+class _AsyncStream(httpx.AsyncByteStream):
+    def __init__(self, answer: Answer, request: httpx.Request) -> None:
+        self._answer, self._request = answer, request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while piece := await asyncio.to_thread(_read, self._answer.read, self._request):
+            yield piece
+
+    async def aclose(self) -> None:
+        self._answer.abort_unless_ended()
+        await asyncio.to_thread(self._answer.close)
+
+
+def _response(outcome: Answer | Refusal, stream: Callable[[Answer], Any], request: httpx.Request) -> httpx.Response:
+    if isinstance(outcome, Refusal):
+        return httpx.Response(outcome.status, headers=outcome.headers(), content=outcome.body(), request=request)
+    return httpx.Response(outcome.status, headers=outcome.headers, stream=stream(outcome), request=request)
+
+
+class Transport(httpx.BaseTransport):
+    """For `httpx.Client`. `options` are those of `Channel`."""
+
+    def __init__(self, verifier: Verifier, **options: Any) -> None:
+        self._channels = _Channels(verifier, options)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request to an appliance that is verified, or answer that it was not."""
+        outcome = self._channels.send(request, request.read())
+        return _response(outcome, lambda answer: _Stream(answer, request), request)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._channels.close()
+
+
+class AsyncTransport(httpx.AsyncBaseTransport):
+    """For `httpx.AsyncClient`: the same, on threads."""
+
+    def __init__(self, verifier: Verifier, **options: Any) -> None:
+        self._channels = _Channels(verifier, options)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request to an appliance that is verified, or answer that it was not."""
+        body = await request.aread()
+        outcome = await asyncio.to_thread(self._channels.send, request, body)
+        return _response(outcome, lambda answer: _AsyncStream(answer, request), request)
+
+    async def aclose(self) -> None:
+        """Close idle connections."""
+        self._channels.close()

@@ -1,0 +1,181 @@
+"""From evidence and a reference to a verdict. Nothing is sent or received here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from appliance.attestation import evidence, measure_launch, measure_tpm, snp_validate, validate, verify
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.evidence import Evidence
+from appliance.attestation.findings import Finding, judged
+from appliance.attestation.snp_validate import SnpExpected
+from appliance.attestation.snp_verify import SnpClaims
+from appliance.attestation.tdx_validate import TdxExpected
+from appliance.attestation.tdx_verify import TdxClaims
+from appliance.attestation.tpm_verify import TpmClaims
+from appliance.attestation.trust import VENDORS
+from appliance.attestation.verify import Claims
+from appliance.client import rules
+from appliance.client.reference import Reference
+from appliance.client.verdict import (
+    HOST_TRUSTED,
+    NOT_MET,
+    SIMULATED,
+    UNCHECKED,
+    VERIFIED,
+    Status,
+    Verdict,
+    good,
+    status_of,
+)
+from appliance.errors import AttestationError
+
+GENERIC = 7  # findings of `validate` that every platform has; they come first
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about one piece of evidence.
+
+    `nonce` and `spki_sha256` are those of the connection at hand; None is not checked. `online`: the evidence was asked
+    for just now, so that both must hold. `seen` are findings on the connection itself.
+    """
+
+    target: str
+    at: datetime
+    nonce: bytes | None = None
+    spki_sha256: bytes | None = None
+    online: bool = False
+    seen: tuple[Finding, ...] = ()
+
+
+def judge(data: bytes, reference: Reference, question: Question) -> Verdict:
+    """The verdict on evidence in JSON. Never raises on account of its bytes."""
+    try:
+        parsed = evidence.parse(data)
+        claims = authentic(parsed, reference, question.at)
+        findings = (*_authentic(claims), *question.seen, *_findings(claims, reference, question), *reference.findings())
+    except AttestationError as error:
+        return failed(error, reference, question, data)
+    status, code, reason, hint = _conclude(claims, findings, reference, question)
+    return _verdict(reference, question, status=status, code=code, reason=reason, hint=hint, findings=findings,
+                    platform=claims.platform, statement=claims.statement, nonce=claims.nonce, raw=data)
+
+
+def authentic(parsed: Evidence, reference: Reference, at: datetime) -> Claims:
+    """The claims of evidence whose signature holds. Raises AttestationError."""
+    given = reference.collateral
+    collateral = Collateral(list(given.certificates), list(given.crls), list(given.documents), list(given.problems))
+    return verify.verify(parsed, collateral=collateral, at=at, roots=reference.roots)  # which leaves remarks in it
+
+
+def failed(error: AttestationError, reference: Reference, question: Question, data: bytes | None = None) -> Verdict:
+    """The verdict where something stopped the check."""
+    findings = (*question.seen, *reference.findings())
+    return _verdict(reference, question, status=status_of(error), code=error.code, reason=error.summary,
+                    hint=error.hint, findings=findings, raw=data)
+
+
+def _verdict(reference: Reference, question: Question, *, status: Status, **more: object) -> Verdict:
+    return Verdict(status=status, target=question.target, at=question.at, policy_sha384=reference.policy.digest,
+                   spki_sha256=question.spki_sha256, test_roots=reference.roots != VENDORS,
+                   **more)  # type: ignore[arg-type]
+
+
+def _authentic(claims: Claims) -> list[Finding]:
+    """What verification has shown, in the order in which it did."""
+    return [Finding("signature", "holds", _signer(claims)), Finding("statement", "holds", claims.statement.type)]
+
+
+def _signer(claims: Claims) -> str:
+    hardware = claims.hardware
+    if isinstance(hardware, SnpClaims):
+        return f"AMD SEV-SNP, {hardware.product}, {hardware.signing_key.upper()}"
+    if isinstance(hardware, TdxClaims):
+        return f"Intel TDX, FMSPC {hardware.tcb.fmspc}"
+    if isinstance(hardware, TpmClaims):
+        return "by the attestation key in the evidence"
+    return "by a throw-away key: PROVES NOTHING"
+
+
+def _findings(claims: Claims, reference: Reference, question: Question) -> list[Finding]:
+    policy = reference.policy.policy
+    known = None if reference.known is None else reference.known.measurements
+    expected = validate.Expected(
+        platforms=frozenset(policy.tee.platforms), nonce=question.nonce, policy_sha384=reference.policy.digest,
+        models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
+        tls_spki_sha256=question.spki_sha256, hardware=policy.tee.evidence,
+        snp=SnpExpected() if known is None else measure_launch.expect_snp(known),
+        tdx=TdxExpected() if known is None else measure_launch.expect_tdx(known), at=question.at)
+    findings = list(validate.validate(claims, expected).findings)
+    if isinstance(claims.hardware, TpmClaims):
+        again = {each.rule for each in findings[:GENERIC]} | {"ak-bound-in-hardware"}  # the TPM's own say less
+        findings = findings[:GENERIC] + [each for each in findings[GENERIC:] if each.rule not in again]
+        findings += _tpm(claims.hardware, reference, question.at)
+    elif isinstance(claims.hardware, SnpClaims) and known is not None:
+        findings = [_with_shapes(each, reference) for each in findings]
+    return findings
+
+
+def _with_shapes(finding: Finding, reference: Reference) -> Finding:
+    """A launch digest that no shape of the image has: say for which numbers of vCPUs it was predicted."""
+    if finding.rule != "measurement" or finding.outcome != "fails" or reference.known is None:
+        return finding
+    shapes = sorted({each.vcpus for each in reference.known.measurements.sev_snp})
+    told = f"predicted for {', '.join(map(str, shapes))} vCPUs" if shapes else "none is predicted"
+    return Finding(finding.rule, finding.outcome, f"{finding.detail}; {told}")
+
+
+def _tpm(claims: TpmClaims, reference: Reference, at: datetime) -> list[Finding]:
+    """Registers, and whose the key is. A hardware report that binds it is judged by the policy as any other."""
+    if reference.known is None:
+        found = [Finding("measurement", "not checked", "no measurements given")]
+    else:
+        registers = measure_tpm.judge(claims.pcrs.get("sha256", {}), reference.known.measurements)
+        held = all(each.outcome == "holds" for each in registers)
+        found = [*registers, judged("measurement", held, "by the TPM's registers")]
+    bound = claims.bound_by
+    if bound is None:
+        found.append(Finding("ak-bound-in-hardware", "not checked", "no hardware report names it: THE HOST IS TRUSTED"))
+    else:
+        allowed = "sev-snp" in reference.policy.policy.tee.platforms
+        found.append(judged("ak-bound-in-hardware", allowed, f"AMD SEV-SNP, {bound.product}" if allowed else
+                            "an SEV-SNP report does, but the policy does not allow sev-snp"))
+        evidence_policy = reference.policy.policy.tee.evidence
+        found += [each for each in snp_validate.validate(bound, SnpExpected(), evidence_policy, at=at)
+                  if each.rule != "measurement"]
+    if claims.root is not None or bound is not None:
+        return [*found, Finding("ak-origin", "holds", claims.root or "named by the hardware report")]
+    if reference.any_ak:
+        return [*found, Finding("ak-origin", "holds", "ANY KEY WAS ACCEPTED, AS ASKED: for tests")]
+    return [*found, Finding("ak-origin", "not checked", "no certificate says that a TPM holds it")]
+
+
+def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
+              question: Question) -> tuple[Status, str, str, str | None]:
+    """Status, code, reason, hint."""
+    outcomes = {each.rule: each for each in findings}
+    wrong = [each for each in findings if each.outcome == "fails"]
+    if wrong:
+        reason = "; ".join(_told(each) for each in wrong)
+        return NOT_MET, f"evidence-{wrong[0].rule}", reason, None
+    needed = rules.required(claims.platform, online=question.online, revocation=reference.need_revocation)
+    for rule in needed:
+        if rule not in outcomes or outcomes[rule].outcome != "holds":
+            detail = outcomes[rule].detail if rule in outcomes else ""
+            return (UNCHECKED, f"unchecked-{rule}", f"{rule}: {rules.meaning(rule)}: not checked"
+                    + (f", {detail}" if detail else ""), rules.HINTS.get(rule))
+    status = VERIFIED
+    if claims.hardware is None:
+        status = SIMULATED
+    elif isinstance(claims.hardware, TpmClaims) and outcomes["ak-bound-in-hardware"].outcome != "holds":
+        status = HOST_TRUSTED
+    return status, "", good(status), None
+
+
+def _told(finding: Finding) -> str:
+    attack = rules.ATTACKS.get(finding.rule)
+    said = f"{finding.rule}: {finding.detail}" if finding.detail else finding.rule
+    return f"{attack}: {said}" if attack else said

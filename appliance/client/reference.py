@@ -1,0 +1,104 @@
+"""What a verifier holds before it looks at evidence: policy, measurements, approvals, collateral."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from appliance.attestation import approvals, keyfile, measurements
+from appliance.attestation.approvals import Approvals
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.collateral import load as load_collateral
+from appliance.attestation.findings import Finding, judged
+from appliance.attestation.measurements import Measurements
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
+from appliance.policy import Loaded, load
+
+SIGNATURE_SUFFIX = ".sig"
+REBUILD = "appliance image build DEPLOYMENT.hcl -o OUT && appliance image predict OUT"
+
+
+@dataclass(frozen=True)
+class Known:
+    """Measurements and why they are believed: `signed_by` is the builder's key, None where the caller vouches."""
+
+    measurements: Measurements
+    signed_by: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Everything that evidence is compared with. `known` is needed for hardware, not for the simulated platform.
+
+    `need_revocation`: without a revocation list in force there is no verdict "verified" on SEV-SNP evidence. `any_ak`:
+    a TPM's key needs nobody to vouch for it (for tests: such a quote is anybody's). `roots` other than the vendors' are
+    for tests, and every verdict then says so.
+    """
+
+    policy: Loaded
+    known: Known | None = None
+    approvals: Approvals | None = None
+    collateral: Collateral = field(default_factory=Collateral)
+    need_revocation: bool = True
+    any_ak: bool = False
+    roots: Roots = VENDORS
+
+    def findings(self) -> list[Finding]:
+        """What holds of the reference itself, before any evidence: whose measurements, and who approved."""
+        found = [approvals.finding(self.policy.policy, self.policy.digest, self.approvals)]
+        if self.known is None:
+            return [*found, Finding("measurements", "not checked", "none given")]
+        by = self.known.signed_by
+        found.append(Finding("measurements", "not checked", f"taken as given, unsigned; rebuild them: {REBUILD}")
+                     if by is None else Finding("measurements", "holds", f"signed by ed25519:{by.hex()}"))
+        baked = self.known.measurements.policy_sha384
+        if baked is not None:
+            found.append(judged("measured-policy", baked == self.policy.digest.hex(),
+                                f"the image has the policy {baked} in it"))
+        return found
+
+
+def read_measurements(path: Path, *, builder_key: bytes | None, unsigned: bool = False,
+                      signature: Path | None = None) -> Known:
+    """Measurements that the builder signed (the signature is beside the file, as `.sig`), or taken as given.
+
+    Raises PolicyError if the caller says neither, ForgedEvidenceError if the signature is not the builder's,
+    MalformedEvidenceError for another format, UncheckedEvidenceError if a file cannot be read.
+    """
+    data = _read(path, measurements.MAX_BYTES)
+    if builder_key is None:
+        if not unsigned:
+            raise PolicyError(
+                f"{path}: nothing says whose measurements these are", code="measurements-unsigned",
+                hint="give the builder's public key (--builder-key), or rebuild the image, compare, and say "
+                "--measurements-unsigned")
+        return Known(measurements.parse(data))
+    signed = _read(signature or path.with_name(path.name + SIGNATURE_SUFFIX), measurements.SIGNATURE_BYTES)
+    return Known(measurements.signed(data, signed, builder_key), builder_key)
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
+    if len(data) > most:
+        raise MalformedEvidenceError(f"{path}: more than {most} bytes")
+    return data
+
+
+def read(policy: Path, *, measurements_file: Path | None = None, builder_key: str | None = None,
+         unsigned: bool = False, approvals_file: Path | None = None, collateral: Path | None = None,
+         need_revocation: bool = True, any_ak: bool = False, roots: Roots = VENDORS) -> Reference:
+    """A reference from files. Approvals are looked for beside the policy. Raises PolicyError, AttestationError."""
+    loaded = load(policy)
+    known = None if measurements_file is None else read_measurements(
+        measurements_file, builder_key=None if builder_key is None else keyfile.ed25519_public_key(builder_key),
+        unsigned=unsigned)
+    found = approvals.read(approvals_file or approvals.beside(policy))
+    if found is None and approvals_file is not None:
+        raise PolicyError(f"approvals: {approvals_file} does not exist", code="approvals-unreadable")
+    return Reference(loaded, known, found, load_collateral(collateral) if collateral else Collateral(),
+                     need_revocation, any_ak, roots)

@@ -1,0 +1,125 @@
+"""A verdict on an appliance: one of six words, what was proved and what was not, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Literal
+
+from appliance.attestation.binding import Statement
+from appliance.attestation.findings import Finding
+from appliance.client import rules
+from appliance.errors import (
+    AttestationError,
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    RejectedEvidenceError,
+    UncheckedEvidenceError,
+)
+
+Status = Literal["verified", "evidence invalid", "could not check", "policy not met", "measured boot, host trusted",
+                 "simulated"]
+VERIFIED: Status = "verified"
+INVALID: Status = "evidence invalid"
+UNCHECKED: Status = "could not check"
+NOT_MET: Status = "policy not met"
+HOST_TRUSTED: Status = "measured boot, host trusted"
+SIMULATED: Status = "simulated"
+EXIT_CODES: Mapping[Status, int] = MappingProxyType({
+    VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5})
+_AGAINST: Mapping[Status, type[AttestationError]] = MappingProxyType({
+    INVALID: ForgedEvidenceError, UNCHECKED: UncheckedEvidenceError})
+_SAYS: Mapping[Status, str] = MappingProxyType({
+    VERIFIED: "an appliance under this policy, in hardware that its operator cannot read",
+    HOST_TRUSTED: "what booted is known if the host is honest; NOTHING IS PROTECTED FROM THE HOST",
+    SIMULATED: "SIMULATED: PROVES NOTHING. No hardware is behind it, and anyone can answer like this"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`code` names the first rule that failed or what stopped the check, in kebab case; empty for a good verdict.
+
+    `nonce` is what the evidence answers, `spki_sha256` the key of the connection that was judged, `raw` the evidence as
+    it came. `statement` is None unless the evidence is authentic.
+    """
+
+    status: Status
+    target: str
+    at: datetime
+    policy_sha384: bytes
+    findings: tuple[Finding, ...] = ()
+    code: str = ""
+    reason: str = ""
+    hint: str | None = None
+    platform: str | None = None
+    statement: Statement | None = None
+    nonce: bytes | None = None
+    spki_sha256: bytes | None = None
+    raw: bytes | None = field(default=None, repr=False)
+    test_roots: bool = False
+
+    @property
+    def verified(self) -> bool:
+        """Whether this is the one good verdict: never so for simulated evidence, or a TPM that the host may run."""
+        return self.status == VERIFIED
+
+    @property
+    def exit_code(self) -> int:
+        """0 verified, 1 evidence invalid, 2 could not check, 3 policy not met, 4 host trusted, 5 simulated."""
+        return EXIT_CODES[self.status]
+
+    def require(self, *accept: Status) -> None:
+        """Raise the error of a verdict that is neither "verified" nor in `accept`.
+
+        ForgedEvidenceError for invalid evidence, UncheckedEvidenceError, RejectedEvidenceError for all others.
+        """
+        if not self.verified and self.status not in accept:
+            kind = _AGAINST.get(self.status, RejectedEvidenceError)
+            raise kind(f"{self.target}: {self.status}: {self.reason}", code=self.code, hint=self.hint)
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole as plain values."""
+        return {
+            "verdict": self.status, "exit_code": self.exit_code, "code": self.code or None, "reason": self.reason,
+            "hint": self.hint, "target": self.target, "at": f"{self.at:%Y-%m-%dT%H:%M:%SZ}",
+            "platform": self.platform, "policy_sha384": self.policy_sha384.hex(), "nonce": _hex(self.nonce),
+            "tls_spki_sha256": _hex(self.spki_sha256), "test_roots": self.test_roots,
+            "findings": [{"rule": each.rule, "outcome": each.outcome, "meaning": rules.meaning(each.rule),
+                          "detail": each.detail} for each in self.findings],
+            "statement": None if self.statement is None else self.statement.model_dump(mode="json")}
+
+    def __str__(self) -> str:
+        lines = [f"{self.target}: {self.status.upper()}" + (f" [{self.code}]" if self.code else ""),
+                 f"  {self.reason}", *([f"  hint: {self.hint}"] if self.hint else []),
+                 f"  judged as of {self.at:%Y-%m-%dT%H:%M:%SZ}, policy {self.policy_sha384.hex()}"]
+        if self.test_roots:
+            lines.append("  TEST ROOTS: not the vendors' alone were believed")
+        for title, outcome in (("proved", "holds"), ("FAILED", "fails"), ("not proved", "not checked")):
+            shown = [each for each in self.findings if each.outcome == outcome
+                     and not (outcome == "not checked" and rules.is_quiet(each.rule))]
+            if shown:
+                lines += ["", f"{title}:", *(_line(each) for each in shown)]
+        return "\n".join(lines)
+
+
+def _hex(value: bytes | None) -> str | None:
+    return None if value is None else value.hex()
+
+
+def _line(finding: Finding) -> str:
+    told = f" ({finding.detail})" if finding.detail else ""
+    return f"  {finding.rule:<20}  {rules.meaning(finding.rule)}{told}"
+
+
+def status_of(error: AttestationError) -> Status:
+    """The verdict that an error stands for."""
+    if isinstance(error, ForgedEvidenceError | MalformedEvidenceError):
+        return INVALID
+    return NOT_MET if isinstance(error, RejectedEvidenceError) else UNCHECKED
+
+
+def good(status: Status) -> str:
+    """What a good verdict says in one line."""
+    return _SAYS[status]

@@ -1,0 +1,114 @@
+"""The verifier: a URL, a connection or a file of evidence to a verdict.
+
+    verifier = Verifier.from_files("deployment.hcl", "measurements.json", builder_key="ed25519:…")
+    verdict = verifier.verify("https://10.0.0.7:8443")
+    print(verdict)            # what was proved, what was not
+    verdict.require()         # raises unless verified
+
+A verifier may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from appliance.attestation import collateral, recognise
+from appliance.attestation.findings import Finding
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.client import certificate, judge, reference, target
+from appliance.client.connection import Connection, connect
+from appliance.client.judge import Question
+from appliance.client.reference import Reference
+from appliance.client.verdict import Verdict
+from appliance.errors import AttestationError, UncheckedEvidenceError
+
+NONCE_BYTES = 32
+MAX_FILE_BYTES = 1 << 24
+
+
+def now() -> datetime:
+    """The verifier's own clock: certificates and collateral are judged by it."""
+    return datetime.now(UTC)
+
+
+class Verifier:
+    """Judges appliances by a reference: policy, measurements, approvals, collateral."""
+
+    def __init__(self, known: Reference, *, clock: Callable[[], datetime] = now) -> None:
+        self.reference = known
+        self._clock = clock
+
+    @classmethod
+    def from_files(cls, policy: str | Path, measurements: str | Path | None = None, *, builder_key: str | None = None,
+                   measurements_unsigned: bool = False, approvals: str | Path | None = None,
+                   collateral: str | Path | None = None, need_revocation: bool = True, any_ak: bool = False,
+                   roots: Roots = VENDORS) -> Verifier:
+        """A verifier by files; `builder_key` is `ed25519:HEX` or the path of a key. Raises PolicyError if a file cannot
+        be used, ForgedEvidenceError if the measurements are not the builder's."""
+        return cls(reference.read(
+            Path(policy), measurements_file=None if measurements is None else Path(measurements),
+            builder_key=builder_key, unsigned=measurements_unsigned,
+            approvals_file=None if approvals is None else Path(approvals),
+            collateral=None if collateral is None else Path(collateral), need_revocation=need_revocation,
+            any_ak=any_ak, roots=roots))
+
+    def verify(self, url: str, *, at: datetime | None = None) -> Verdict:
+        """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises PolicyError for a text
+        that is no URL of an appliance; all else is in the verdict."""
+        endpoint = target.endpoint(url)
+        try:
+            connection = connect(endpoint)
+        except AttestationError as error:
+            return judge.failed(error, self.reference, Question(str(endpoint), at or self._clock()))
+        with connection:
+            return self.verify_connection(connection, at=at)
+
+    def verify_connection(self, connection: Connection, *, at: datetime | None = None) -> Verdict:
+        """The verdict on whoever answers on this connection. Nothing but a nonce is sent."""
+        question = Question(str(connection.endpoint), at or self._clock(), secrets.token_bytes(NONCE_BYTES),
+                            connection.spki_sha256, online=True)
+        try:
+            question = replace(question, seen=tuple(self._channel(connection, question)))
+            answer = connection.evidence(question.nonce or b"")
+        except AttestationError as error:
+            return judge.failed(error, self.reference, question)
+        return judge.judge(answer, self.reference, question)
+
+    def _channel(self, connection: Connection, question: Question) -> list[Finding]:
+        """What the handshake alone shows."""
+        if connection.certificate is None:
+            return [Finding("channel", "not checked", "plain HTTP on the loopback: nothing binds it to the evidence")]
+        foreign = any(listener.kind == "tls" for listener in self.reference.policy.policy.service.listeners)
+        return [certificate.check(connection.certificate, at=question.at, foreign=foreign)]
+
+    def verify_evidence(self, data: bytes, *, nonce: bytes | None = None, spki_sha256: bytes | None = None,
+                        at: datetime | None = None, name: str = "evidence") -> Verdict:
+        """The verdict on evidence in JSON that came from elsewhere. Without `nonce` nothing shows when it was made, and
+        without `spki_sha256` nothing whose connection it is about."""
+        return judge.judge(data, self.reference, Question(name, at or self._clock(), nonce, spki_sha256))
+
+    def verify_file(self, path: Path, *, nonce: bytes | None = None, at: datetime | None = None) -> Verdict:
+        """The verdict on a file: evidence in JSON. Certificates and so on beside it serve as collateral too. Raises
+        UncheckedEvidenceError if the file cannot be read."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES)
+        except OSError as error:
+            raise UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
+        found = collateral.load(path.parent)
+        given = self.reference.collateral
+        found.certificates += given.certificates
+        found.crls += given.crls
+        found.documents += given.documents
+        beside = Verifier(replace(self.reference, collateral=found), clock=self._clock)
+        kind = recognise.recognise(data)
+        if kind not in (recognise.APPLIANCE, None):
+            return judge.failed(UncheckedEvidenceError(
+                f"{kind}: bound to no statement, so no policy can be checked by it", code="no-statement",
+                hint=f"appliance evidence {path} tells whether it is genuine"), self.reference,
+                Question(str(path), at or self._clock()))
+        return beside.verify_evidence(data, nonce=nonce, at=at, name=str(path))

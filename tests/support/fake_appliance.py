@@ -1,0 +1,318 @@
+"""An appliance in miniature for clients to verify: real TLS, evidence by a fake vendor, and a record of every byte.
+
+The server keeps what it received, decrypted, so that a test can show that nothing left too early. Its key and evidence
+can be changed while it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from appliance.attestation import binding, measurements
+from appliance.attestation.attestor import Attestor, State
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.evidence import Collected, Provider, SimulatedProvider
+from appliance.attestation.trust import Roots
+from appliance.client import Reference, Verifier
+from appliance.client.reference import Known
+from appliance.policy import Loaded, load
+from appliance.policy.digest import host_data
+from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_intel import FakeIntel
+
+MODEL = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+LAUNCH, MRTD = b"\x11" * 48, b"\x22" * 48
+RTMRS = (None, b"\x31" * 48, b"\x32" * 48, None)
+POLICY = """\
+appliance {{
+  name   = "hard"
+  schema = 1
+}}
+tee {{
+  platforms = {platforms}
+  evidence {{
+{evidence}
+  }}
+}}
+model "demo" {{
+  file   = "demo.gguf"
+  sha256 = "{model}"
+}}
+tenants {{
+  {tenants}
+}}
+service {{
+  listen "api" {{
+    kind = "{kind}"
+    port = 8443
+  }}
+}}
+{more}
+"""
+INLINE = 'tenant "a" {\n models = ["demo"]\n api_key_sha256 = ["' + "ab" * 32 + '"]\n }'
+AUTHORITY = "ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c"
+LISTED = f'authority = "{AUTHORITY}"\n  list = "t.json"'
+
+
+def write_policy(folder: Path, *platforms: str, evidence: str = "sev_snp {\n min_tcb { snp = 10 }\n }", more: str = "",
+                 kind: str = "ra-tls", name: str = "deployment.hcl") -> Path:
+    """A policy for platforms; `evidence` and `more` are HCL."""
+    path = folder / name
+    path.write_text(POLICY.format(
+        platforms=json.dumps(list(platforms)), evidence=evidence, model=MODEL, kind=kind, more=more,
+        tenants=INLINE if platforms == ("simulated",) else LISTED))
+    return path
+
+
+def measured(*, launch: tuple[bytes, ...] = (LAUNCH,), policy: str | None = None, mrtd: bytes = MRTD,
+             rtmrs: tuple[bytes | None, ...] = RTMRS) -> measurements.Measurements:
+    """Measurements of an image: one launch digest for each number of vCPUs from 1 on."""
+    digest = "00" * 32
+    return measurements.Measurements.model_validate({
+        "format": measurements.FORMAT, "build": {"version": "0.1.0", "code_sha384": None, "kernels_sha384": None},
+        "image": {"root.img": digest}, "policy_sha384": policy, "tpm": None,
+        "sev_snp": [{"vmm": "qemu", "vcpus": count, "cpu_model": "EPYC-v4", "guest_features": "0x1",
+                     "firmware_sha256": digest, "launch_digest": each.hex(), "id_block": None}
+                    for count, each in enumerate(launch, start=1)],
+        "tdx": [{"firmware_sha256": digest, "page_order": "page", "mrtd": mrtd.hex(), "unverified": (),
+                 "rtmr": tuple(None if each is None else each.hex() for each in rtmrs)}]})
+
+
+@dataclass
+class SnpSource:
+    """A provider of SEV-SNP reports by a hierarchy of ours; `fields` change what a report says."""
+
+    amd: FakeAmd
+    host_data: bytes
+    fields: dict[str, Any] = field(default_factory=dict)
+    platform: str = "sev-snp"
+
+    def collect(self, report_data: bytes) -> Collected:
+        """A signed report, and the certificates that travel with it."""
+        report = self.amd.report(**{"report_data": report_data, "host_data": self.host_data, "measurement": LAUNCH,
+                                    **self.fields})
+        return Collected(report, tuple(
+            each.public_bytes(Encoding.DER) for each in (self.amd.leaf, self.amd.ask, self.amd.ark)))
+
+
+@dataclass
+class TdxSource:
+    """A provider of TDX quotes."""
+
+    intel: FakeIntel
+    mr_config_id: bytes
+    fields: dict[str, Any] = field(default_factory=dict)
+    platform: str = "tdx"
+
+    def collect(self, report_data: bytes) -> Collected:
+        """A signed quote; Intel's documents are the verifier's to fetch."""
+        rtmrs = {f"rtmr{number}": value for number, value in enumerate(RTMRS) if value is not None}
+        return Collected(self.intel.quote(**{
+            "report_data": report_data, "mr_config_id": self.mr_config_id, "mr_td": MRTD, **rtmrs, **self.fields}))
+
+
+def attestor(provider: Provider, policy: Loaded, *, spki_sha256: bytes | None = None,
+             models: dict[str, str] | None = None) -> Attestor:
+    """An attestor with the policy's model loaded."""
+    made = Attestor(provider, State(policy.digest, hashlib.sha384(b"self-test").digest(),
+                                    binding.Build(version="0.1.0")))
+    made.new_generation(binding.LoadedModel(name=name, sha256=sha256)
+                        for name, sha256 in ({"demo": MODEL} if models is None else models).items())
+    if spki_sha256 is not None:
+        made.bind_tls_key(spki_sha256)
+    return made
+
+
+def certificate(key: ec.EllipticCurvePrivateKey, *, signer: ec.EllipticCurvePrivateKey | None = None,
+                issuer: str = "appliance", start: datetime = NOW - timedelta(days=1),
+                end: datetime = NOW + timedelta(days=1)) -> bytes:
+    """A DER certificate for a key, self-signed unless told otherwise."""
+    def name(common: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+    return x509.CertificateBuilder().subject_name(name("appliance")).issuer_name(name(issuer)).public_key(
+        key.public_key()).serial_number(1).not_valid_before(start).not_valid_after(end).sign(
+        signer or key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+
+def spki(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """SHA-256 of the DER SubjectPublicKeyInfo."""
+    return hashlib.sha256(key.public_key().public_bytes(
+        Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)).digest()
+
+
+def key() -> ec.EllipticCurvePrivateKey:
+    """A TLS key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def verifier(policy: Path, *, roots: Roots, at: datetime = NOW, known: measurements.Measurements | None = None,
+             collateral: Collateral | None = None, **options: Any) -> Verifier:
+    """A verifier of a policy whose clock stands at `at`."""
+    reference = Reference(load(policy), Known(measured() if known is None else known, b"\x01" * 32),
+                          collateral=collateral or Collateral(), roots=roots, **options)
+    return Verifier(reference, clock=lambda: at)
+
+
+class FakeAppliance(ThreadingHTTPServer):
+    """Listens on a free port of the loopback. `received`: every byte of every request, decrypted, in order.
+
+    `evidence`: what answers a nonce. `pieces`: the server-sent events of an answer, each after `delay` seconds.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, made: Attestor, folder: Path, *, tls: bool = True) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.attestor, self.folder, self.tls = made, folder, tls
+        self.evidence: Callable[[bytes], bytes] = lambda nonce: self.attestor.attest(nonce).to_json()
+        self.received = bytearray()
+        self.asked: list[str] = []
+        self.gone = threading.Event()   # a client went away while it was answered
+        self.pieces, self.delay = [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"], 0.0
+        self.context: ssl.SSLContext | None = None
+        if tls:
+            self.rotate()
+        self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self.thread.start()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.server_address[1]}"
+
+    def rotate(self, fresh: ec.EllipticCurvePrivateKey | None = None, *, bind: bool = True,
+               der: bytes | None = None) -> None:
+        """A new TLS key for connections to come, bound in evidence unless told otherwise."""
+        made = fresh or key()
+        path = self.folder / "tls.pem"
+        shown = x509.load_der_x509_certificate(der or certificate(made)).public_bytes(Encoding.PEM)
+        path.write_bytes(shown + made.private_bytes(
+            Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(path)
+        if bind:
+            self.attestor.bind_tls_key(spki(made))
+        self.context = context
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the connection's own thread: the handshake, then requests."""
+        with contextlib.suppress(OSError):
+            secured = request if self.context is None else self.context.wrap_socket(request, server_side=True)
+            super().finish_request(secured, client_address)
+            secured.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients may go away."""
+
+    def stop(self) -> None:
+        """End it."""
+        self.shutdown()
+        self.server_close()
+
+
+class _Recording:
+    """A file of a connection that keeps what is read from it."""
+
+    def __init__(self, inner: Any, record: bytearray) -> None:
+        self._inner, self._record = inner, record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def readline(self, *size: int) -> bytes:
+        data: bytes = self._inner.readline(*size)
+        self._record.extend(data)
+        return data
+
+    def read(self, *size: int) -> bytes:
+        data: bytes = self._inner.read(*size)
+        self._record.extend(data)
+        return data
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: FakeAppliance
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _Recording(self.rfile, self.server.received)  # type: ignore[assignment]
+
+    def do_GET(self) -> None:
+        self.server.asked.append(f"GET {self.path.partition('?')[0]}")
+        if self.path.startswith("/v1/attestation?nonce="):
+            self._answer(200, self.server.evidence(bytes.fromhex(self.path.partition("=")[2])))
+        else:
+            said = {"path": self.path, "headers": list(map(list, self.headers.items()))}
+            self._answer(200, json.dumps(said).encode())
+
+    def do_POST(self) -> None:
+        self.server.asked.append(f"POST {self.path}")
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            for piece in self.server.pieces:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                time.sleep(self.server.delay)
+            self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            self.server.gone.set()
+            self.close_connection = True
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@contextlib.contextmanager
+def simulated(folder: Path, *, tls: bool = True) -> Iterator[tuple[FakeAppliance, Path]]:
+    """A running simulated appliance and its policy."""
+    path = write_policy(folder, "simulated", kind="ra-tls" if tls else "tcp")
+    policy = load(path)
+    server = FakeAppliance(attestor(SimulatedProvider(policy.host_data), policy), folder, tls=tls)
+    try:
+        yield server, path
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def snp(folder: Path, amd: FakeAmd, **fields: Any) -> Iterator[tuple[FakeAppliance, Path]]:
+    """A running appliance on SEV-SNP by a hierarchy of ours, and its policy."""
+    path = write_policy(folder, "sev-snp")
+    policy = load(path)
+    server = FakeAppliance(attestor(SnpSource(amd, host_data(policy.digest), fields), policy), folder)
+    try:
+        yield server, path
+    finally:
+        server.stop()
+

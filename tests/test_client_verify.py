@@ -1,0 +1,433 @@
+"""`appliance verify`: every rule has a case that holds and one that is refused by its name, over real connections."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation import evidence
+from appliance.attestation.approvals import Approvals, approve
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.trust import Roots
+from appliance.cli.main import main
+from appliance.client import Verdict, Verifier, target
+from appliance.client.verdict import EXIT_CODES, HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, UNCHECKED, VERIFIED
+from appliance.errors import ForgedEvidenceError, PolicyError, RejectedEvidenceError, UncheckedEvidenceError
+from appliance.policy import load, without_tenants
+from appliance.policy.digest import host_data
+from tests.support import fake_appliance as fake
+from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_appliance import FakeAppliance
+from tests.support.fake_intel import FakeIntel
+from tests.test_approvals import KEYS, block
+
+AMD = FakeAmd("Genoa")
+DEBUG, SMT = 1 << 19, 1 << 16
+GUEST = 1 << 17
+
+
+def _crl(amd: FakeAmd = AMD, **options: Any) -> Collateral:
+    return Collateral(crls=[amd.crl(**options)])
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeAppliance, Path]]:
+    """An appliance on SEV-SNP, with nothing wrong."""
+    with fake.snp(tmp_path_factory.mktemp("snp"), AMD) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _altered(running: tuple[FakeAppliance, Path], **fields: Any) -> Iterator[None]:
+    """Reports say something else for a while."""
+    source = running[0].attestor._provider
+    assert isinstance(source, fake.SnpSource)
+    source.fields = fields
+    try:
+        yield
+    finally:
+        source.fields = {}
+
+
+def _verifier(running: tuple[FakeAppliance, Path], **options: Any) -> Verifier:
+    return fake.verifier(running[1], **{"roots": Roots(amd=AMD.roots), "collateral": _crl(), **options})
+
+
+def _outcomes(verdict: Verdict) -> dict[str, str]:
+    return {each.rule: each.outcome for each in verdict.findings}
+
+
+def test_an_appliance_is_verified(running: tuple[FakeAppliance, Path]) -> None:
+    """Everything that must hold, holds, and is said line by line; what was not checked is said as well."""
+    verdict = _verifier(running).verify(running[0].url)
+    assert (VERIFIED, 0, True, "") == (verdict.status, verdict.exit_code, verdict.verified, verdict.code)
+    outcomes = _outcomes(verdict)
+    assert {"holds"} == {outcomes[rule] for rule in (
+        "signature", "statement", "certificate", "nonce", "tls-key", "platform", "policy", "launch-policy", "models",
+        "measurement", "measurements", "debug", "vmpl", "tcb-reported", "revocation")}
+    assert {"not checked"} == {outcomes[rule] for rule in ("self-test", "approvals")}
+    text = str(verdict)
+    proved, unproved = text.split("not proved:")
+    assert "VERIFIED" in text.splitlines()[0]
+    assert "tls-key               the TLS key of this connection is the one in the evidence" in proved
+    assert "self-test" in unproved
+    assert "TEST ROOTS" in text
+    verdict.require()
+    json.dumps(verdict.as_json())
+
+
+REFUSALS: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"policy": GUEST | DEBUG}, NOT_MET, "evidence-debug", "debug: debug: the host may decrypt the guest"),
+    ({"policy": GUEST | SMT}, NOT_MET, "evidence-smt", "SMT is allowed"),
+    ({"vmpl": 1}, NOT_MET, "evidence-vmpl", "wrong VMPL: vmpl: asked for by VMPL 1, at most VMPL 0"),
+    ({"vmpl": 0xFFFFFFFF}, NOT_MET, "evidence-vmpl", "asked for by the host"),
+    ({"measurement": b"\x12" * 48}, NOT_MET, "evidence-measurement", "wrong image or vCPU count: measurement: found"),
+    ({"host_data": bytes(32)}, NOT_MET, "evidence-launch-policy", "another deployment: launch-policy"),
+    ({"svn": 0, "current": bytes(8)}, NOT_MET, "evidence-tcb-current", "downgrade: tcb-current: snp 0 is below 10"),
+    ({"launch": bytes(8)}, NOT_MET, "evidence-tcb-launch", "downgrade: tcb-launch"),
+    ({"committed": bytes(8)}, NOT_MET, "evidence-tcb-committed", "downgrade: tcb-committed"),
+    ({"reported": bytes(8)}, INVALID, "snp-tcb-mismatch", "REPORTED_TCB"),
+    ({"chip_id": b"\x99" * 64}, INVALID, "snp-chip-id", "CHIP_ID"),
+    ({"flags": 7 << 2}, INVALID, "report-unsigned", "no key signed it"),
+    ({"version": 6}, UNCHECKED, "snp-version", "version 6 is not known"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "code", "says"), REFUSALS, ids=[each[2] for each in REFUSALS])
+def test_each_lie_of_a_report_is_refused_by_its_name(running: tuple[FakeAppliance, Path], fields: dict[str, Any],
+                                                     status: str, code: str, says: str) -> None:
+    """Signed by the right hierarchy, and still not what was asked for."""
+    with _altered(running, **fields):
+        verdict = _verifier(running).verify(running[0].url)
+    assert (status, code) == (verdict.status, verdict.code)
+    assert says in verdict.reason
+
+
+def test_an_older_firmware_is_a_downgrade(tmp_path: Path) -> None:
+    """A chip whose key was derived for an old TCB: everything is signed, and the floor of the policy is not met."""
+    old = FakeAmd("Genoa", tcb={"snp": 9})
+    with fake.snp(tmp_path, old) as running:
+        verdict = _verifier(running, roots=Roots(amd=old.roots), collateral=_crl(old)).verify(running[0].url)
+    assert (NOT_MET, "evidence-tcb-reported") == (verdict.status, verdict.code)
+    assert "downgrade: tcb-reported: snp 9 is below 10" in verdict.reason
+
+
+def test_a_replayed_answer_is_refused(running: tuple[FakeAppliance, Path]) -> None:
+    """Evidence that answered somebody else's nonce, however genuine, is old."""
+    server = running[0]
+    old = server.attestor.attest(bytes(32)).to_json()
+    before, server.evidence = server.evidence, lambda nonce: old
+    try:
+        verdict = _verifier(running).verify(server.url)
+    finally:
+        server.evidence = before
+    assert (NOT_MET, "evidence-nonce") == (verdict.status, verdict.code)
+    assert verdict.reason.startswith("replay: nonce: found 00000000")
+
+
+def test_genuine_evidence_behind_another_key_is_a_splice(running: tuple[FakeAppliance, Path], tmp_path: Path) -> None:
+    """A man in the middle with a key of his own passes on an appliance's answers: refused, whatever else holds."""
+    middle = FakeAppliance(running[0].attestor, tmp_path, tls=True)  # its key was bound; the appliance's own is now not
+    try:
+        running[0].rotate()
+        verdict = _verifier(running).verify(middle.url)
+    finally:
+        middle.stop()
+    assert (NOT_MET, "evidence-tls-key") == (verdict.status, verdict.code)
+    assert verdict.reason.startswith("splice: tls-key: found ")
+    assert VERIFIED == _verifier(running).verify(running[0].url).status
+
+
+def test_another_deployments_policy_is_refused(running: tuple[FakeAppliance, Path], tmp_path: Path) -> None:
+    """A verifier that holds a policy with one number changed sees another deployment."""
+    other = fake.write_policy(tmp_path, "sev-snp", evidence="sev_snp {\n min_tcb { snp = 11 }\n }")
+    verdict = fake.verifier(other, roots=Roots(amd=AMD.roots), collateral=_crl()).verify(running[0].url)
+    assert (NOT_MET, "evidence-policy") == (verdict.status, verdict.code)
+    assert "fails" == _outcomes(verdict)["launch-policy"]
+
+
+def test_wrong_number_of_vcpus(running: tuple[FakeAppliance, Path]) -> None:
+    """The digest of three vCPUs is refused where one and two are predicted, and both are named."""
+    known = fake.measured(launch=(b"\x41" * 48, b"\x42" * 48))
+    verdict = _verifier(running, known=known).verify(running[0].url)
+    assert (NOT_MET, "evidence-measurement") == (verdict.status, verdict.code)
+    assert "predicted for 1, 2 vCPUs" in verdict.reason
+
+
+def test_an_image_with_another_policy_in_it(running: tuple[FakeAppliance, Path]) -> None:
+    """Measurements of an image that has a policy baked in are about that policy alone."""
+    for policy, status in ((load(running[1]).digest.hex(), VERIFIED), ("00" * 48, NOT_MET)):
+        verdict = _verifier(running, known=fake.measured(policy=policy)).verify(running[0].url)
+        assert (status, verdict.code) == (verdict.status, "" if status == VERIFIED else "evidence-measured-policy")
+
+
+@pytest.mark.parametrize(("collateral", "status", "code"), [
+    ({"serial": 7, "of": "SEV-Genoa"}, INVALID, "certificate-revoked"),
+    ({"end": NOW - timedelta(hours=1)}, UNCHECKED, "unchecked-revocation"),
+    ({"start": NOW - timedelta(days=40)}, NOT_MET, "evidence-revocation"),
+    ({"signer": "stranger"}, INVALID, "crl-signature"),
+    (None, UNCHECKED, "unchecked-revocation"),
+])
+def test_revocation(running: tuple[FakeAppliance, Path], collateral: dict[str, Any] | None, status: str,
+                    code: str) -> None:
+    """A revoked VCEK, a list out of its time, one too old for the policy, a forged one, none."""
+    found = Collateral() if collateral is None else _crl(**collateral)
+    verdict = _verifier(running, collateral=found).verify(running[0].url)
+    assert (status, code) == (verdict.status, verdict.code)
+
+
+def test_doing_without_revocation_is_said(running: tuple[FakeAppliance, Path]) -> None:
+    """By an explicit wish alone, and it stands under what was not proved."""
+    verdict = _verifier(running, collateral=Collateral(), need_revocation=False).verify(running[0].url)
+    assert VERIFIED == verdict.status
+    assert "revocation" in str(verdict).split("not proved:")[1]
+
+
+@pytest.mark.parametrize(("at", "code"), [
+    (NOW + timedelta(days=2), "certificate-expired"), (NOW - timedelta(days=2), "certificate-expired"),
+    (datetime(2034, 1, 1, tzinfo=NOW.tzinfo), "certificate-expired"),
+])
+def test_certificates_are_judged_at_a_time(running: tuple[FakeAppliance, Path], at: datetime, code: str) -> None:
+    """Neither the connection's certificate nor the vendor's is valid out of its time."""
+    verdict = _verifier(running).verify(running[0].url, at=at)
+    assert (INVALID, code) == (verdict.status, verdict.code)
+
+
+def test_a_certificate_by_somebody_else_is_refused(running: tuple[FakeAppliance, Path]) -> None:
+    """RA-TLS certificates are self-signed; an authority's name or signature on one is not."""
+    mine, other = fake.key(), fake.key()
+    try:
+        for der in (fake.certificate(mine, signer=other), fake.certificate(mine, signer=other, issuer="An Authority")):
+            running[0].rotate(mine, der=der)
+            verdict = _verifier(running).verify(running[0].url)
+            assert (INVALID, "certificate-signature") == (verdict.status, verdict.code)
+    finally:
+        running[0].rotate()
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    """A model more, a model less, other weights: each is named."""
+    path = fake.write_policy(tmp_path, "sev-snp")
+    policy = load(path)
+    source = fake.SnpSource(AMD, host_data(policy.digest))
+    for models in ({}, {"demo": "ab" * 32}, {"demo": fake.MODEL, "spy": "ab" * 32}):
+        server = FakeAppliance(fake.attestor(source, policy, models=models), tmp_path)
+        try:
+            verdict = _verifier((server, path)).verify(server.url)
+        finally:
+            server.stop()
+        assert (NOT_MET, "evidence-models") == (verdict.status, verdict.code)
+
+
+def test_measurements_must_be_given(running: tuple[FakeAppliance, Path]) -> None:
+    """Without them nothing says what runs: not verified, and the hint says what to give."""
+    verifier = _verifier(running)
+    verdict = Verifier(replace(verifier.reference, known=None), clock=lambda: NOW).verify(running[0].url)
+    assert (UNCHECKED, "unchecked-measurement") == (verdict.status, verdict.code)
+    assert "--measurements" in (verdict.hint or "")
+
+
+def test_roots_are_the_vendors_unless_named(running: tuple[FakeAppliance, Path]) -> None:
+    """The hierarchy of tests is nobody's by default."""
+    verdict = _verifier(running, roots=Roots()).verify(running[0].url)
+    assert (INVALID, "chain-root") == (verdict.status, verdict.code)
+
+
+def test_simulated_evidence_is_never_verified(tmp_path: Path) -> None:
+    """It has a verdict of its own, over TLS and over plain HTTP, and no other policy takes it."""
+    for tls in (True, False):
+        folder = tmp_path / str(tls)
+        folder.mkdir()
+        with fake.simulated(folder, tls=tls) as (server, path):
+            verdict = fake.verifier(path, roots=Roots()).verify(server.url)
+            assert (SIMULATED, 5, False) == (verdict.status, verdict.exit_code, verdict.verified)
+            assert "PROVES NOTHING" in str(verdict)
+            with pytest.raises(RejectedEvidenceError):
+                verdict.require()
+            verdict.require(SIMULATED)
+            hard = fake.verifier(fake.write_policy(tmp_path, "sev-snp"), roots=Roots()).verify(server.url)
+            assert (NOT_MET, "evidence-platform") == (hard.status, hard.code)
+
+
+@pytest.mark.parametrize(("fields", "options", "status", "code"), [
+    ({}, {}, VERIFIED, ""),
+    ({"td15": True, "version": 5}, {}, VERIFIED, ""),
+    ({"mr_td": b"\x23" * 48}, {}, NOT_MET, "evidence-mrtd"),
+    ({"rtmr2": bytes(48)}, {}, NOT_MET, "evidence-rtmr2"),
+    ({"mr_config_id": bytes(48)}, {}, NOT_MET, "evidence-launch-policy"),
+    ({"attributes": 1 << 28 | 1}, {}, NOT_MET, "tdx-attributes"),
+    ({}, {"status": "OutOfDate"}, NOT_MET, "evidence-tcb-status"),
+    ({}, {"issued": NOW - timedelta(days=60)}, UNCHECKED, "tdx-collateral-time"),
+    ({}, {"pck_revokes": 3}, INVALID, "certificate-revoked"),
+])
+def test_tdx(tmp_path: Path, fields: dict[str, Any], options: dict[str, Any], status: str, code: str) -> None:
+    """The same over TDX: what Intel's hardware says, and what Intel says of the hardware."""
+    pytest.importorskip("dcap_qvl")
+    intel = FakeIntel(options)
+    path = fake.write_policy(tmp_path, "tdx", evidence="")
+    policy = load(path)
+    server = FakeAppliance(fake.attestor(fake.TdxSource(intel, policy.digest, fields), policy), tmp_path)
+    roots = Roots(intel=intel.pins["root"], intel_der=intel.pins["root_der"])
+    try:
+        verdict = fake.verifier(path, roots=roots, collateral=intel.collateral()).verify(server.url)
+    finally:
+        server.stop()
+    assert (status, code) == (verdict.status, verdict.code)
+
+
+def test_a_register_that_nobody_predicted_leaves_tdx_unchecked(tmp_path: Path) -> None:
+    """MRTD alone is the firmware: without the registers of kernel and command line nothing is verified."""
+    pytest.importorskip("dcap_qvl")
+    intel = FakeIntel()
+    path = fake.write_policy(tmp_path, "tdx", evidence="")
+    server = FakeAppliance(fake.attestor(fake.TdxSource(intel, load(path).digest), load(path)), tmp_path)
+    roots = Roots(intel=intel.pins["root"], intel_der=intel.pins["root_der"])
+    try:
+        verdict = fake.verifier(path, roots=roots, collateral=intel.collateral(),
+                                known=fake.measured(rtmrs=(None, b"\x31" * 48, None, None))).verify(server.url)
+    finally:
+        server.stop()
+    assert (UNCHECKED, "unchecked-rtmr2") == (verdict.status, verdict.code)
+
+
+def test_approvals_are_counted_and_shown(tmp_path: Path) -> None:
+    """Two of three signed: shown by name; one alone: refused; no file: not checked."""
+    path = fake.write_policy(tmp_path, "simulated", kind="ra-tls", more=block())
+    policy = load(path)
+    made = fake.attestor(SimulatedProvider(policy.host_data), policy).attest(bytes(32)).to_json()
+    for names, status, outcome in ((("alice", "bob"), SIMULATED, "holds"), (("bob",), NOT_MET, "fails"),
+                                   (None, SIMULATED, "not checked")):
+        found = None if names is None else Approvals(
+            policy_sha384=policy.digest.hex(), approvals=tuple(approve(KEYS[name], name, policy.digest)
+                                                               for name in names))
+        verdict = fake.verifier(path, roots=Roots(), approvals=found).verify_evidence(made)
+        assert (status, outcome) == (verdict.status, _outcomes(verdict)["approvals"])
+        assert names is None or all(name in str(verdict) for name in names)
+
+
+def test_a_copy_without_tenants_verifies_the_same(tmp_path: Path) -> None:
+    """A client that must not see other tenants has the same digest, and so the same verdict."""
+    path = fake.write_policy(tmp_path, "simulated", kind="ra-tls")
+    copy = tmp_path / "copy.hcl"
+    copy.write_text(without_tenants(load(path)))
+    assert "ab" * 32 not in copy.read_text()
+    policy = load(path)
+    made = fake.attestor(SimulatedProvider(policy.host_data), policy).attest(bytes(32)).to_json()
+    verdict = fake.verifier(copy, roots=Roots()).verify_evidence(made, nonce=bytes(32))
+    assert (SIMULATED, "holds") == (verdict.status, _outcomes(verdict)["policy"])
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    """No connection, no TLS, no evidence, too much of it: could not check, each with its own code."""
+    path = fake.write_policy(tmp_path, "simulated", kind="ra-tls")
+    verifier = fake.verifier(path, roots=Roots())
+    assert "unreachable" == verifier.verify("https://127.0.0.1:1").code
+    with fake.simulated(tmp_path, tls=False) as (server, _):
+        verdict = verifier.verify(server.url.replace("http:", "https:"))
+        assert (UNCHECKED, "unreachable") == (verdict.status, verdict.code)
+        server.evidence = lambda nonce: b" " * (evidence.MAX_EVIDENCE_BYTES + 1)
+        verdict = verifier.verify(server.url)
+        assert (INVALID, "evidence-malformed") == (verdict.status, verdict.code)
+        with pytest.raises(ForgedEvidenceError):
+            verdict.require()
+    with pytest.raises(UncheckedEvidenceError):
+        verifier.verify("https://127.0.0.1:1").require(SIMULATED)
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("https://a.example:8443", "https://a.example:8443"), ("https://a.example", "https://a.example:443"),
+    ("https://a.example/v1/", "https://a.example:443"), ("HTTPS://[::1]:1/", "https://[::1]:1"),
+    ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8080"), ("http://localhost:1", "http://localhost:1"),
+    ("http://[::1]:2", "http://[::1]:2"),
+    ("http://a.example", None), ("http://10.0.0.1:80", None), ("https://", None), ("https://u@a.example", None),
+    ("https://a.example/v2", None), ("https://a.example/?x=1", None), ("https://a.example:99999", None),
+    ("ftp://a.example", None), ("https://[::1", None), ("https://a.example:0", None),
+])
+def test_urls(text: str, found: str | None) -> None:
+    """What is a URL of an appliance; plain HTTP never leaves the machine."""
+    if found is None:
+        with pytest.raises(PolicyError):
+            target.endpoint(text)
+    else:
+        assert found == str(target.endpoint(text))
+
+
+@pytest.mark.parametrize("text", [r"C:\e.json", "c:/e.json", "./https", "e.json", r"\\host\e.json"])
+def test_paths_are_no_urls(text: str) -> None:
+    """A drive letter is no scheme."""
+    assert not target.is_url(text)
+
+
+def test_exit_codes_are_distinct() -> None:
+    """Six words, six codes; only one of them is success."""
+    assert {VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5} == EXIT_CODES
+
+
+def _files(folder: Path, running: tuple[FakeAppliance, Path]) -> list[str]:
+    """What a person holds, as files; the words for a command line."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from appliance.attestation import measurements
+
+    builder = Ed25519PrivateKey.from_private_bytes(b"\x09" * 32)
+    data = fake.measured().to_json()
+    (folder / "measurements.json").write_bytes(data)
+    (folder / "measurements.json.sig").write_bytes(measurements.sign(data, builder))
+    (folder / "root.pem").write_bytes(AMD.ark.public_bytes(Encoding.PEM))
+    (folder / "collateral").mkdir()
+    (folder / "collateral/list.crl").write_bytes(AMD.crl().public_bytes(Encoding.DER))
+    return ["--policy", str(running[1]), "--measurements", str(folder / "measurements.json"),
+            "--builder-key", f"ed25519:{builder.public_key().public_bytes_raw().hex()}",
+            "--collateral", str(folder / "collateral"), "--unsafe-root", str(folder / "root.pem"),
+            "--at", f"{NOW:%Y-%m-%dT%H:%M:%SZ}"]
+
+
+def test_the_command_line(running: tuple[FakeAppliance, Path], tmp_path: Path,
+                          capsys: pytest.CaptureFixture[str]) -> None:
+    """Online today; saved; and from the saved file, as an auditor would a year later, as of today."""
+    words, saved = _files(tmp_path, running), tmp_path / "evidence.json"
+    assert 0 == main(["verify", running[0].url, *words, "--save", str(saved)])
+    assert "VERIFIED" in capsys.readouterr().out
+    assert 0 == main(["verify", str(saved), *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    outcomes = {each["rule"]: each["outcome"] for each in found["findings"]}
+    assert ("verified", "not checked", "not checked") == (found["verdict"], outcomes["nonce"], outcomes["tls-key"])
+    assert 0 == main(["verify", str(saved), *words, "--nonce", found["nonce"]])
+    assert 3 == main(["verify", str(saved), *words, "--nonce", "00" * 32])
+    assert "replay" in capsys.readouterr().out
+    saved.write_bytes(saved.read_bytes().replace(b'"generation":', b'"generation":1'))
+    assert 1 == main(["verify", str(saved), *words])
+    assert 2 == main(["verify", str(tmp_path / "absent.json"), *words])
+    assert 2 == main(["verify", running[0].url, *words, "--nonce", "00" * 32])
+
+
+def test_measurements_are_the_builders_or_explicitly_taken(running: tuple[FakeAppliance, Path], tmp_path: Path,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """No key: asked for one. Another's key: refused. Explicitly unsigned: taken, and said."""
+    words = _files(tmp_path, running)
+    at = words.index("--builder-key")
+    bare = words[:at] + words[at + 2:]
+    assert 2 == main(["verify", running[0].url, *bare])
+    assert "measurements-unsigned" in capsys.readouterr().err
+    assert 2 == main(["verify", running[0].url, *bare, "--builder-key", "ed25519:" + "8a" * 32])
+    assert "measurements-signature" in capsys.readouterr().err
+    assert 0 == main(["verify", running[0].url, *bare, "--measurements-unsigned"])
+    assert "taken as given, unsigned; rebuild them" in capsys.readouterr().out.split("not proved:")[1]
+
+
+def test_vendors_own_evidence_is_not_enough(tmp_path: Path) -> None:
+    """A bare report is bound to no statement: nothing can be said about a policy."""
+    path = fake.write_policy(tmp_path, "sev-snp")
+    report = tmp_path / "report.bin"
+    report.write_bytes(AMD.report())
+    verdict = fake.verifier(path, roots=Roots(amd=AMD.roots)).verify_file(report)
+    assert (UNCHECKED, "no-statement") == (verdict.status, verdict.code)
