@@ -6,6 +6,7 @@ import hashlib
 import importlib.resources
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from appliance import __version__
 from appliance.attestation.binding import Build
@@ -28,9 +29,9 @@ def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]
             yield prefix + entry.name, entry.read_bytes()
 
 
-def code_digest() -> bytes:
-    """SHA-384 over the canonical map from each of the package's files to its SHA-256: 48 bytes."""
-    root = importlib.resources.files("appliance")
+def code_digest(folder: Path | None = None) -> bytes:
+    """SHA-384 over the canonical map from each of the package's files (or a copy's) to its SHA-256: 48 bytes."""
+    root = folder or importlib.resources.files("appliance")
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in _files(root)}
     return hashlib.sha384(canonical(digests)).digest()
 

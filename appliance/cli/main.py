@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "infer": "run one prompt through a model that a policy names",
     "plan-memory": "show what a policy's models take of the memory, and what of them is streamed",
     "kernels": "compile the kernels ahead of time, or list them",
+    "image": "build a measured VM image from a policy, or boot one",
     "evidence": "tell whether raw hardware evidence is genuine, and what it claims",
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",

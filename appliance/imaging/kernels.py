@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,13 +87,14 @@ class _Worker:
 
 
 def build(target: targets.Target, folder: Path, *, names: Collection[str] | None = None, jobs: int | None = None,
-          progress: Progress = lambda done, total, name: None) -> Built:
+          progress: Progress = lambda done, total, name: None, linker: Sequence[str] | None = None) -> Built:
     """Compile kernels (`names`, or every one) for a target; write `kernels-<target>.so` and `.json` into a folder.
 
-    `jobs` processes compile (one for each CPU by default). EngineError names the kernel, symbol or tool at fault.
+    `jobs` processes compile (one for each CPU by default); `linker` is a command (the machine's `ld` by default).
+    EngineError names the kernel, symbol or tool at fault.
     """
-    linker = shutil.which("ld")
-    if linker is None:
+    linker = linker or [word for word in [shutil.which("ld")] if word]
+    if not linker:
         raise EngineError("the linker `ld` is not installed", hint="install binutils", code="linker-missing")
     folder.mkdir(parents=True, exist_ok=True)
     before = ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")])
@@ -161,11 +162,11 @@ def _compile(workers: list[_Worker], wanted: Collection[str] | None,
     return signatures, sources
 
 
-def _link(linker: str, target: targets.Target, objects: Path, names: list[str]) -> bytes:
+def _link(linker: Sequence[str], target: targets.Target, objects: Path, names: list[str]) -> bytes:
     library = ahead.default_path(target, Path()).name
     (objects / "list").write_text("".join(f"{name}.o\n" for name in names))
     done = subprocess.run(  # noqa: S603
-        [linker, *_LINK, "-soname", library, "-o", library, "@list"], cwd=objects, capture_output=True, text=True,
+        [*linker, *_LINK, "-soname", library, "-o", library, "@list"], cwd=objects, capture_output=True, text=True,
         check=False, env={"LC_ALL": "C"})
     if done.returncode != 0:
         raise EngineError(f"linking kernels failed: {done.stderr.strip()[:2000]}", code="kernel-link")

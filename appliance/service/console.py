@@ -6,6 +6,7 @@ All of it goes to standard error; standard output belongs to the audit log. Noth
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -32,7 +33,7 @@ class Console:
     def __init__(self, out: TextIO, *, as_json: bool) -> None:
         self._out = out
         self._json = as_json
-        self._live = out.isatty() and not as_json
+        self._live = out.isatty() and not as_json and os.environ.get("TERM") != "dumb"
         self._step, self._begun, self._drawn = "", 0.0, 0.0
 
     def progress(self, step: str, done: int, total: int, unit: str) -> None:

@@ -1,0 +1,42 @@
+"""Find the disks by the name that the host gave them. The name decides nothing but which is tried.
+
+A disk's role is its virtio serial number or its partition's name: `appliance-models` holds a read-only erofs file
+system with model files, which the policy's pins decide on; `appliance-state` belongs to the application, which seals
+what it writes there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from appliance.boot.init_mounts import NODEV, NOEXEC, NOSUID, RDONLY, mount
+
+MODELS_ROLE, STATE_ROLE = "appliance-models", "appliance-state"
+STATE_LINK = Path("/run/state-device")
+_BLOCK = Path("/sys/class/block")
+_DEVICES = Path("/dev")
+
+
+def find(role: str, block: Path = _BLOCK) -> Path | None:
+    """The device of a role, or None; of several, the first by name."""
+    for entry in sorted(block.iterdir()):
+        names = []
+        with contextlib.suppress(OSError):
+            names.append((entry / "serial").read_text(encoding="utf-8", errors="replace").strip())
+        with contextlib.suppress(OSError):
+            text = (entry / "uevent").read_text(encoding="utf-8", errors="replace")
+            names += [line.partition("=")[2] for line in text.splitlines() if line.startswith("PARTNAME=")]
+        if role in names:
+            return _DEVICES / entry.name
+    return None
+
+
+def mount_models(target: Path) -> str:
+    """Mount the disk with models read-only, where there is one. OSError when it cannot be mounted."""
+    models, state = find(MODELS_ROLE), find(STATE_ROLE)
+    if models is not None:
+        mount(str(models), str(target), "erofs", RDONLY | NOSUID | NODEV | NOEXEC)
+    if state is not None:
+        STATE_LINK.symlink_to(state)
+    return f"models {models or 'none'}, state {state or 'none'}"

@@ -1,0 +1,107 @@
+"""`appliance image`: build a measured image, boot it under QEMU, or resolve its lock files again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from appliance.imaging import boot, build, locking, recipe
+from appliance.imaging.downloads import Downloads, default_folder
+from appliance.imaging.steps import Step, Steps
+from appliance.policy import load
+
+
+def _mirror(text: str) -> tuple[str, str]:
+    name, _, address = text.partition("=")
+    if not name or not address:
+        raise argparse.ArgumentTypeError("expected NAME=URL, such as debian=https://HOST/debian")
+    return name, address
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare `build`, `boot` and `lock`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    make = actions.add_parser("build", help="build an image with a policy baked in")
+    make.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the policy; without: it is given at launch")
+    make.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the image")
+    make.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    _add_boot(actions.add_parser("boot", help="run an image under QEMU"))
+    lock = actions.add_parser("lock", help="resolve packages and wheels again and write the lock files")
+    lock.add_argument("--requirements", metavar="FILE", type=Path,
+                      default=recipe.FOLDER.parent / "requirements-image.lock", help="the hash-locked Python packages")
+    lock.add_argument("--json", action="store_true", help="print what was locked as JSON")
+    for action in (make, lock):
+        action.add_argument("--recipe", metavar="DIR", type=Path, default=recipe.FOLDER,
+                            help="the recipe's folder (default: image/ of the checkout)")
+        action.add_argument("--mirror", metavar="NAME=URL", type=_mirror, action="append", default=[],
+                            help="a Debian archive's address (default: as apt is configured here)")
+        action.add_argument("--cache", metavar="DIR", type=Path, help="where downloads are kept, by their SHA-256")
+
+
+def _add_boot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
+    parser.add_argument("--models", metavar="DIR|DISK", type=Path, help="model files, or a disk that holds them")
+    parser.add_argument("--state", metavar="DISK", type=Path, help="a disk that the guest may write to")
+    parser.add_argument("--memory", metavar="MIB", type=int, default=768, help="default: 768")
+    parser.add_argument("--cpus", metavar="N", type=int, default=1, help="default: 1")
+    parser.add_argument("--port", metavar="PORT", type=int, default=8080,
+                        help="this machine's loopback port that leads to the guest's service (default: 8080)")
+    parser.add_argument("--tpm", action="store_true", help="give it a software TPM")
+    parser.add_argument("--tpm-state", metavar="DIR", type=Path, help="keep the TPM's state and authority here")
+    parser.add_argument("--accelerator", choices=("auto", "kvm", "tcg"), default="auto",
+                        help="auto tries KVM for some seconds, then emulates")
+    parser.add_argument("--confidential", choices=("auto", "snp", "tdx", "none"), default="auto",
+                        help="auto: SEV-SNP or TDX where the host has it")
+    parser.add_argument("--direct", action="store_true", help="without firmware: QEMU loads kernel and initrd")
+    parser.add_argument("--seconds", metavar="N", type=float, help="switch it off after so long")
+    parser.add_argument("--qemu", metavar="WORD", action="append", default=[], help="a further argument of QEMU")
+    parser.epilog = "exit codes: 0 the service ended well, 1 it did not, 2 the machine cannot be started"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one action; 0, or an error that names step, file or package."""
+    return {"build": _build, "boot": _boot, "lock": _lock}[args.action](args)
+
+
+def _build(args: argparse.Namespace) -> int:
+    options = build.Options(
+        recipe=recipe.load(args.recipe), output=args.output, policy=load(args.file) if args.file else None,
+        mirrors=dict(args.mirror), cache=args.cache)
+    with tqdm(unit="", disable=None, leave=False) as bar:
+        def progress(step: str, done: int, total: int) -> None:
+            bar.set_description_str(step, refresh=False)
+            bar.total, bar.n = total or None, done
+            bar.refresh()
+
+        def ended(step: Step) -> None:
+            if not args.json:
+                tqdm.write(f"  {step.name:<14}{step.seconds:7.1f} s  {step.detail}")
+
+        document = build.build(options, Steps(progress, ended))
+    print(json.dumps(document) if args.json else f"{args.output}: root hash {document['verity']['root_hash']}")
+    return 0
+
+
+def _boot(args: argparse.Namespace) -> int:
+    options = boot.Options(
+        image=args.image, models=args.models, state=args.state, memory=args.memory, cpus=args.cpus, port=args.port,
+        accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
+        confidential=args.confidential, extra=tuple(args.qemu))
+
+    def console(line: bytes) -> None:
+        sys.stdout.write(line.decode(errors="replace").replace("\r\n", "\n"))
+        sys.stdout.flush()
+
+    return boot.boot(options, console=console, seconds=args.seconds)
+
+
+def _lock(args: argparse.Namespace) -> int:
+    done = locking.lock(recipe.load(args.recipe), args.requirements, Downloads(args.cache or default_folder()),
+                        dict(args.mirror), lambda what: tqdm.write(f"  {what}"))
+    print(json.dumps({"packages": done.packages, "wheels": done.wheels}) if args.json
+          else f"locked {done.packages} packages and {done.wheels} wheels")
+    return 0

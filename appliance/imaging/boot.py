@@ -1,0 +1,150 @@
+"""Run a built image under QEMU: disks, network card, firmware, TPM; the guest's console goes to standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.errors import ImageError
+from appliance.imaging import accelerator, confidential, manifest
+from appliance.imaging.machine import FIRMWARE, Forward, Machine
+from appliance.imaging.softtpm import SoftTpm
+
+_QEMU = "qemu-system-x86_64"
+_ENDED = re.compile(rb"init +[\d.]+: service ended: exit code 0\r?\n")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the operator chooses; none of it is trusted by the guest."""
+
+    image: Path
+    models: Path | None = None  # a folder, which is packed, or a disk
+    state: Path | None = None
+    memory: int = 768  # MiB
+    cpus: int = 1
+    port: int | None = 8080  # of this machine's loopback
+    accelerator: str = "auto"  # kvm, tcg
+    direct: bool = False  # no firmware: QEMU loads the kernel
+    tpm: bool = False
+    tpm_state: Path | None = None  # where the TPM's state is kept
+    confidential: str = "auto"  # snp, tdx, none
+    extra: tuple[str, ...] = ()  # further words for QEMU
+
+
+def boot(options: Options, *, console: Callable[[bytes], None], seconds: float | None = None) -> int:
+    """Run until the guest is off (or the time is over); 0 when its service ended well, else 1. ImageError if QEMU
+    cannot be started."""
+    with machine(options) as command, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)  # noqa: S603
+        with _killed_after(process, seconds):
+            ended = _copy(process, console)
+        if process.wait() not in (0, -9):
+            errors.seek(0)
+            raise ImageError(f"QEMU ended with {process.returncode}: {errors.read().decode(errors='replace').strip()}",
+                             code="qemu-failed")
+    return 0 if ended else 1
+
+
+@contextlib.contextmanager
+def machine(options: Options) -> Iterator[list[str]]:
+    """The command that runs an image; what it needs besides (TPM, packed models) lives as long as the context."""
+    document = manifest.read(options.image)
+    qemu = shutil.which(_QEMU)
+    if qemu is None:
+        raise ImageError(f"{_QEMU} is not installed", hint="install qemu-system-x86", code="tool-missing")
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-boot-")))
+        tpm = None
+        if options.tpm or options.tpm_state is not None:
+            tpm = SoftTpm(options.tpm_state or scratch / "tpm")
+            stack.callback(tpm.close)
+        kind = confidential.offered(qemu) if options.confidential == "auto" else options.confidential
+        words = confidential.arguments(kind) if kind in ("snp", "tdx") else ()
+        yield Machine(
+            folder=options.image, accelerator=_accelerator(options, qemu), memory=options.memory, cpus=options.cpus,
+            variables=None if options.direct or words else _variables(scratch), tpm=tpm.socket if tpm else None,
+            models=_models(options.models, scratch), state=options.state, forwards=_forwards(options, document),
+            confidential=tuple(word.format(memory=options.memory) for word in words), extra=options.extra,
+        ).command(qemu)
+
+
+def _accelerator(options: Options, qemu: str) -> str:
+    if options.accelerator != "auto":
+        return options.accelerator
+    return "kvm" if accelerator.kvm_works(qemu, options.image) else "tcg"
+
+
+def _variables(scratch: Path) -> Path:
+    """A fresh store of firmware variables."""
+    if not all(path.is_file() for path in FIRMWARE):
+        raise ImageError(f"{FIRMWARE[0]} is not there", code="tool-missing",
+                         hint="install ovmf, or boot without firmware: --direct")
+    return Path(shutil.copy(FIRMWARE[1], scratch / "variables.fd"))
+
+
+def _models(source: Path | None, scratch: Path) -> Path | None:
+    """A disk with models: as it is, or packed from a folder's files."""
+    if source is None or source.is_file() or source.is_block_device():
+        return source
+    if not source.is_dir():
+        raise ImageError(f"{source} is neither a folder nor a disk")
+    disk = scratch / "models.img"
+    pack_models(source, disk)
+    return disk
+
+
+def pack_models(folder: Path, disk: Path) -> None:
+    """A folder's files as an erofs disk, uncompressed. ImageError when it cannot be made."""
+    tool = shutil.which("mkfs.erofs")
+    if tool is None:
+        raise ImageError("mkfs.erofs is not installed", hint="install erofs-utils", code="tool-missing")
+    done = subprocess.run([tool, "-T0", "-x-1", "--all-root", str(disk), str(folder)], capture_output=True, text=True,  # noqa: S603
+                          check=False)
+    if done.returncode != 0:
+        raise ImageError(f"mkfs.erofs: {done.stderr.strip()[-500:]}", code="tool-failed")
+
+
+def _forwards(options: Options, document: dict[str, object]) -> tuple[Forward, ...]:
+    """The policy's first TCP listener on the chosen port."""
+    listeners = document.get("listeners")
+    if options.port is None:
+        return ()
+    if not isinstance(listeners, list) or not listeners:
+        return (Forward(options.port, 8080),)
+    first = listeners[0]
+    return (Forward(options.port, int(first["port"]), "127.0.0.1" if first["loopback"] else ""),)
+
+
+def _copy(process: subprocess.Popen[bytes], console: Callable[[bytes], None]) -> bool:
+    """Copy the console; whether the guest said that its service ended well."""
+    ended = False
+    if process.stdout is not None:
+        for line in process.stdout:
+            console(line)
+            ended = ended or _ENDED.search(line) is not None
+    return ended
+
+
+@contextlib.contextmanager
+def _killed_after(process: subprocess.Popen[bytes], seconds: float | None) -> Iterator[None]:
+    """Kill the process when the time is over, or when the body is left early."""
+    timer = threading.Timer(seconds, process.kill) if seconds is not None else None
+    if timer is not None:
+        timer.start()
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()

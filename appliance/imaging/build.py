@@ -1,0 +1,222 @@
+"""Build an image. Read `build()`: it is the list of steps.
+
+    packages      .debs and wheels, by their SHA-256, from the cache or the machine's mirrors
+    tools         compiler, linker and file system maker are unpacked: nothing of the machine's shapes the image
+    kernels       for every target, ahead of time
+    root          the tree: packages, wheels, the appliance, kernels, policy
+    bytecode      compiled by the image's own interpreter
+    file-system   erofs, compressed, then its dm-verity tree
+    initrd        our init, modules, and the command line that holds the root hash
+    kernel-image  kernel, initrd and command line in one EFI program
+    disk          a GPT disk of both
+    manifest      image.json
+
+The bytes of every artefact depend on the sources, lock files and policy alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from appliance import __version__
+from appliance.boot import identity
+from appliance.errors import ImageError
+from appliance.imaging import (
+    bytecode,
+    fat,
+    gpt,
+    initprogram,
+    initrd,
+    kernelcache,
+    lockfile,
+    manifest,
+    rootfs,
+    uki,
+    verity,
+    wheels,
+)
+from appliance.imaging import kernel as kernels
+from appliance.imaging.downloads import Downloads, default_folder
+from appliance.imaging.fetching import fetch_packages
+from appliance.imaging.recipe import Recipe
+from appliance.imaging.steps import Steps
+from appliance.imaging.toolchain import Toolchain
+from appliance.imaging.tree import Tree
+from appliance.policy import Loaded
+
+_LINKER = "usr/bin/x86_64-linux-gnu-ld.bfd"
+_MAKE_EROFS = "usr/bin/mkfs.erofs"
+_STUB = "usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one build is of; `policy` None: an image that takes its policy at launch."""
+
+    recipe: Recipe
+    output: Path
+    policy: Loaded | None = None
+    mirrors: dict[str, str] | None = None
+    cache: Path | None = None
+    words: tuple[str, ...] = ()  # further words of the kernel command line, measured like the rest
+
+    @property
+    def downloads(self) -> Downloads:
+        """The cache of downloads."""
+        return Downloads(self.cache or default_folder())
+
+
+def build(options: Options, steps: Steps) -> dict[str, Any]:
+    """Build an image into a folder, whole or not at all; returns its manifest. ImageError names the step."""
+    recipe, downloads = options.recipe, options.downloads
+    with _output(options.output) as out, tempfile.TemporaryDirectory(prefix="appliance-image-") as scratch:
+        work = Path(scratch)
+        with steps.step("packages") as step:
+            epoch, packages = lockfile.read_packages(recipe.file("packages.lock"))
+            locked = lockfile.read_wheels(recipe.file("wheels.lock"))
+            fetch_packages(recipe, packages, downloads, options.mirrors or {}, steps.progress)
+            wheels.fetch(recipe, locked, downloads)
+            step.detail = f"{len(packages)} packages, {len(locked)} wheels"
+        with steps.step("tools"):
+            tools = Toolchain(work / "tools")
+            for role in ("tools", "boot"):
+                rootfs.unpack(Tree(work / role, dict(recipe.links)), _of(packages, role), downloads)
+        with steps.step("kernels") as step:
+            libraries = kernelcache.libraries(
+                downloads.folder.parent / "kernels", tools.command(_LINKER),
+                lambda done, total, _: steps.progress("kernels", done, total))
+            step.detail = f"{len(libraries) // 2} targets"
+        with steps.step("root"):
+            tree = rootfs.begin(work / "root", recipe, development=options.policy is not None
+                                and options.policy.policy.simulated)
+            rootfs.unpack(tree, _of(packages, "root"), downloads, recipe.prune["debian"])
+            rootfs.install_wheels(tree, recipe, locked, downloads)
+            source = options.policy.path.read_bytes() if options.policy else None
+            rootfs.install_appliance(tree, recipe, libraries, source)
+            tree.prune_empty(recipe.directories)
+        with steps.step("bytecode") as step:
+            made = bytecode.compile_tree(tree, recipe.places["python"],
+                                         [recipe.places["library"], recipe.places["site"]])
+            step.detail = f"{made} files"
+        with steps.step("file-system") as step:
+            tree.stamp(epoch)
+            sealed = _root_image(tools, tree, out / "root.img", epoch)
+            step.detail = f"{(out / 'root.img').stat().st_size / 1e6:.1f} MB, root hash {sealed.root_hash}"
+        with steps.step("initrd") as step:
+            cmdline = " ".join([*recipe.words, *options.words, f"roothash={sealed.root_hash}",
+                                f"verity.blocks={sealed.data_blocks}", f"verity.salt={sealed.salt}"])
+            kernel = kernels.read(work / "boot", recipe.modules_required, recipe.modules_optional)
+            init = initprogram.compile_init(tools, recipe.file("init/init.c"))
+            packed = initrd.pack(init, kernel, cmdline)
+            step.detail = f"{len(packed) / 1e6:.2f} MB, {len(kernel.required) + len(kernel.optional)} modules"
+        with steps.step("kernel-image") as step:
+            program = uki.assemble((work / "boot" / _STUB).read_bytes(), [
+                (".osrel", recipe.files["etc/os-release"].encode()), (".cmdline", cmdline.encode()),
+                (".uname", kernel.release.encode()), (".initrd", packed), (".linux", kernel.image)])
+            for name, data in (("appliance.efi", program), ("vmlinuz", kernel.image), ("initrd.cpio", packed),
+                               ("cmdline", cmdline.encode())):
+                (out / name).write_bytes(data)
+            step.detail = f"{len(program) / 1e6:.1f} MB, Linux {kernel.release}"
+        with steps.step("disk"):
+            _disk(out, program, sealed.root_hash, epoch)
+        with steps.step("manifest"):
+            manifest.write(out, _facts(options, sealed, cmdline, kernel.release, packages, locked, libraries, tree,
+                                       epoch))
+            for path in out.iterdir():
+                path.chmod(0o644)
+    return manifest.read(options.output)
+
+
+def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Package]:
+    return [package for package in packages if package.role == role]
+
+
+def _root_image(tools: Toolchain, tree: Tree, image: Path, epoch: int) -> verity.Verity:
+    """Pack the tree as erofs and append the hash tree; salt and UUIDs come from the content."""
+    identity = hashlib.sha256(b"appliance/root/v1\n" + str(epoch).encode()).digest()
+    tools.run(_MAKE_EROFS, "--quiet", "-zzstd,level=6", "-C65536", f"-T{epoch}",
+              "--all-root", "-U", str(uuid.UUID(bytes=identity[:16], version=5)), "-x-1", str(image), str(tree.root))
+    with image.open("r+b") as file:
+        size = -(-image.stat().st_size // verity.BLOCK) * verity.BLOCK
+        file.truncate(size)
+        content = hashlib.file_digest(file, "sha256").digest()
+        file.seek(0)
+        sealed = verity.build(file, size, hashlib.sha256(b"appliance/verity/v1\n" + content).digest(), content[:16])
+        file.seek(size)
+        file.write(sealed.tree)
+    return sealed
+
+
+def _disk(out: Path, program: bytes, root_hash: str, epoch: int) -> None:
+    """The GPT disk. GUIDs come from what is on it."""
+    digest = hashlib.sha256(program).digest()
+
+    def guid(name: str) -> uuid.UUID:
+        named = hashlib.sha256(f"appliance/{name}/v1\n{root_hash}\n".encode() + digest).digest()
+        return uuid.UUID(bytes=named[:16], version=5)
+
+    system = fat.pack(program, int.from_bytes(digest[:4], "big"), epoch)
+    partitions = [gpt.Partition(gpt.ESP, guid("esp"), "appliance-esp", system),
+                  gpt.Partition(gpt.ROOT_X86_64, guid("root"), "appliance-root", (out / "root.img").read_bytes())]
+    with (out / "disk.raw").open("wb") as disk:
+        for piece in gpt.pack(guid("disk"), partitions):
+            disk.write(piece)
+
+
+def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
+           packages: tuple[lockfile.Package, ...], locked: tuple[lockfile.Wheel, ...], libraries: list[Path],
+           tree: Tree, epoch: int) -> dict[str, Any]:
+    """What image.json says besides the files."""
+    code = identity.code_digest(tree.root / options.recipe.places["site"] / "appliance").hex()
+    digests = {path.stem.removeprefix("kernels-"): hashlib.sha384(path.read_bytes()).hexdigest()
+               for path in libraries if path.suffix == ".so"}
+    return {
+        "cmdline": cmdline,
+        "verity": {"root_hash": sealed.root_hash, "salt": sealed.salt, "data_blocks": sealed.data_blocks,
+                   "hash_offset": sealed.hash_offset, "block_size": verity.BLOCK},
+        "policy": {"placement": "baked" if options.policy else "launch",
+                   "sha384": options.policy.digest.hex() if options.policy else None},
+        "listeners": _listeners(options.policy),
+        "build": {"version": __version__, "code_sha384": code, "kernels_sha384": None},  # which one, the CPU decides
+        "kernels": digests,
+        "kernel": {"release": release},
+        "packages": [{"name": item.name, "version": item.version, "sha256": item.sha256, "role": item.role}
+                     for item in packages],
+        "wheels": [{"name": item.name, "version": item.version, "sha256": item.sha256} for item in locked],
+        "source_date_epoch": epoch,
+    }
+
+
+def _listeners(policy: Loaded | None) -> list[dict[str, Any]]:
+    """Where the policy's service listens in the guest, for whoever forwards a port to it."""
+    places = policy.policy.service.listeners if policy else ()
+    return [{"name": place.name, "kind": place.kind, "port": place.port,
+             "loopback": ipaddress.ip_address(place.host).is_loopback}
+            for place in places if place.kind in ("tcp", "tls", "ra-tls") and place.transport != "vsock"]
+
+
+@contextmanager
+def _output(folder: Path) -> Iterator[Path]:
+    """A new folder beside the output, which takes its place at the end; an older image there is replaced."""
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / manifest.NAME).is_file())):
+        raise ImageError(f"{folder} holds something that is not an image", hint="name an empty or new folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield fresh
+        fresh.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        fresh.rename(folder)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise

@@ -1,0 +1,80 @@
+"""QEMU's command line for an image: a q35 machine with virtio disks, one network card, a serial console, no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.imaging import accelerator
+
+# Where Debian's `ovmf` puts firmware and an empty store of variables.
+FIRMWARE = (Path("/usr/share/OVMF/OVMF_CODE_4M.fd"), Path("/usr/share/OVMF/OVMF_VARS_4M.fd"))
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A TCP port of this machine's loopback, forwarded to the guest."""
+
+    port: int
+    guest_port: int
+    guest_address: str = ""  # the one that DHCP gave
+
+    @property
+    def rule(self) -> str:
+        """In QEMU's words."""
+        return f"hostfwd=tcp:127.0.0.1:{self.port}-{self.guest_address}:{self.guest_port}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine. `variables` None: no firmware, the kernel is loaded by QEMU; `tpm`: a control socket of swtpm."""
+
+    folder: Path
+    accelerator: str
+    memory: int  # MiB
+    cpus: int = 1
+    variables: Path | None = None
+    tpm: Path | None = None
+    models: Path | None = None
+    state: Path | None = None
+    forwards: tuple[Forward, ...] = ()
+    confidential: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+
+    def command(self, qemu: str) -> list[str]:
+        """The whole command line."""
+        machine = "q35,smm=off,hpet=off,vmport=off" + "".join(f",{word}" for word in self.confidential[:1])
+        words = [qemu, *accelerator.arguments(self.accelerator), "-M", machine, "-smp", str(self.cpus), "-m",
+                 str(self.memory), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial",
+                 "stdio", *self.confidential[1:], *self._boot(), *self._network()]
+        if self.models is not None:
+            words += _disk("models", self.models, read_only=True)
+        if self.state is not None:
+            words += _disk("state", self.state, read_only=False)
+        if self.tpm is not None:
+            words += ["-chardev", f"socket,id=tpm,path={self.tpm}", "-tpmdev", "emulator,id=tpm0,chardev=tpm",
+                      "-device", "tpm-crb,tpmdev=tpm0"]
+        return [*words, *self.extra]
+
+    def _boot(self) -> list[str]:
+        if self.confidential:  # the kernel is measured with the firmware: kernel-hashes
+            return ["-bios", str(FIRMWARE[0]), "-kernel", str(self.folder / "appliance.efi"),
+                    *_disk("root", self.folder / "root.img", read_only=True)]
+        if self.variables is not None:
+            return ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE[0]}",
+                    "-drive", f"if=pflash,unit=1,format=raw,file={self.variables}",
+                    *_disk("root", self.folder / "disk.raw", read_only=True, boot=True)]
+        return ["-kernel", str(self.folder / "vmlinuz"), "-initrd", str(self.folder / "initrd.cpio"), "-append",
+                (self.folder / "cmdline").read_text(encoding="ascii"),
+                *_disk("root", self.folder / "root.img", read_only=True)]
+
+    def _network(self) -> list[str]:
+        rules = "".join("," + forward.rule for forward in self.forwards)
+        return ["-netdev", f"user,id=net,restrict=on{rules}", "-device", "virtio-net-pci,netdev=net,romfile="]
+
+
+def _disk(name: str, path: Path, *, read_only: bool, boot: bool = False) -> list[str]:
+    """A virtio disk; its serial number is the role that the guest looks for."""
+    return ["-drive", f"if=none,id={name},file={str(path).replace(',', ',,')},format=raw,cache=unsafe,"
+            f"read-only={'on' if read_only else 'off'}",
+            "-device", f"virtio-blk-pci,drive={name},serial=appliance-{name}{',bootindex=1' if boot else ''}"]
