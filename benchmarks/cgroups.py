@@ -13,10 +13,14 @@ _MOUNT = Path("/sys/fs/cgroup")
 class Group:
     """A group with a memory limit. Needs the right to make groups (root, as a rule)."""
 
-    def __init__(self, name: str, limit: int | None) -> None:
-        """Make the group; `limit` in bytes, None for none. OSError where this process may not."""
+    def __init__(self, name: str, limit: int | None, *, made: bool = False) -> None:
+        """Make the group; `limit` in bytes, None for none. With `made`, take one that is there, by its path below the
+        root. OSError where this process may not."""
         self.version = 1 if (_MOUNT / "memory" / "memory.limit_in_bytes").exists() else 2
         parent = _MOUNT / "memory" if self.version == 1 else _MOUNT
+        if made:
+            self.folder = parent / name
+            return
         if self.version == 2:
             with contextlib.suppress(OSError):
                 (parent / "cgroup.subtree_control").write_text("+memory")
@@ -52,7 +56,10 @@ class Group:
     def killed(self) -> int:
         """How often the kernel killed a process of the group for want of memory."""
         name = "memory.oom_control" if self.version == 1 else "memory.events"
-        fields = dict(line.split() for line in (self.folder / name).read_text().splitlines())
+        try:
+            fields = dict(line.split() for line in (self.folder / name).read_text().splitlines())
+        except OSError:  # a container that has ended takes its group with it
+            return 0
         return int(fields.get("oom_kill", 0))
 
     def close(self) -> None:

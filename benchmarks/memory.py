@@ -7,6 +7,7 @@ Reports peaks at load and in use, time to the first token and tokens a second, a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -29,6 +30,7 @@ from benchmarks.cgroups import Group
 from benchmarks.residue import STEP, Search, known
 
 API_KEY = "sk-benchmark"
+ROOT = Path(__file__).parents[1]
 POLICY = """
 appliance {{
   name   = "memory-benchmark"
@@ -60,10 +62,10 @@ tenants {{
   }}
 }}
 service {{
-  operator_may_set = ["listen_port", "log_sink"]
+  operator_may_set = ["log_sink"]
   listen "api" {{
-    kind = "tcp"
-    port = 8080
+    kind = "unix"
+    path = "{folder}/api.sock"
   }}
 }}
 """
@@ -96,44 +98,63 @@ class Case:
         path.write_text(POLICY.format(
             file=self.file.name, sha256=sha256, pins=pins, streaming=self.streaming, cache=self.cache, tee=self.tee,
             prompt=self.prompt, answer=self.answer, context=self.prompt + self.answer, requests=self.requests,
-            key=hashlib.sha256(API_KEY.encode()).hexdigest()))
+            key=hashlib.sha256(API_KEY.encode()).hexdigest(), folder=folder))
         return path
 
 
+def command(case: Case, folder: Path) -> list[str]:
+    """The service as a command; its policy, log and socket are in `folder`."""
+    return [sys.executable, "-m", "appliance", "serve", str(case.write(folder)), "--json", "--log",
+            str(folder / "audit"), "--models", str(case.file.parent.resolve())]
+
+
 class Served:
-    """The service in a control group."""
+    """The service in a control group of its own."""
 
     def __init__(self, case: Case, limit: int | None, folder: Path) -> None:
-        self.group, self._folder = Group("appliance-benchmark", limit), folder
-        policy = case.write(folder)
-        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "appliance", "serve", str(policy), "--json", "--listen-port", "0", "--log",
-                 str(folder / "audit"), "--models", str(case.file.parent)], stdout=out, stderr=err,
-                preexec_fn=self.group.enter, cwd=Path(__file__).parents[1])
-        self.most_anonymous = 0
+        self.folder, self.most_anonymous = folder, 0
+        self._start(case, limit)
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
+    def _start(self, case: Case, limit: int | None) -> None:
+        self.group = Group("appliance-benchmark", limit)
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            self._process = subprocess.Popen(command(case, self.folder), stdout=out, stderr=err, cwd=ROOT,
+                                             preexec_fn=self.group.enter)
+        self.pid = self._process.pid
+
     def _watch(self) -> None:
         while not self._ended.wait(0.05):
-            self.most_anonymous = max(self.most_anonymous, self.group.stat()["anonymous"])
+            with contextlib.suppress(OSError):  # a container that has ended takes its group with it
+                self.most_anonymous = max(self.most_anonymous, self.group.stat()["anonymous"])
 
-    def ready(self, seconds: float = 600) -> str:
-        """Its address, when it listens; SystemExit with what it wrote when it ends before."""
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """What it wrote to standard error."""
+        return (self.folder / "err").read_text(errors="replace")
+
+    def client(self) -> httpx.Client:
+        """A client that talks to it."""
+        return httpx.Client(transport=httpx.HTTPTransport(uds=str(self.folder / "api.sock")), timeout=3600,
+                            base_url="http://appliance", headers={"authorization": f"Bearer {API_KEY}"})
+
+    def ready(self, seconds: float = 600) -> None:
+        """Wait until it listens; RuntimeError with what it wrote when it ends before."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.process.poll() is None:
-            for line in (self._folder / "err").read_text(errors="replace").splitlines():
-                if '"event": "ready"' in line:
-                    return str(json.loads(line)["listening"][0])
+        while time.monotonic() < deadline and self.running():
+            if '"event": "ready"' in self.said():
+                return
             time.sleep(0.05)
-        raise RuntimeError((self._folder / "err").read_text(errors="replace")[-2000:] +
-                           f"\nexit code {self.process.poll()}, killed for want of memory: {self.group.killed()}")
+        raise RuntimeError(f"{self.said()[-2000:]}\nkilled for want of memory: {self.group.killed()}")
 
     def memory(self) -> dict[str, int]:
         """Peaks so far in bytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
         return {"process_peak": peak, "anonymous_peak": self.most_anonymous, "group_peak": self.group.peak()}
 
@@ -141,23 +162,25 @@ class Served:
         """End it."""
         self._ended.set()
         self._watcher.join()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self._end()
+
+    def _end(self) -> None:
+        if self.running():
+            self._process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(60)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                self._process.kill()
+                self._process.wait()
         self.group.close()
 
 
-def ask(url: str, ids: list[int], answer: int) -> dict[str, Any]:
+def ask(client: httpx.Client, ids: list[int], answer: int) -> dict[str, Any]:
     """One request; seconds to the first token, tokens a second after it."""
     body = {"model": "m", "prompt": ids, "max_tokens": answer, "temperature": 0, "seed": 1, "stream": True,
             "stream_options": {"include_usage": True}}
     times, usage, begun = [], None, time.perf_counter()
-    with httpx.stream("POST", f"{url}/v1/completions", json=body, headers={"authorization": f"Bearer {API_KEY}"},
-                      timeout=3600) as response:
+    with client.stream("POST", "/v1/completions", json=body) as response:
         if response.status_code != 200:
             raise RuntimeError(response.read().decode())
         for line in response.iter_lines():
@@ -175,29 +198,30 @@ def ask(url: str, ids: list[int], answer: int) -> dict[str, Any]:
             "prompt_tokens_per_second": usage["prompt_tokens"] / times[0]}
 
 
-def measure(case: Case, limit: int | None, search: Search | None, every: float = 5.0) -> dict[str, Any]:
+def measure(case: Case, limit: int | None, search: Search | None, every: float = 5.0,
+            kind: type[Served] = Served) -> dict[str, Any]:
     """Serve one prompt within `limit` bytes; while it is answered, `search` looks at the process now and then."""
     row: dict[str, Any] = {"file": case.file.name, "file_bytes": case.file.stat().st_size, "limit": limit,
                            "streaming": case.streaming.strip('"'), "kv_cache": case.cache}
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        served = Served(case, limit, Path(folder))
+        served = kind(case, limit, Path(folder))
         try:
-            url = served.ready()
+            served.ready()
             row["load_seconds"], row["load"] = time.perf_counter() - begun, served.memory()
-            health = httpx.get(f"{url}/health").json()
+            health = served.client().get("/health").json()
             row["boot"] = next((step["detail"] for step in health["boot"] if step["step"] == "models"), None)
-            ids = [1, *np.random.default_rng(2).integers(3, 30000, case.prompt - 1).tolist()]
+            ids = [1, *np.random.default_rng(2).integers(300, 3000, case.prompt - 1).tolist()]
             done, seen = threading.Event(), list[int]()
 
             def look() -> None:
                 while search is not None and not done.wait(every):
-                    seen.append(search.stopped(served.process.pid).plaintext)
+                    seen.append(search.stopped(served.pid).plaintext)
 
             watcher = threading.Thread(target=look)
             watcher.start()
             try:
-                row["answer"] = ask(url, ids, case.answer)
+                row["answer"] = ask(served.client(), ids, case.answer)
             finally:
                 done.set()
                 watcher.join()
@@ -205,7 +229,7 @@ def measure(case: Case, limit: int | None, search: Search | None, every: float =
             row["killed"] = served.group.killed()
             if search is not None:
                 row["plaintext_seen"] = {"step": STEP, "while_answering": seen,
-                                         "after": search.stopped(served.process.pid).plaintext}
+                                         "after": search.stopped(served.pid).plaintext}
         except RuntimeError as error:
             row["error"] = str(error)
         finally:
@@ -223,6 +247,14 @@ def sealed_model(name: str, work: Path, *, tile_size: int | None = None) -> tupl
         with keys.FileKey(key).key() as secret:
             sealing.seal(plain, path, secret.data, **({} if tile_size is None else {"tile_size": tile_size}))
     return path, key
+
+
+def _kind(container: bool) -> type[Served]:
+    if not container:
+        return Served
+    from benchmarks.containers import Contained  # needs testcontainers and a daemon
+
+    return Contained
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -255,12 +287,17 @@ def main() -> int:
     parser.add_argument("--budget", action="store_true", help="the limit is also the policy's tee.memory_budget")
     parser.add_argument("--scan", action="store_true", help="search the process for plaintext weights")
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="between two searches")
+    parser.add_argument("--plain", action="store_true", help="serve the GGUF file, not the sealed one")
+    parser.add_argument("--container", action="store_true", help="serve in a container, through testcontainers")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
     parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/memory.json"))
     args = parser.parse_args()
+    key: Path | None
     file, key = sealed_model(args.model, args.work)
+    if args.plain:
+        file, key = models.make(args.model, args.work), None
     search = None
-    if args.scan:
+    if args.scan and key is not None:
         with keys.FileKey(key).key() as secret:
             search = Search(known(file, bytes(secret.data)))
     document = {"machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
@@ -269,7 +306,7 @@ def main() -> int:
         streaming = args.streaming if args.streaming != "auto" else '"auto"'
         case = Case(file, key, streaming, args.cache, args.prompt, args.answer,
                     tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "")
-        row = measure(case, limit, search, args.every)
+        row = measure(case, limit, search, args.every, _kind(args.container))
         document["rows"].append(row)
         print(_line(row), flush=True)
         args.output.write_text(json.dumps(document, indent=1) + "\n")

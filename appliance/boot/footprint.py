@@ -20,7 +20,7 @@ from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Tiling
 from appliance.policy.schema import Limits, Model
 
-LOADING_BYTES = 40 << 20
+LOADING_BYTES = 24 << 20
 """What loading a resident model takes beside its weights while it runs: chunks that are read, hashed and repacked."""
 
 _HEADER_FACTOR, _TOKEN_BYTES = 8, 160  # metadata and tokenizer, per byte of the header and per token: measured

@@ -1,0 +1,83 @@
+"""A served model within a memory limit that the kernel keeps: control groups of either version, and a container."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from appliance.models import sealing
+from benchmarks import memory, models
+from benchmarks.cgroups import Group
+from benchmarks.residue import Search, known
+from tests.support.docker_daemon import docker_daemon
+from tests.support.require import absent
+from tests.support.sealed_models import KEY
+
+SHAPE = models.Shape(6, 768, 2048, 12, 4, 4000)  # 30 MB: more than the plaintext budget, and slow enough to look at
+MIB = 1 << 20
+ENOUGH, LITTLE = 190 * MIB, 96 * MIB
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> memory.Case:
+    """A sealed model, to be streamed within the default plaintext budget."""
+    folder = tmp_path_factory.mktemp("limits")
+    before, models.SHAPES["limits"] = dict(models.SHAPES), SHAPE
+    plain = models.make("limits", folder)
+    models.SHAPES.clear()
+    models.SHAPES.update(before)
+    (folder / "key").touch(0o600)
+    (folder / "key").write_text(KEY.hex())
+    sealing.seal(plain, folder / "m.sealed", KEY, tile_size=1 << 18)
+    plain.unlink()
+    return memory.Case(folder / "m.sealed", folder / "key", prompt=1024, answer=24)
+
+
+@pytest.fixture
+def _groups() -> None:
+    try:
+        Group("appliance-test", None).close()
+    except OSError as error:
+        absent(f"the right to make control groups: {error}")
+
+
+def _check(row: dict[str, Any], search_found: bool) -> None:
+    assert "error" not in row, row["error"]
+    assert (1024, 24, 0) == (row["answer"]["prompt_tokens"], row["answer"]["answer_tokens"], row["killed"])
+    assert row["use"]["process_peak"] < ENOUGH
+    if search_found:
+        seen = row["plaintext_seen"]
+        assert max(seen["while_answering"]) <= 2 * (os.cpu_count() or 1) << 18
+        assert 0 == seen["after"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_groups")
+def test_in_a_control_group(case: memory.Case) -> None:
+    """A prompt is answered within the limit; of the weights no more is in the clear than a tile for each thread, and
+    nothing afterwards. The same model kept resident shows that the search finds what is there."""
+    search = Search(known(case.file, KEY))
+    _check(memory.measure(case, ENOUGH, search, every=0.05), search_found=True)
+    resident = memory.measure(memory.Case(case.file, case.key, "false", prompt=64, answer=4), None, search, every=0.05)
+    assert resident["plaintext_seen"]["after"] > 0.9 * case.file.stat().st_size - 2 * MIB
+
+
+@pytest.mark.usefixtures("_groups")
+def test_too_little_for_a_boot(case: memory.Case) -> None:
+    """Where the group's limit does not suffice, the boot is refused with the sum; nobody is killed."""
+    row = memory.measure(case, LITTLE, None)
+    assert "are needed, there are" in row["error"]
+    assert "killed for want of memory: 0" in row["error"]
+    assert "keys and values (q8)" in row["error"]
+
+
+@pytest.mark.slow
+def test_in_a_container(case: memory.Case) -> None:
+    """The same through testcontainers: the limit that the container engine sets is found and kept."""
+    with docker_daemon():
+        from benchmarks.containers import Contained
+
+        _check(memory.measure(case, ENOUGH, None, kind=Contained), search_found=False)
+        assert "are needed, there are" in memory.measure(case, LITTLE, None, kind=Contained)["error"]
