@@ -20,6 +20,7 @@ from appliance.attestation.binding import (
     parse_nonce,
     report_data,
 )
+from appliance.errors import AttestationError
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,20 @@ class State:
     audit_key_ed25519: bytes | None = None
 
 
+@dataclass(frozen=True)
+class Channel:
+    """The connection that evidence is given on: SHA-256 of its TLS key's SubjectPublicKeyInfo, None without TLS."""
+
+    tls_spki_sha256: bytes | None
+
+
 class Attestor:
     """Makes evidence about `state` through a provider; safe to call from several threads."""
 
     def __init__(self, provider: evidence.Provider, state: State) -> None:
         self._provider = provider
         self._state = state
+        self._bound: set[bytes | None] = {None, state.tls_spki_sha256}
         self._lock = threading.Lock()
 
     @property
@@ -61,15 +70,27 @@ class Attestor:
             return self._state.generation
 
     def bind_tls_key(self, spki_sha256: bytes | None) -> int:
-        """Bind the SHA-256 of the TLS key's SubjectPublicKeyInfo; returns the new generation's number."""
+        """Bind the SHA-256 of the TLS key's SubjectPublicKeyInfo; returns the new generation's number.
+
+        The last key is the state's; connections on earlier ones stay attestable as what they are (`Channel`).
+        """
         with self._lock:
+            self._bound.add(spki_sha256)
             self._state = replace(
                 self._state, tls_spki_sha256=spki_sha256, generation=self._state.generation + 1)
             return self._state.generation
 
-    def statement(self, nonces: Nonces) -> ServeStatement:
-        """The `serve/v1` statement about the present generation for this tree of nonces."""
+    def statement(self, nonces: Nonces, channel: Channel | None = None) -> ServeStatement:
+        """The `serve/v1` statement about the present generation for this tree of nonces.
+
+        `channel`: the connection that it is given on, by default one with the state's own TLS key. Raises
+        AttestationError for a key that was never bound.
+        """
         state = self._state
+        if channel is not None:
+            if channel.tls_spki_sha256 not in self._bound:
+                raise AttestationError("attestation: a TLS key that is not the appliance's", code="tls-key-unknown")
+            state = replace(state, tls_spki_sha256=channel.tls_spki_sha256)
 
         def hexed(value: bytes | None) -> str | None:
             return None if value is None else value.hex()
@@ -85,10 +106,10 @@ class Attestor:
         raw = parse_nonce(nonce) if isinstance(nonce, str) else check_nonce(nonce)
         return self.attest_all([raw])[0]
 
-    def attest_all(self, nonces: Sequence[bytes]) -> list[evidence.Evidence]:
-        """One report for 1 to 65,536 nonces; each client's evidence carries the proof of its own."""
+    def attest_all(self, nonces: Sequence[bytes], channel: Channel | None = None) -> list[evidence.Evidence]:
+        """One report for 1 to 65,536 nonces asked on one channel; each client's evidence has the proof of its own."""
         tree = merkle.Tree([check_nonce(nonce) for nonce in nonces])
-        statement = self.statement(Nonces.of(tree))
+        statement = self.statement(Nonces.of(tree), channel)
         report, collateral = self._provider.collect(report_data(statement))
         return [
             evidence.make(self._provider, report, statement, evidence.NonceProof(

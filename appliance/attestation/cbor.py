@@ -5,6 +5,7 @@ Integers, byte and text strings, arrays, maps with text or integer keys, and tag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.attestation.cursor import Cursor
@@ -31,6 +32,24 @@ def decode(data: bytes) -> Value:
     value = _value(cursor, MAX_DEPTH)
     cursor.end()
     return value
+
+
+def encode(value: int | bytes | str | Sequence[int | bytes | str]) -> bytes:
+    """The shortest form of a number that is not negative, a string, or an array of those."""
+    if isinstance(value, int):
+        return _head(_UNSIGNED, value)
+    if isinstance(value, bytes):
+        return _head(_BYTES, len(value)) + value
+    if isinstance(value, str):
+        return _head(_TEXT, len(value.encode())) + value.encode()
+    return _head(_ARRAY, len(value)) + b"".join(encode(item) for item in value)
+
+
+def _head(major: int, number: int) -> bytes:
+    if number < 24:
+        return bytes((major << 5 | number,))
+    width = next(power for power in range(4) if number < 1 << (8 << power))
+    return bytes((major << 5 | 24 + width,)) + number.to_bytes(1 << width, "big")
 
 
 def _argument(cursor: Cursor, low: int) -> int:

@@ -15,6 +15,7 @@ from appliance.attestation import (
     cbor,
     evidence,
     examine_tpm,
+    ratls,
     recognise,
     snp_abi,
     snp_claims,
@@ -138,6 +139,8 @@ def _certificate(found: Examination, material: Material, at: datetime) -> Examin
         raise UnsupportedEvidenceError(
             f"X.509 certificate: no evidence in it (extension {x509dice.EVIDENCE_OID})", code="evidence-unknown",
             hint="if it belongs to evidence, examine that, with --collateral for this file's folder")
+    if ratls.is_ours(material.data):
+        return _ratls(found, material, at)
     found.kind = "X.509 certificate with DICE evidence"
     carried = x509dice.parse(material.data)
     claims = cbor.decode(carried.claims_buffer)
@@ -154,6 +157,21 @@ def _certificate(found: Examination, material: Material, at: datetime) -> Examin
     found.kind = f"X.509 certificate with DICE evidence: {found.kind}"
     x509dice.check_binding(carried, tdx_abi.parse(carried.quote).body.report_data)
     found.proved.append("the quote binds the certificate's key")
+    return found
+
+
+def _ratls(found: Examination, material: Material, at: datetime) -> Examination:
+    found.kind = "RA-TLS certificate of the appliance"
+    carried = ratls.parse(material.data)
+    found.claims["certificate"] = [
+        ("public key, SHA-256", carried.spki_sha256.hex()), ("names", ", ".join(carried.names) or "none"),
+        ("valid", f"{carried.not_before:%Y-%m-%d %H:%M} to {carried.not_after:%Y-%m-%d %H:%M} UTC")]
+    found.proved.append("the certificate's own key signed it, and the statement names this key")
+    if not carried.not_before <= at <= carried.not_after:
+        raise ForgedEvidenceError("RA-TLS: the certificate is not in force at that time", code="certificate-expired",
+                                  hint="certificates rotate; --at judges by another time")
+    _ours(found, replace(material, data=carried.evidence.to_json()), at)
+    found.kind = f"RA-TLS certificate with {found.kind}"
     return found
 
 
