@@ -88,13 +88,12 @@ def test_all_findings_are_told_at_once(tmp_path: Path) -> None:
     assert all(word in error.summary for word in ("gone.gguf: No such file", "context_shift", "listen_address"))
 
 
-def test_hardware_platforms_are_refused_by_name(tmp_path: Path, model: Path) -> None:
-    """A platform that cannot be attested does not boot as if it could."""
+def test_every_platform_of_the_language_can_be_attested(tmp_path: Path, model: Path) -> None:
+    """What the policy language knows, this version can collect; a name beyond that is refused."""
     policy = _loaded(tmp_path, model).policy
-    for name in ("sev-snp", "tdx", "tpm"):
+    for name, found in (("sev-snp", 0), ("tdx", 0), ("tpm", 0), ("simulated", 0), ("sgx", 1)):
         other = policy.model_copy(update={"tee": policy.tee.model_copy(update={"platforms": (name,)})})
-        assert [f"tee.platforms: {name} cannot be attested by this version; expected simulated"] == list(
-            checks.platform(other))
+        assert found == len(list(checks.platform(other)))
 
 
 def test_model_files_are_plain_files(tmp_path: Path) -> None:

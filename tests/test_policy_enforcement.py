@@ -31,12 +31,12 @@ ENFORCED_WHOLE = {
     "limits.prompt_tokens", "limits.generation_tokens", "limits.concurrent_requests", "limits.first_token_timeout",
     "limits.request_size", "limits.requests_per_minute", "limits.tokens_per_minute", "limits.tokens_per_day",
     "tenants.tenant.role", "tenants.tenant.models", "tenants.tenant.api_key_sha256",
-    "service.listen.address", "service.listen.port", "service.listen.path", "service.drain_timeout",
-    "service.operator_may_set",
+    "service.listen.kind", "service.listen.transport", "service.listen.address", "service.listen.port",
+    "service.listen.path", "service.listen.certificate", "service.listen.private_key", "service.listen.names",
+    "service.listen.rotation", "service.drain_timeout", "service.operator_may_set", "tee.platforms",
 }
 ENFORCED_PARTLY = {
-    "tee.platforms", "model.key.provider", "service.listen.kind",
-    "audit.sink"}
+    "model.key.provider", "audit.sink"}
 
 
 def without_labels(path: tuple[Any, ...]) -> str:
@@ -75,7 +75,6 @@ CASES = [
     ("model", "context_shift = true", "model.context_shift"),
     ("privacy", 'timing_padding { cadence = "10ms" }', "privacy.timing_padding.cadence"),
     ("privacy", 'redaction { detectors = ["email"] }', "privacy.redaction.detectors"),
-    ("service", 'listen "x" {\n kind = "vsock"\n port = 1\n}', "service.listen.kind"),
     ("audit", "receipts = true", "audit.receipts"),
     ("audit", 'checkpoint_interval = "1m"', "audit.checkpoint_interval"),
     ("", 'state {\n device = "/dev/vdb"\n key { provider = "ephemeral" }\n}', "state"),
@@ -99,7 +98,10 @@ ALLOWED = [
     ("model", "streaming_decrypt = false"), ("model", 'streaming_decrypt = "auto"'), ("model", 'kv_cache = "f16"'),
     ("model", 'kv_cache = "q8"'), ("model", 'kv_cache = "q4"'),
     ("tee", "evidence { smt = false }"), ("audit", 'sink = "stdout"'), ("privacy", "retention {}"),
-    ("service", 'listen "x" {\n kind = "unix"\n path = "/a"\n}'), ("privacy", "redaction { detectors = [] }"),
+    ("service", 'listen "x" {\n kind = "unix"\n path = "/a"\n}'),
+    ("service", 'listen "x" {\n kind = "vsock"\n port = 1\n}'),
+    ("service", 'listen "x" {\n kind = "ra-tls"\n transport = "vsock"\n port = 1\n rotation = "1h"\n}'),
+    ("privacy", "redaction { detectors = [] }"),
 ]
 
 

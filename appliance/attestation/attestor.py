@@ -115,3 +115,7 @@ class Attestor:
             evidence.make(self._provider, report, statement, evidence.NonceProof(
                 nonce=nonce.hex(), index=index, path=tuple(step.hex() for step in tree.proof(index))), collateral)
             for index, nonce in enumerate(nonces)]
+
+    def close(self) -> None:
+        """Let go of the platform's interfaces."""
+        self._provider.close()

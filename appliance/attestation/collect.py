@@ -54,3 +54,8 @@ def _hardware(platforms: Sequence[str], places: Places) -> Provider:
         raise AttestationError(f"this machine is {found.platform}, the policy allows {', '.join(platforms)}",
                                code="platform-absent", hint="boot on another machine, or change tee.platforms")
     return found
+
+
+def described(platform: str) -> str:
+    """A platform's name for people, with the warning that it deserves."""
+    return f"{platform} (measured boot, HOST TRUSTED)" if platform == TPM else platform

@@ -22,6 +22,8 @@ from appliance.policy.canonical import canonical
 FORMAT = "appliance/evidence/v1"
 SIMULATED = "simulated"
 SIMULATED_NOTICE = "SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it."
+TPM_NOTICE = "MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the host."
+NOTICES = {SIMULATED: SIMULATED_NOTICE, "tpm": TPM_NOTICE}
 MAX_EVIDENCE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 3 << 17  # a TPM's evidence with its event log; the others are far smaller
 MAX_COLLATERAL = 16
@@ -49,6 +51,10 @@ class Provider(Protocol):
     def report(self, report_data: bytes) -> bytes:
         """The report alone."""
         return self.collect(report_data).report
+
+    def close(self) -> None:
+        """Let go of the platform's interfaces, if it holds any."""
+        return
 
 
 class SimulatedProvider(Provider):
@@ -124,7 +130,7 @@ def make(provider: Provider, report: bytes, statement: Statement, proof: NoncePr
     """Evidence for one client out of a report, the statement that it signs, the client's proof, and collateral."""
     return Evidence(
         platform=provider.platform,  # pydantic refuses a platform without a name here
-        notice=SIMULATED_NOTICE if provider.platform == SIMULATED else None,
+        notice=NOTICES.get(provider.platform),
         report=base64.b64encode(report).decode("ascii"),
         statement=statement.model_dump(mode="json"), proof=proof,
         collateral=tuple(base64.b64encode(each).decode("ascii") for each in collateral))

@@ -57,7 +57,8 @@ class Booted:
         return self._end(error) or BootError(str(error))
 
     def close(self) -> None:
-        """Drop the models and close the audit log."""
+        """Drop the models, let go of the platform and close the audit log."""
         for model in reversed(list(self.models.values())):  # who drafts for others was loaded before them
             model.close()
+        self.attestor.close()
         self.audit.close()

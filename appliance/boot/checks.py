@@ -17,7 +17,7 @@ from appliance.errors import BootError
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
 
-AVAILABLE = ("simulated",)  # platforms whose evidence this version can make
+AVAILABLE = ("sev-snp", "tdx", "tpm", "simulated")  # platforms whose evidence this version can make
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Operator:
 
 
 def platform(policy: Policy) -> Iterator[str]:
-    """The policy's platforms must be ones that can be attested here."""
+    """The policy's platforms must be ones that this version can attest; whether the machine is one shows just after."""
     missing = [name for name in policy.tee.platforms if name not in AVAILABLE]
     if missing:
         yield (f"tee.platforms: {', '.join(missing)} cannot be attested by this version; "

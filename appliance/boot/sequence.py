@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance import __version__
-from appliance.attestation import approvals
+from appliance.attestation import approvals, collect
 from appliance.attestation.attestor import Attestor, State
-from appliance.attestation.evidence import SIMULATED, SimulatedProvider
+from appliance.attestation.evidence import Provider
 from appliance.attestation.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
@@ -36,9 +36,13 @@ from appliance.policy import Loaded
 
 
 def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: checks.Operator | None = None,
-         model_folders: tuple[Path, ...] = (), progress: Progress = quiet) -> int:
-    """Boot by a checked policy and serve until the service ends; returns its exit code. Raises BootError."""
-    booted = prepare(loaded, operator=operator, model_folders=model_folders, progress=progress)
+         model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
+         places: collect.Places = collect.MACHINE) -> int:
+    """Boot by a checked policy and serve until the service ends; returns its exit code. Raises BootError.
+
+    `places` other than the machine's own interfaces are for tests: nothing outside of this process can set them.
+    """
+    booted = prepare(loaded, operator=operator, model_folders=model_folders, progress=progress, places=places)
     with contextlib.closing(booted):
         try:
             return start_service(booted)  # calls booted.ready() once it listens
@@ -49,7 +53,7 @@ def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: ch
 
 
 def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_folders: tuple[Path, ...] = (),
-            progress: Progress = quiet) -> Booted:
+            progress: Progress = quiet, places: collect.Places = collect.MACHINE) -> Booted:
     """Everything up to the service. Raises BootError, which names the step, what was expected and what was found."""
     policy, operator, begun = loaded.policy, operator or checks.Operator(), time.monotonic_ns()
     tolerant = policy.simulated
@@ -62,12 +66,15 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
     running: dict[str, models.RunningModel] = {}
     brokers = keyrelease.KeyRelease(modelkeys.wanted(policy))
     keys: dict[str, Secret] = {}  # each is wiped when its model was read
+    provider: Provider | None = None
     try:
         with steps.step("policy") as note:
             files = checks.find_models(policy, [loaded.path.parent, *model_folders])
             checks.check(loaded, operator, files)
             identity.name_things(audit, policy)
-            audit.write("boot.start", version=__version__, platform=SIMULATED, policy_sha384=loaded.digest.hex())
+            provider = collect.provider(policy.tee.platforms, loaded.host_data, places)  # its devices stay open
+            audit.write("boot.start", version=__version__, platform=provider.platform,
+                        policy_sha384=loaded.digest.hex())
             approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
             brokers.start()  # hardening takes away the right to start a process, and to connect
             note.detail = loaded.digest.hex() + (f", approved by {', '.join(approved.valid)}" if approved.valid else "")
@@ -89,7 +96,6 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             note.detail = selftest.require(tested)
 
         with steps.step("key-release") as note:
-            provider = SimulatedProvider(loaded.host_data)
             build = identity.build(table)
             asker = ReleaseAttestor(provider, loaded.digest, tested.digest, build)
             keys = modelkeys.release(policy.models, brokers.keys(asker, tolerant=tolerant))
@@ -113,7 +119,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         with steps.step("attestation") as note:
             attestor = Attestor(provider, State(loaded.digest, tested.digest, build))
             generation = attestor.new_generation(model.bound() for model in running.values())
-            note.detail = f"{provider.platform}, generation {generation}"
+            note.detail = f"{collect.described(provider.platform)}, generation {generation}"
 
         return Booted(policy, loaded.digest, operator, running, attestor, audit, silence, tested, box,
                       steps.report, steps.service(begun, tested, generation, len(running)))
@@ -122,6 +128,8 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         modelkeys.wipe(keys)
         for model_running in reversed(running.values()):
             model_running.close()
+        if provider is not None:
+            provider.close()
         audit.close()
         silence.restore()
         raise

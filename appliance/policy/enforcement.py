@@ -23,7 +23,7 @@ BLOCKS = frozenset({
 ENFORCED: dict[str, Any] = {
     "appliance.name": ANY, "appliance.schema": ANY,
     "approvals": ANY,
-    "tee.platforms": ("simulated",),
+    "tee.platforms": ANY,
     "model.file": ANY, "model.sha256": ANY, "model.sealed_header_sha256": ANY,
     "model.publisher.public_key": ANY, "model.publisher.signature": ANY,
     "model.key.provider": ("file", "environment", "systemd-credential", "broker"), "model.key.path": ANY,
@@ -40,8 +40,7 @@ ENFORCED: dict[str, Any] = {
     "privacy.redaction.fields": ANY, "privacy.redaction.pattern": ANY, "privacy.redaction.apply_to": ANY,
     "limits": ANY,
     "tenants.tenant": ANY,
-    "service.listen.kind": ("tcp", "unix"), "service.listen.address": ANY, "service.listen.port": ANY,
-    "service.listen.path": ANY, "service.drain_timeout": ANY, "service.operator_may_set": ANY,
+    "service.listen": ANY, "service.drain_timeout": ANY, "service.operator_may_set": ANY,
     "audit.sink": ("stdout",),
 }
 

@@ -56,6 +56,10 @@ def evidence(policy: Policy) -> Findings:
     if policy.tee.evidence.debug and not policy.simulated:
         yield Finding(("tee", "evidence", "debug"), "debug = true accepts a guest that the host can read",
                       "leave it out in production", severity="warning")
+    if "tpm" in policy.tee.platforms:
+        yield Finding(("tee", "platforms"), "a TPM measures the boot, but protects nothing from the host: clients get "
+                      'the verdict "measured boot, host trusted", never "verified"',
+                      "use sev-snp or tdx where the host is not trusted", severity="warning")
     tcb = policy.tee.evidence.sev_snp.min_tcb
     if "sev-snp" in policy.tee.platforms and tcb.snp == 0 and tcb.microcode == 0:
         yield Finding(("tee", "evidence", "sev_snp", "min_tcb"), "min_tcb accepts any firmware, however old",

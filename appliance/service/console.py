@@ -62,6 +62,8 @@ class Console:
         lines = [f"  tolerated    {line}" for line in tolerated]
         if booted.attestor.platform == "simulated":
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
+        if booted.attestor.platform == "tpm":
+            lines.append("  HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine")
         lines += [f"  policy       {booted.policy_digest.hex()}", f"  models       {', '.join(booted.models)}",
                   f"ready on {', '.join(urls)} after {booted.report.duration_us / 1e6:.1f} s; SIGTERM or Ctrl+C drains"]
         self._out.write("\n".join(lines) + "\n")

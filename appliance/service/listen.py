@@ -1,5 +1,4 @@
-"""Listening sockets from the policy: TCP and Unix. The others (TLS, RA-TLS, vsock) are refused at boot until they
-are enforced; this module refuses them again."""
+"""Listening sockets from the policy: TCP, vsock and Unix. Plain TCP stays on the loopback; what speaks TLS may not."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+import ssl
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ class Listening:
     socket: socket.socket
     url: str
     path: Path | None = None
+    tls: ssl.SSLContext | None = None
 
     def close(self) -> None:
         """Close the socket and remove a Unix socket's file."""
@@ -34,13 +35,14 @@ class Listening:
                 self.path.unlink()
 
 
-def listen_tcp(name: str, address: str, port: int) -> Listening:
-    """A TCP socket on a loopback address; port 0 takes a free one. BootError when it cannot be had."""
+def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listening:
+    """A TCP socket, on a loopback address if `kind` is plain "tcp"; port 0 takes a free one. BootError when it cannot
+    be had."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
         raise BootError(f'listener "{name}": not an IP address', hint='write an address such as "127.0.0.1"') from None
-    if not ip.is_loopback:
+    if kind == "tcp" and not ip.is_loopback:
         raise BootError(f'listener "{name}": {ip} can be reached from the network, and the listener is plain TCP',
                         hint="listen on 127.0.0.1 or ::1")
     family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
@@ -58,7 +60,23 @@ def listen_tcp(name: str, address: str, port: int) -> Listening:
                         hint="choose another port, or stop what uses this one") from None
     bound = made.getsockname()[1]
     host = f"[{address}]" if ip.version == 6 else address
-    return Listening(name, "tcp", made, f"http://{host}:{bound}")
+    return Listening(name, kind, made, f"{'http' if kind == 'tcp' else 'https'}://{host}:{bound}")
+
+
+def listen_vsock(name: str, port: int, kind: str = "vsock") -> Listening:
+    """A vsock socket for whoever is on this machine's other side: the host, that is. BootError when there is none."""
+    try:
+        made = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+    except (AttributeError, OSError):
+        raise BootError(f'listener "{name}": this machine has no vsock', hint="give the guest a vsock device") from None
+    try:
+        made.bind((socket.VMADDR_CID_ANY, port))
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise BootError(f'listener "{name}": cannot listen on vsock port {port}: {error.strerror}',
+                        hint="choose another port, or stop what uses this one") from None
+    return Listening(name, kind, made, f"vsock:{made.getsockname()[1]}")
 
 
 def listen_unix(name: str, path: Path) -> Listening:

@@ -16,6 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from appliance.service.problems import RequestError
+from appliance.service.tls import channel_of
 
 HEAD_SECONDS = 10.0
 WRITE_SECONDS = 30.0
@@ -31,6 +32,7 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or drop it at once when there are too many."""
         super().connection_made(transport)
+        self.app_state = {**self.app_state, "channel": channel_of(transport)}  # what evidence on it will bind
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
         own = transport.get_extra_info("socket")

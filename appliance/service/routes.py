@@ -9,8 +9,10 @@ from litestar import Request, Response, get, post
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from appliance.attestation.attestor import Channel
 from appliance.service import metrics as metrics_module
 from appliance.service.answers import ChatShape, ModelCard, ModelList, TextShape
+from appliance.service.attest import PLAIN
 from appliance.service.context import ServedModel
 from appliance.service.exchange import Exchange
 from appliance.service.serving import JSON, answer, begin, parts
@@ -81,7 +83,8 @@ async def one_model(request: Incoming, name: str) -> Response[Any]:
 async def attestation(request: Incoming) -> Response[Any]:
     """Evidence for a nonce. Open to all: a client checks it before it shows its key."""
     service, exchange = parts(request)
-    evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []))
+    channel: Channel = request.scope["state"].get("channel", PLAIN)
+    evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel)
     service.audit.write("attestation.made", request=exchange.request_id, generation=evidence.statement["generation"],
                         nonces=evidence.statement["nonces"]["size"])
     return Response(evidence.to_json(), media_type=JSON)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,31 +17,35 @@ from typing import Any
 import uvicorn
 
 from appliance.boot.booted import Booted
-from appliance.errors import BootError
+from appliance.errors import AuditError
 from appliance.policy.schema import Listener
-from appliance.service import protocol
+from appliance.service import protocol, tls
 from appliance.service.app import assemble, create
 from appliance.service.context import Service
 from appliance.service.guard import HEAD_BYTES
-from appliance.service.listen import Listening, listen_tcp, listen_unix
+from appliance.service.listen import BACKLOG, Listening, listen_tcp, listen_unix, listen_vsock
+from appliance.service.tls import RaTls
 
 KEEP_ALIVE_SECONDS = 15
 Announce = Callable[[list[Listening]], None]
 
 
 def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
-    """Open the listeners, call `announce`, serve, drain; returns the exit code. BootError when nothing can listen."""
+    """Open the listeners, call `announce`, serve, drain; returns the exit code. BootError when nothing can listen,
+    AttestationError when a listener's key cannot be attested."""
     with contextlib.ExitStack() as stack:
         listening = []
         for listener in booted.policy.service.listeners:
             listening.append(_open(listener, booted))
             stack.callback(listening[-1].close)
+        identities = [identity for listener, place in zip(booted.policy.service.listeners, listening, strict=True)
+                      if (identity := _secure(listener, place, booted)) is not None]
         service = assemble(booted)
         for model in service.models.values():
             stack.callback(model.scheduler.close, drain=False)
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
-        server = Server(service)
+        server = Server(service, listening, identities)
         booted.ready()
         service.metrics.ready.set(1)
         announce(listening)
@@ -52,22 +56,40 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
 
 def _open(listener: Listener, booted: Booted) -> Listening:
     """One listener of the policy, with what the operator was granted to choose."""
-    if listener.kind == "tcp":
-        chosen = booted.operator
-        address = chosen.listen_address or listener.address or "127.0.0.1"
-        port = listener.port if chosen.listen_port is None else chosen.listen_port
-        return listen_tcp(listener.name, address, port or 0)
     if listener.kind == "unix" and listener.path is not None:
         return listen_unix(listener.name, Path(listener.path))
-    raise BootError(f'listener "{listener.name}": {listener.kind} is not enforced by this version',
-                    hint='use kind = "tcp" or "unix"', code="not-enforced")
+    if listener.kind == "vsock" or listener.transport == "vsock":
+        return listen_vsock(listener.name, listener.port or 0, listener.kind)
+    chosen = booted.operator
+    address = chosen.listen_address or listener.host
+    port = listener.port if chosen.listen_port is None else chosen.listen_port
+    return listen_tcp(listener.name, address, port or 0, listener.kind)
+
+
+def _secure(listener: Listener, place: Listening, booted: Booted) -> RaTls | None:
+    """Give a TLS listener its key; returns the identity that rotates, if it does."""
+    if listener.kind == "tls":
+        place.tls = tls.operators(listener, booted.attestor)
+    if listener.kind != "ra-tls":
+        return None
+    identity = RaTls(listener, booted.attestor)
+    place.tls = identity.context
+    record(booted, identity)
+    return identity
+
+
+def record(booted: Booted, identity: RaTls) -> None:
+    """Write down that a new key is bound."""
+    booted.audit.write("generation.new", generation=identity.generation, models=len(booted.models),
+                       tls_spki_sha256=identity.spki_sha256.hex())
 
 
 class Server(uvicorn.Server):
     """uvicorn with our protocol and our signals."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, listening: Sequence[Listening], identities: Sequence[RaTls]) -> None:
+        self._service, self._listening, self._identities = service, listening, identities
+        self._rotations: list[asyncio.Task[None]] = []
         drain = service.policy.service.drain_timeout_ms / 1000
         super().__init__(uvicorn.Config(
             create(service), http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
@@ -76,14 +98,39 @@ class Server(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=max(1, round(drain))))
 
     async def startup(self, sockets: Any = None) -> None:
-        """Take over the event loop's way to report exceptions, then accept connections."""
-        asyncio.get_running_loop().set_exception_handler(self._service.booted.silence.asyncio_handler)
-        await super().startup(sockets=sockets)
+        """Take over the event loop's way to report exceptions, then accept connections, each listener in its way."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._service.booted.silence.asyncio_handler)
+        await self.lifespan.startup()
+
+        def connection() -> asyncio.Protocol:
+            return protocol.Protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+        self.servers = []
+        for place in self._listening:
+            handshake, end = (None, None) if place.tls is None else (tls.HANDSHAKE_SECONDS, tls.SHUTDOWN_SECONDS)
+            self.servers.append(await loop.create_server(
+                connection, sock=place.socket, ssl=place.tls, backlog=BACKLOG, ssl_handshake_timeout=handshake,
+                ssl_shutdown_timeout=end))
+        self._rotations = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
+        self.started = True
+
+    def _renewed(self, identity: RaTls, error: Exception | None) -> None:
+        """Record a rotation, or that one failed: the key in use then stays, and another attempt follows."""
+        if error is not None:
+            self._service.booted.silence.exception("asyncio", type(error), error.__traceback__)
+            return
+        try:
+            record(self._service.booted, identity)
+        except AuditError:
+            self._service.unaudited = True
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain: stop accepting, let requests in progress end, cancel them when the time is over."""
         self._service.draining = True
         self._service.metrics.ready.set(0)
+        for rotation in self._rotations:
+            rotation.cancel()
         self._service.audit.write("service.draining", in_flight=self._service.in_progress)
         await super().shutdown(sockets=sockets)
 

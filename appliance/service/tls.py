@@ -8,6 +8,7 @@ has no name, is read once, and is empty after that, where a memory file would ha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import ssl
@@ -28,6 +29,7 @@ from appliance.policy.schema import Listener
 HANDSHAKE_SECONDS, SHUTDOWN_SECONDS = 10.0, 5.0
 ROTATION_MS = 24 * 3_600_000  # where the policy says nothing
 SKEW = timedelta(hours=1)     # clocks differ: the certificate is valid a little before and after its time
+RETRY_SECONDS = 60.0          # after a rotation that failed
 PIPE_BYTES = 1 << 16          # what fits into a pipe without a reader
 
 
@@ -85,9 +87,9 @@ class RaTls:
         self.renew()
 
     @property
-    def channel(self) -> Channel:
-        """The latest key."""
-        return self._latest.channel
+    def spki_sha256(self) -> bytes:
+        """SHA-256 of the latest key's SubjectPublicKeyInfo."""
+        return self._latest.channel.tls_spki_sha256 or b""
 
     def renew(self) -> None:
         """Make a key, have it attested in a generation of its own, and use it for new connections.
@@ -111,6 +113,21 @@ class RaTls:
     def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
         """Called in each handshake, with or without a server name: take the latest key."""
         connection.context = self._latest
+
+
+async def rotate(identity: RaTls, told: Callable[[RaTls, Exception | None], None]) -> None:
+    """Renew in time, for ever; `told` hears of each renewal, or of what it failed by. A failure is tried again soon."""
+    wait = identity.rotation.total_seconds()
+    while True:
+        await asyncio.sleep(wait)
+        wait = identity.rotation.total_seconds()
+        try:
+            await asyncio.to_thread(identity.renew)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the listener goes on with the key it has
+            told(identity, error)
+            wait = min(wait, RETRY_SECONDS)
+        else:
+            told(identity, None)
 
 
 def _sha256(data: bytes) -> bytes:
