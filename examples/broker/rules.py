@@ -6,7 +6,7 @@ A configuration is a TOML file; README.md has one. Paths in it are relative to t
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,7 +92,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Rules:
-    """The whole configuration. `roots` other than the vendors' are for tests."""
+    """The whole configuration. `roots` other than the vendors', and another clock, are for tests."""
 
     host: str
     port: int
@@ -101,27 +101,27 @@ class Rules:
     log: Path | None
     rules: tuple[Rule, ...]
     roots: Roots = VENDORS
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    def authentic(self, given: evidence.Evidence, at: datetime) -> Claims:
+    def authentic(self, given: evidence.Evidence) -> Claims:
         """The claims of evidence that is genuine by some rule's collateral. AttestationError otherwise."""
         found: ApplianceError | None = None
         for folder in {rule.collateral for rule in self.rules} or {None}:
             try:
                 heap = None if folder is None else collateral.load(folder)
-                return verify.verify(given, collateral=heap, at=at, roots=self.roots)
+                return verify.verify(given, collateral=heap, at=self.now(), roots=self.roots)
             except ApplianceError as error:
                 found = error
         raise found or DeniedError("no rule")
 
-    def release(self, resource: str, claims: Claims, nonce: bytes, release_spki_sha256: bytes,
-                at: datetime | None = None) -> bytearray:
+    def release(self, resource: str, claims: Claims, nonce: bytes, release_spki_sha256: bytes) -> bytearray:
         """The key document of the first rule for `resource` that holds. DeniedError when none does."""
         reasons = []
         for rule in self.rules:
             if rule.resource != resource:
                 continue
             try:
-                rule.decide(claims, nonce, release_spki_sha256, at or datetime.now(UTC))
+                rule.decide(claims, nonce, release_spki_sha256, self.now())
             except DeniedError as error:
                 reasons.append(error.summary)
                 continue

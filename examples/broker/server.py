@@ -100,7 +100,7 @@ class Broker:
     def _believe(self, session: _Session, given: evidence.Evidence, key: ec.EllipticCurvePublicKey) -> None:
         """Authentic, for this nonce, for this key; whether it suffices is asked for each resource."""
         try:
-            claims = self._rules.authentic(given, datetime.now(UTC))
+            claims = self._rules.authentic(given)
         except ApplianceError as error:
             self._log("refused", code=error.code, reason=error.summary)
             raise _RefusedError(401, f"the evidence is not accepted ({error.code})") from None

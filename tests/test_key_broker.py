@@ -1,0 +1,266 @@
+"""The reference broker's decisions: hardware evidence of our own hierarchies, each attack by name, configurations."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation.binding import Build
+from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.measurements import Measurements
+from appliance.attestation.release import ReleaseAttestor
+from appliance.attestation.trust import Roots
+from appliance.boot import keyrelease_jwe
+from appliance.models import keydocument
+from appliance.policy import load
+from appliance.policy.digest import host_data
+from examples.broker.rules import ConfigError, read
+from examples.broker.server import Broker, _RefusedError
+from tests.support.brokers import Authority
+from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_intel import FakeIntel
+
+KEY = bytes(range(3, 35))
+IMAGE, OTHER_IMAGE = b"\x21" * 48, b"\x22" * 48
+ZERO = "00" * 32
+PRODUCTION = (Path(__file__).parents[1] / "policies/sev-snp-production.hcl").read_text().replace(
+    '["sev-snp"]', '["sev-snp", "tdx"]')
+GOOD_TCB = {"bootloader": 9, "tee": 0, "snp": 22, "microcode": 72}
+CONFIG = """
+certificate = "server.pem"
+private_key = "server.key"
+log = "broker.jsonl"
+[[release]]
+resource = "acme/production/model"
+key_file = "model.key"
+version = 4
+policy = "deployment.hcl"
+platforms = ["sev-snp", "tdx"]
+measurements = "measurements.json"
+collateral = "collateral"
+"""
+
+
+def measurements(**change: Any) -> bytes:
+    """An image's measurements: one SEV-SNP shape, one MRTD."""
+    return Measurements.model_validate({
+        "format": "appliance/measurements/v1", "image": {}, "policy_sha384": None, "tpm": None,
+        "build": {"version": "0.1.0", "code_sha384": None, "kernels_sha384": None},
+        "sev_snp": [{"vmm": "qemu", "vcpus": 4, "cpu_model": "EPYC-v4", "guest_features": "0x1",
+                     "firmware_sha256": ZERO, "launch_digest": IMAGE.hex(), "id_block": None}],
+        "tdx": [{"firmware_sha256": ZERO, "page_order": "page", "mrtd": IMAGE.hex(), "rtmr": [None] * 4,
+                 "unverified": []}], **change}).to_json()
+
+
+@dataclass
+class Snp(Provider):
+    """Reports of our own AMD-shaped hierarchy."""
+
+    digest: bytes
+    fake: FakeAmd = field(default_factory=lambda: FakeAmd("Genoa", tcb=GOOD_TCB))
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def platform(self) -> str:
+        """`sev-snp`."""
+        return "sev-snp"
+
+    def collect(self, report_data: bytes) -> Collected:
+        """A report of the right image under the right policy, but for `fields`."""
+        return Collected(self.fake.report(version=5, **{
+            "report_data": report_data, "measurement": IMAGE, "svn": 3, "policy": 1 << 17 | 1 << 20,
+            "host_data": host_data(self.digest), **self.fields}))
+
+
+@dataclass
+class Tdx(Provider):
+    """Quotes of our own Intel-shaped hierarchy."""
+
+    digest: bytes
+    fake: FakeIntel
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def platform(self) -> str:
+        """`tdx`."""
+        return "tdx"
+
+    def collect(self, report_data: bytes) -> Collected:
+        """A quote of the right image under the right policy, but for `fields`."""
+        quote = self.fake.quote(**{"report_data": report_data, "mr_config_id": self.digest, "mr_td": IMAGE,
+                                   **self.fields})
+        return Collected(quote, (json.dumps(self.fake.document()).encode(),))
+
+
+class Deployment:
+    """A broker with one rule, and what asks it."""
+
+    def __init__(self, folder: Path, *, config: str = CONFIG, policy: str | None = None) -> None:
+        self.folder = folder
+        Authority().write(folder)
+        (folder / "collateral").mkdir()
+        (folder / "model.key").touch(0o600)
+        (folder / "model.key").write_text(KEY.hex())
+        (folder / "deployment.hcl").write_text(policy or PRODUCTION)
+        (folder / "measurements.json").write_bytes(measurements())
+        (folder / "broker.toml").write_text(config)
+        self.policy = load(folder / "deployment.hcl")
+        self.intel = FakeIntel()
+
+    def broker(self, amd: FakeAmd | None = None) -> Broker:
+        """The broker, which believes our hierarchies at their time."""
+        fake = amd or FakeAmd("Genoa", tcb=GOOD_TCB)
+        for number, each in enumerate(fake.collateral().certificates):
+            (self.folder / f"collateral/{number}.der").write_bytes(each.public_bytes(
+                Encoding.DER))
+        pins = self.intel.pins
+        roots = Roots(amd=fake.roots, intel=pins["root"], intel_der=pins["root_der"])
+        return Broker(dataclasses.replace(read(self.folder / "broker.toml", roots), now=lambda: NOW))
+
+    def ask(self, broker: Broker, provider: Provider, tee: str, policy: bytes | None = None,
+            resource: str = "acme/production/model") -> bytes:
+        """One handshake without HTTP: the key. _RefusedError otherwise."""
+        key = keyrelease_jwe.new_key()
+        name, challenge = broker.challenge({"version": "0.4.0", "tee": tee, "extra-params": ""})
+        asker = ReleaseAttestor(provider, policy or self.policy.digest, b"\7" * 48, Build(version="0.1.0"))
+        spki = hashlib.sha256(keyrelease_jwe.spki(key.public_key())).digest()
+        made = asker.attest(base64.b64decode(challenge["nonce"]), spki)
+        broker.attest(name, {
+            "runtime-data": {"nonce": challenge["nonce"], "tee-pubkey": keyrelease_jwe.public_jwk(key.public_key())},
+            "tee-evidence": {"primary_evidence": json.loads(made.to_json()), "additional_evidence": ""}})
+        document = keyrelease_jwe.decrypt(broker.resource(name, resource), key)
+        return bytes(keydocument.accept(document, "here", 4))
+
+    def reason(self) -> str:
+        """Why the broker said no, in its own log."""
+        lines = (self.folder / "broker.jsonl").read_text().splitlines()
+        return str(json.loads(lines[-1])["reason"])
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    """One for each test."""
+    return Deployment(tmp_path)
+
+
+def test_snp_evidence(deployment: Deployment) -> None:
+    """The right image on genuine hardware under the right policy gets the key."""
+    assert KEY == deployment.ask(deployment.broker(), Snp(deployment.policy.digest), "snp")
+
+
+ATTACKS: list[tuple[str, dict[str, Any], str]] = [
+    ("another image", {"measurement": OTHER_IMAGE}, "measurement: found"),
+    ("launched under another policy", {"host_data": bytes(32)}, "launch-policy: found"),
+    ("a guest that may be debugged", {"policy": 1 << 17 | 1 << 19 | 1 << 20}, "debug: "),
+    ("older firmware", {"committed": bytes((9, 0, 0, 0, 0, 0, 21, 72))}, "tcb-committed: snp 21 is below 22"),
+    ("another privilege level", {"vmpl": 1}, "vmpl: "),
+    ("an older image", {"svn": 2}, "guest-svn: 2, at least 3"),
+]
+
+
+@pytest.mark.parametrize(("what", "fields", "reason"), ATTACKS, ids=[case[0] for case in ATTACKS])
+def test_snp_attacks(deployment: Deployment, what: str, fields: dict[str, Any], reason: str) -> None:
+    """Genuine hardware that is not what the rule wants: no key, and the broker's log names the rule."""
+    with pytest.raises(_RefusedError) as caught:
+        deployment.ask(deployment.broker(), Snp(deployment.policy.digest, fields=fields), "snp")
+    assert (403, True) == (caught.value.status, reason in deployment.reason()), deployment.reason()
+    assert "measurement" not in caught.value.detail
+
+
+def test_evidence_that_is_not_genuine(deployment: Deployment) -> None:
+    """Another hierarchy of the same names, another policy in the statement, another platform than announced."""
+    stranger = FakeAmd("Genoa", tcb=GOOD_TCB, options={"leaf": {"signer": "stranger"}})
+    with pytest.raises(_RefusedError, match="not accepted") as caught:
+        deployment.ask(deployment.broker(stranger), Snp(deployment.policy.digest, stranger), "snp")
+    assert 401 == caught.value.status
+    with pytest.raises(_RefusedError) as denied:
+        deployment.ask(deployment.broker(), Snp(deployment.policy.digest), "snp", policy=b"\1" * 48)
+    assert (403, True) == (denied.value.status, "policy: found" in deployment.reason())
+    with pytest.raises(_RefusedError, match="another kind of machine"):
+        deployment.ask(deployment.broker(), Snp(deployment.policy.digest), "tdx")
+    with pytest.raises(_RefusedError, match="tee is not known"):
+        deployment.ask(deployment.broker(), Snp(deployment.policy.digest), "sgx")
+
+
+def test_tdx_evidence(tmp_path: Path) -> None:
+    """The same for TDX: the right TD gets the key, another MRTD, policy or attribute does not."""
+    deployment = Deployment(tmp_path)
+    digest, fake = deployment.policy.digest, deployment.intel
+    assert KEY == deployment.ask(deployment.broker(), Tdx(digest, fake), "tdx")
+    for fields, reason in (({"mr_td": OTHER_IMAGE}, "mrtd: found"), ({"mr_config_id": bytes(48)}, "launch-policy: "),
+                           ({"attributes": 1 << 28 | 1 << 27}, "td-attributes: ")):
+        with pytest.raises(_RefusedError):
+            deployment.ask(deployment.broker(), Tdx(digest, fake, fields), "tdx")
+        assert reason in deployment.reason(), deployment.reason()
+
+
+def test_no_resource_without_its_own_rule(deployment: Deployment) -> None:
+    """An attested asker gets the one key that a rule names, and no other; without rules nobody gets any."""
+    broker = deployment.broker()
+    with pytest.raises(_RefusedError):
+        deployment.ask(broker, Snp(deployment.policy.digest), "snp", resource="acme/production/state")
+    assert "no rule releases 'acme/production/state'" == deployment.reason()
+    (deployment.folder / "broker.toml").write_text(CONFIG.partition("[[release]]")[0])
+    with pytest.raises(_RefusedError):
+        deployment.ask(deployment.broker(), Snp(deployment.policy.digest), "snp")
+
+
+def test_sessions_are_bounded(deployment: Deployment) -> None:
+    """Whoever only asks for challenges cannot fill the memory."""
+    broker = deployment.broker()
+    hello = {"version": "0.4.0", "tee": "snp", "extra-params": ""}
+    for _ in range(256):
+        broker.challenge(hello)
+    with pytest.raises(_RefusedError, match="too many"):
+        broker.challenge(hello)
+
+
+def _without(line: str) -> Callable[[str], str]:
+    return lambda text: "\n".join(each for each in text.splitlines() if not each.startswith(line))
+
+
+CONFIGS: list[tuple[Callable[[str], str], str]] = [
+    (lambda text: text + "\nany = true", "any: not known here"),
+    (lambda text: text + "\n[[release]]\n", "policy is absent"),
+    (lambda text: "x = [", "broker.toml: "),
+    (_without("measurements"), "measurements is absent: which image may have the key"),
+    (_without("version"), "version is absent"), (_without("platforms"), "platforms is absent"),
+    (_without("key_file"), "key_file is absent"), (_without("certificate"), "certificate is absent"),
+    (lambda text: text.replace("version = 4", "version = 0"), "a version from 1"),
+    (lambda text: text.replace('"sev-snp", "tdx"', ""), "at least one platform"),
+    (lambda text: text.replace('"tdx"', '"tpm"'), "'tpm' is none of the policy's"),
+    (lambda text: text.replace('"model.key"', '"none.key"'), "cannot be opened"),
+    (lambda text: text.replace('"measurements.json"', '"server.pem"'), "measurements: "),
+    (lambda text: text.replace("version = 4", 'version = 4\nself_test_sha384 = "xyz"'), "release 1: "),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), CONFIGS, ids=[case[1] for case in CONFIGS])
+def test_configurations_that_leave_something_open(tmp_path: Path, change: Callable[[str], str], words: str) -> None:
+    """A rule says who, which image and which version, or the broker does not start."""
+    deployment = Deployment(tmp_path)
+    assert 1 == len(read(tmp_path / "broker.toml").rules)
+    (tmp_path / "broker.toml").write_text(change(CONFIG))
+    with pytest.raises(ConfigError) as caught:
+        deployment.broker()
+    assert words in str(caught.value)
+
+
+def test_weak_platforms_are_spelt_out(tmp_path: Path) -> None:
+    """Simulated evidence and a vTPM are taken only by a rule that says what they are worth."""
+    demo = (Path(__file__).parents[1] / "examples/demo.hcl").read_text()
+    weak = _without("measurements")(CONFIG).replace('["sev-snp", "tdx"]', '["simulated"]')
+    deployment = Deployment(tmp_path, policy=demo, config=weak)
+    with pytest.raises(ConfigError, match="needs proves_nothing = true"):
+        deployment.broker()
+    (tmp_path / "broker.toml").write_text(weak + "\nproves_nothing = true\n")
+    deployment.broker()
