@@ -24,8 +24,8 @@ AHEAD = (0, 4096, 8192)
 """Distances of software prefetch that are tried; the best one counts."""
 
 _ROUNDS = 1 << 18
-_CHAINS = 12  # independent sums: latency 4 or 5, two ports
-_DOT_PRODUCTS = 16 * 4 * _CHAINS  # of one round
+_CHAINS, _CHAINS_FEW = 12, 5  # sums: latency 4 or 5, two ports
+_DOT_PRODUCTS = 16 * 4  # of one round and chain
 
 
 def _reader(ahead: int) -> Any:
@@ -63,6 +63,18 @@ def _dots(thread: int, threads: int, arguments: int) -> None:
     store_i32(get_i64(arguments + 16) + thread * 64, a + b + c + d + e + f + g + h + i + j + k + m)
 
 
+def _dots_few(thread: int, threads: int, arguments: int) -> None:
+    """`_dots` with 5 sums, for targets that need two registers for each. Where a dot product is several instructions,
+    those on operands that never change would be done once: here each sum is an operand of the next one."""
+    y = load_i32(get_i64(arguments) + 64)
+    a = b = c = d = e = load_i32(get_i64(arguments))
+    left = get_i64(arguments + 8)
+    while left > 0:
+        a, b, c, d, e = dot7(a, b, y), dot7(b, c, y), dot7(c, d, y), dot7(d, e, y), dot7(e, a, y)
+        left -= 1
+    store_i32(get_i64(arguments + 16) + thread * 64, a + b + c + d + e)
+
+
 class Hardware:
     """Measures the limits of a pool's threads."""
 
@@ -82,7 +94,9 @@ class Hardware:
         self._loader = Loader()
         signature = Signature.parse("void(i8,i8,i8)")
         self._readers = [self._loader.load(Kernel(f"read_{ahead}", signature, _reader(ahead))) for ahead in AHEAD]
-        self._dots = self._loader.load(Kernel("dots", signature, _dots))
+        self._dots = {count: self._loader.load(Kernel(code.__name__, signature, code))
+                      for count, code in ((_CHAINS, _dots), (_CHAINS_FEW, _dots_few))
+                      if count == _CHAINS_FEW or targets.compiling().name == "avx512vnni"}
         self._arguments = Memory(64)
         self._out = Memory(64)
         self._buffer: Memory | None = None
@@ -94,16 +108,17 @@ class Hardware:
         return time.perf_counter() - start
 
     def bandwidth(self) -> float:
-        """Bytes a second that the pool's threads read together, the best of three passes for each way to read."""
+        """Bytes a second that the pool's threads read together over three passes, in the best way to read."""
         if self._buffer is None:
             self._buffer = Memory(BUFFER, huge=True)
             self._buffer.view("u1")[:] = 1  # every page is real
         buffer = self._buffer.address
-        return BUFFER / min(self._run(kernel, buffer, BUFFER) for kernel in self._readers for _ in range(3))
+        return 3 * BUFFER / min(sum(self._run(kernel, buffer, BUFFER) for _ in range(3)) for kernel in self._readers)
 
     def dot_peak(self) -> float:
-        """8-bit multiply-and-add operations (two each) a second, all threads, best of five."""
+        """8-bit multiply-and-add operations (two each) a second, all threads, best of five for each number of sums."""
         data = Memory(128)
         data.view("u1")[:] = 1
-        best = min(self._run(self._dots, data.address, _ROUNDS) for _ in range(5))
-        return 2 * _DOT_PRODUCTS * _ROUNDS * self._pool.threads / best
+        best = max(chains / self._run(kernel, data.address, _ROUNDS) for chains, kernel in self._dots.items()
+                   for _ in range(5))
+        return 2 * _DOT_PRODUCTS * _ROUNDS * self._pool.threads * best

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from appliance.engine.architecture import Architecture
-from appliance.engine.forward import WANTED, parts_nbytes, stride
+from appliance.engine.forward import UNITS_A_THREAD, WANTED, parts_nbytes, stride
+from appliance.engine.kernels import step_layout
 from appliance.engine.kernels.attention_layout import SCRATCH_NBYTES, state_nbytes, tile_tokens
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
 from appliance.models.gguf import TensorInfo
@@ -49,5 +50,6 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, 
     query = group * tile_tokens(group)
     private = (4 * max(a.embedding, a.query_width, a.feed_forward) + 4 * a.head_size * query + SCRATCH_NBYTES
                + 2 * state_nbytes(a.head_size) * query + sum(_token(*kind) for kind in kinds.items()))
+    private += step_layout.COUNTER_NBYTES * UNITS_A_THREAD
     vectors = 4 * a.embedding * (2 * a.blocks + 1)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

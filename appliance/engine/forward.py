@@ -35,6 +35,7 @@ Logits = NDArray[np.float32]
 ROWS = 512  # most rows of a batch
 WANTED = 64  # most rows of a batch whose logits are computed
 _LINE = 64
+UNITS_A_THREAD = 4  # tiles times key-value heads; with fewer, tiles are split into spans
 PARTS_NBYTES = 16 << 20  # most, of attention states while spans are spread over threads
 _MATRICES = dict(zip(step_layout.LAYER_PARTS, names.MATRICES, strict=True))
 _SHARING = (("QUERY", "KEY", "VALUE"), ("OUTPUT",), ("GATE", "UP"), ("DOWN",))  # with the same activations
@@ -51,7 +52,7 @@ def stride(floats: int) -> int:
 
 def parts_nbytes(a: Architecture, threads: int, context: int) -> int:
     """Bytes for the states of attention while so few tiles are there that their spans are spread over the threads."""
-    tiles = (4 * threads - 1) // a.kv_heads  # fewer of them, times heads, than four for each thread
+    tiles = (UNITS_A_THREAD * threads - 1) // a.kv_heads
     states = tiles * -(-context // SPAN) * tile_tokens(a.heads // a.kv_heads) * a.heads
     return max(min(states * state_nbytes(a.head_size), PARTS_NBYTES), _LINE)
 
@@ -274,6 +275,7 @@ class Forward:
                 "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride, "BLOCK_STRIDE": cache.block_stride,
                 "LAYER_STRIDE": cache.layer_stride, "HEAD_STRIDE": cache.head_stride,
                 "PARTS": self._allocate(self._parts_nbytes),
+                "COUNTERS": self._allocate(step_layout.COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
                 **{word: self._code(name) for word, name in attention_names(cache.kind).items()}}.items():
             self._step.put(step[word], value)
         self._step.put_float(step["EPSILON"], a.epsilon)
@@ -315,7 +317,7 @@ class Forward:
     # --- each call ----------------------------------------------------------------------------------------------------
     def _call_tables(self, rows: int) -> None:
         spans = -(-self._cache.context // SPAN)
-        self._most_units = max(4 * self._pool.threads * spans, 1)
+        self._most_units = max(UNITS_A_THREAD * self._pool.threads * spans, 1)
         sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "WANTED_ROWS": rows,
                  "TILE_TABLE": rows * len(step_layout.TILE), "UNIT_TABLE": self._most_units * len(step_layout.UNIT)}
         self._tables, self._call_memories = {}, []
@@ -366,7 +368,7 @@ class Forward:
         units: list[tuple[int, int]] = []
         states, rows = 0, []
         threads = self._pool.threads
-        spread = threads > 1 and len(tiles) * a.kv_heads < 4 * threads
+        spread = threads > 1 and len(tiles) * a.kv_heads < UNITS_A_THREAD * threads
         for index, (first, count, slot, position) in enumerate(tiles):
             rows.append((first, count, slot, position, states))
             if spread:
@@ -378,7 +380,9 @@ class Forward:
         self._tables["TILE_TABLE"][:5 * len(rows)] = [word for row in rows for word in row]
         if spread:
             self._tables["UNIT_TABLE"][:2 * len(units)] = [word for unit in units for word in unit]
-        for word, value in (("TILES", len(tiles)), ("UNITS", len(units)), ("SPREAD", int(spread))):
+        apart = len({slot for _, _, slot, _ in tiles}) == len(tiles)
+        for word, value in (("TILES", len(tiles)), ("UNITS", len(units)), ("SPREAD", int(spread)),
+                            ("APART", int(apart))):
             self._step.put(step[word], value)
 
     @property

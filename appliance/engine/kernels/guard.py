@@ -38,7 +38,8 @@ PRIVATE_QUERY, PRIVATE_TOTAL, PRIVATE_PART = _S["PRIVATE_QUERY"], _S["PRIVATE_TO
 PRIVATE_SCRATCH, PARTS = _S["PRIVATE_SCRATCH"], _S["PARTS"]
 ROWS, TOKENS_, POSITIONS, SLOTS = _S["ROWS"], _S["TOKENS"], _S["POSITIONS"], _S["SLOTS"]
 TILES, TILE_TABLE, UNITS, UNIT_TABLE = _S["TILES"], _S["TILE_TABLE"], _S["UNITS"], _S["UNIT_TABLE"]
-SPREAD, WANTED, WANTED_ROWS = _S["SPREAD"], _S["WANTED"], _S["WANTED_ROWS"]
+SPREAD, APART, WANTED, WANTED_ROWS = _S["SPREAD"], _S["APART"], _S["WANTED"], _S["WANTED_ROWS"]
+COUNTERS, COUNTER_NBYTES = _S["COUNTERS"], step_layout.COUNTER_NBYTES
 EMBEDDING_WEIGHT, OUTPUT_WEIGHT = _S["EMBEDDING_WEIGHT"], _S["OUTPUT_WEIGHT"]
 PRODUCT, ADDRESS, GROUPS, COLUMNS = _W["PRODUCT"], _W["ADDRESS"], _W["GROUPS"], _W["COLUMNS"]
 QUANTISE, ACTIVATIONS, PRIVATE_ACTIVATIONS = _W["QUANTISE"], _W["ACTIVATIONS"], _W["PRIVATE_ACTIVATIONS"]
@@ -182,7 +183,20 @@ def verify_tiles(p: int) -> bool:
                 p, TILE, get_i64(p + PARTS) + each * get_i64(tile + FIRST_PART),
                 each * count * heads * ((end + SPAN - 1) // SPAN), READ | WRITE):
             return False
-    return get_i64(p + SPREAD) == 0 or verify_units(p, table, tiles)
+        if get_i64(p + APART) != 0 and not verify_apart(p, table, index):
+            return False
+    return get_i64(p + SPREAD) == 0 or (
+        found(p, TILE, get_i64(p + COUNTERS), COUNTER_NBYTES * tiles * get_i64(p + KV_HEADS), READ | WRITE)
+        and verify_units(p, table, tiles))
+
+
+@device
+def verify_apart(p: int, table: int, index: int) -> bool:
+    """Whether no tile before tile `index` has its slot."""
+    for before in range(index):
+        if get_i64(table + TILE_NBYTES * before + SLOT) == get_i64(table + TILE_NBYTES * index + SLOT):
+            return refuse(p, TILE)
+    return True
 
 
 @device

@@ -6,7 +6,9 @@ is in kernels of its own, called by address: `remember`, `attend` and, where que
 
 from __future__ import annotations
 
-from appliance.engine.kernels import attention, step_layout
+import numpy as np
+
+from appliance.engine.kernels import atomic, attention, step_layout
 from appliance.engine.kernels.attention_layout import BLOCK, SPAN, VALUES
 from appliance.engine.kernels.guard import CACHE, READ, WRITE, allowed
 from appliance.engine.kernels.jit import device
@@ -30,8 +32,9 @@ PRIVATE, PRIVATE_STRIDE = _S["PRIVATE"], _S["PRIVATE_STRIDE"]
 PRIVATE_QUERY, PRIVATE_TOTAL, PRIVATE_PART = _S["PRIVATE_QUERY"], _S["PRIVATE_TOTAL"], _S["PRIVATE_PART"]
 PRIVATE_SCRATCH, PARTS = _S["PRIVATE_SCRATCH"], _S["PARTS"]
 POSITIONS, SLOTS = _S["POSITIONS"], _S["SLOTS"]
-TILES, TILE_TABLE, UNITS, UNIT_TABLE, SPREAD = (
-    _S["TILES"], _S["TILE_TABLE"], _S["UNITS"], _S["UNIT_TABLE"], _S["SPREAD"])
+TILES, TILE_TABLE, UNITS, UNIT_TABLE, SPREAD, APART = (
+    _S["TILES"], _S["TILE_TABLE"], _S["UNITS"], _S["UNIT_TABLE"], _S["SPREAD"], _S["APART"])
+COUNTERS, COUNTER_NBYTES = _S["COUNTERS"], step_layout.COUNTER_NBYTES
 FIRST_ROW, COUNT, SLOT, POSITION, FIRST_PART = (
     _T["FIRST_ROW"], _T["COUNT"], _T["SLOT"], _T["POSITION"], _T["FIRST_PART"])
 TILE_NBYTES, UNIT_NBYTES = step_layout.TILE_NBYTES, step_layout.UNIT_NBYTES
@@ -100,6 +103,16 @@ def pack_queries(p: int, tile: int, head: int, query: int, state: int) -> int:
     return count * group
 
 
+@device(inline=False)
+def remember_tile(p: int, layer: int, tile: int, head: int, first: int, last: int) -> None:
+    """Where no other tile has this tile's slot: store what the tile adds to positions first..last-1 of a head."""
+    if get_i64(p + APART) == 0:
+        return
+    position, row = get_i64(tile + POSITION), get_i64(tile + FIRST_ROW)
+    for token in range(max(first - position, 0), min(last - position, get_i64(tile + COUNT))):
+        remember(p, layer, row + token, head)
+
+
 @device
 def write_attended(p: int, row: int, head: int, state: int, size: int) -> None:
     """Write one finished query row."""
@@ -118,6 +131,7 @@ def attend_tile(p: int, layer: int, tile: int, head: int, thread: int) -> None:
     attention.start(total, rows, size)
     end = get_i64(tile + POSITION) + get_i64(tile + COUNT)
     place = cache_place(p, get_i64(tile + SLOT), layer, head)
+    remember_tile(p, layer, tile, head, 0, end)
     for first in range(0, end, SPAN):
         attention.start(part, rows, size)
         attend(p, query, part, rows, place, first, min(first + SPAN, end), own + get_i64(p + PRIVATE_SCRATCH))
@@ -131,6 +145,7 @@ def attend_tile(p: int, layer: int, tile: int, head: int, thread: int) -> None:
 @device(inline=False)
 def attend_span(p: int, layer: int, tile: int, head: int, span: int, thread: int) -> None:
     """One span of one tile and key-value head; its states stay in PARTS until `merge_tile`."""
+    remember_tile(p, layer, tile, head, span * SPAN, span * SPAN + SPAN)
     own, size = private(p, thread), get_i64(p + HEAD_SIZE)
     query, part = own + get_i64(p + PRIVATE_QUERY), part_place(p, tile, head, span)
     rows = pack_queries(p, tile, head, query, part)
@@ -156,12 +171,27 @@ def merge_tile(p: int, tile: int, head: int, thread: int) -> None:
     group, spread = get_i64(p + HEADS) // get_i64(p + KV_HEADS), 4 * size + VALUES
     total = private(p, thread) + get_i64(p + PRIVATE_TOTAL)
     count = get_i64(tile + COUNT)
-    spans = (get_i64(tile + POSITION) + count + SPAN - 1) // SPAN
     for row in range(count * group):
         attention.start(total, 1, size)
-        for span in range(spans):
+        for span in range(spans_of(tile)):
             attention.merge(total, part_place(p, tile, head, span) + spread * row, size)
         write_attended(p, get_i64(tile + FIRST_ROW) + row // group, head * group + row % group, total, size)
+
+
+@device
+def spans_of(tile: int) -> int:
+    """Spans that a tile reads."""
+    return (get_i64(tile + POSITION) + get_i64(tile + COUNT) + SPAN - 1) // SPAN
+
+
+@device
+def is_last_span(p: int, tile: int, number: int, head: int) -> bool:
+    """Count a finished span of tile `number` and a head: whether it was the last. The counter is zero again then."""
+    counter = get_i64(p + COUNTERS) + COUNTER_NBYTES * (number * get_i64(p + KV_HEADS) + head)
+    if atomic.add(counter, np.int32(1)) + 1 < spans_of(tile):
+        return False
+    atomic.store(counter, 0)
+    return True
 
 
 @device
@@ -191,29 +221,29 @@ def attend_tiles(p: int, layer: int, thread: int) -> None:
 
 @device
 def attend_spans(p: int, layer: int, thread: int) -> None:
-    """Two phases: spans of tiles, then what they give together."""
+    """A phase: spans of tiles; whoever does the last one of a tile and head merges them."""
     team, heads, table = get_i64(p + TEAM), get_i64(p + KV_HEADS), get_i64(p + TILE_TABLE)
-    spans, tiles = get_i64(p + UNITS) * heads, get_i64(p + TILES) * heads
-    first, last = claim(team, thread, spans, 1)
+    total = get_i64(p + UNITS) * heads
+    first, last = claim(team, thread, total, 1)
     while first < last:
         for job in range(first, last):
-            unit = get_i64(p + UNIT_TABLE) + UNIT_NBYTES * (job // heads)
-            tile = table + TILE_NBYTES * get_i64(unit + UNIT_TILE)
-            attend_span(p, layer, tile, job % heads, get_i64(unit + UNIT_SPAN), thread)
-        first, last = claim(team, thread, spans, 1)
-    finish(team, thread, spans)
-    first, last = claim(team, thread, tiles, 1)
-    while first < last:
-        for job in range(first, last):
-            merge_tile(p, table + TILE_NBYTES * (job // heads), job % heads, thread)
-        first, last = claim(team, thread, tiles, 1)
-    finish(team, thread, tiles)
+            unit, head = get_i64(p + UNIT_TABLE) + UNIT_NBYTES * (job // heads), job % heads
+            number = get_i64(unit + UNIT_TILE)
+            tile = table + TILE_NBYTES * number
+            attend_span(p, layer, tile, head, get_i64(unit + UNIT_SPAN), thread)
+            if is_last_span(p, tile, number, head):
+                merge_tile(p, tile, head, thread)
+        first, last = claim(team, thread, total, 1)
+    finish(team, thread, total)
 
 
 @device(inline=False)
 def attend_rows(p: int, layer: int, rows: int, thread: int) -> None:
-    """Store keys and values, then attend: whole tiles where there are many, spans of tiles where there are few."""
-    remember_rows(p, layer, rows, thread)
+    """Store keys and values, then attend: whole tiles where there are many, spans of tiles where there are few.
+
+    Where every tile has a slot of its own, who attends stores too: nobody else reads there in this pass."""
+    if get_i64(p + APART) == 0:
+        remember_rows(p, layer, rows, thread)
     if get_i64(p + SPREAD) == 0:
         attend_tiles(p, layer, thread)
     else:

@@ -32,11 +32,11 @@ _CONSTANT = ("TEAM BLOCKS EMBEDDING HEADS KV_HEADS HEAD_SIZE FEED_FORWARD EPSILO
              "REMEMBER QUERY_KERNEL ATTEND KEYS VALUES SLOT_STRIDE BLOCK_STRIDE LAYER_STRIDE HEAD_STRIDE "
              "RESIDUAL RESIDUAL_STRIDE PROJECTED PROJECTED_STRIDE ATTENDED ATTENDED_STRIDE HIDDEN HIDDEN_STRIDE "
              "UP_OFFSET LOGITS LOGITS_STRIDE PRIVATE PRIVATE_STRIDE PRIVATE_ROW PRIVATE_QUERY PRIVATE_TOTAL "
-             "PRIVATE_PART PRIVATE_SCRATCH PARTS "
+             "PRIVATE_PART PRIVATE_SCRATCH PARTS COUNTERS "
              "STATUS RANGES RANGE_COUNT MOST_ROWS MOST_WANTED VOCABULARY CONTEXT CACHE_SLOTS")
 # What changes from call to call. TOKENS, POSITIONS, SLOTS: int64 per row. TILES: tables below. SPREAD: 1 to split
-# spans over threads. WANTED_ROWS: row numbers whose logits are asked for.
-_CALL = "ROWS TOKENS POSITIONS SLOTS TILES TILE_TABLE UNITS UNIT_TABLE SPREAD WANTED WANTED_ROWS"
+# spans over threads. APART: 1 when no two tiles have the same slot. WANTED_ROWS: rows whose logits are asked for.
+_CALL = "ROWS TOKENS POSITIONS SLOTS TILES TILE_TABLE UNITS UNIT_TABLE SPREAD APART WANTED WANTED_ROWS"
 # The last line of _CONSTANT is for a debug build's checks: STATUS is the address of a word that becomes the number of
 # the first fault, RANGES that of RANGE_COUNT rows (address, bytes, access) of what may be touched.
 STEP = _words(f"{_CONSTANT} {_CALL}")
@@ -48,6 +48,9 @@ STEP_NBYTES = _AFTER + 2 * WEIGHT_NBYTES
 # those of this tile, which are ordered by span, key-value head, token and query head.
 TILE = _words("FIRST_ROW COUNT SLOT POSITION FIRST_PART")
 TILE_NBYTES = 8 * len(TILE)
+
+# COUNTERS: how many spans of a tile and key-value head are done, an int32 in a line of its own, zero between passes.
+COUNTER_NBYTES = 64
 
 # One span of one tile; used when spans are split over threads.
 UNIT = _words("UNIT_TILE UNIT_SPAN")
