@@ -1,6 +1,7 @@
 """The boot, in order. Read this first.
 
-    policy       what this version and this machine cannot keep stops the boot; the audit log opens
+    policy       what this version and this machine cannot keep stops the boot; the audit log opens; what was launched
+                 must name this policy
     hardening    what the process gives up, and the sandbox that it enters
     self-test    known answers for cryptography, random source and kernels
     key-release  keys of sealed models, from where the policy says; whatever went out to a broker has ended
@@ -25,7 +26,18 @@ from appliance.attestation.evidence import Provider
 from appliance.attestation.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
-from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, sandbox, selftest
+from appliance.boot import (
+    budget,
+    checks,
+    hardening,
+    identity,
+    keyrelease,
+    modelkeys,
+    models,
+    placement,
+    sandbox,
+    selftest,
+)
 from appliance.boot.booted import Booted
 from appliance.boot.report import BootReport, Progress, quiet
 from appliance.boot.steps import Steps, diagnostic
@@ -73,11 +85,12 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             checks.check(loaded, operator, files)
             identity.name_things(audit, policy)
             provider = collect.provider(policy.tee.platforms, loaded.host_data, places)  # its devices stay open
+            bound = placement.bind(loaded, provider, tpm=places.tpm)
             audit.write("boot.start", version=__version__, platform=provider.platform,
                         policy_sha384=loaded.digest.hex())
             approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
             brokers.start()  # hardening takes away the right to start a process, and to connect
-            note.detail = loaded.digest.hex() + (f", approved by {', '.join(approved.valid)}" if approved.valid else "")
+            note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
 
         with steps.step("hardening") as note:
             table = kernels.load()

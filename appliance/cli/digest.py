@@ -6,6 +6,7 @@ import argparse
 import json
 
 from appliance.policy import load, without_tenants
+from appliance.policy.digest import policy_pcr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.json:
         print(json.dumps({
             "policy_sha384": loaded.digest.hex(), "host_data": loaded.host_data.hex(),
+            "tpm_pcr15_sha256": policy_pcr(loaded.digest).hex(),
             "source_sha384": loaded.source_sha384.hex(), "schema": loaded.policy.appliance.schema_version,
         }, indent=2))
     else:

@@ -18,6 +18,7 @@ from appliance.policy.schema.base import Block, fields
 POLICY_DOMAIN = b"appliance/policy-digest/v1\n"
 TENANTS_DOMAIN = b"appliance/policy-tenants/v1\n"
 HOST_DATA_DOMAIN = b"appliance/policy-host-data/v1\n"
+POLICY_PCR = 15  # of a TPM, which the boot extends with `host_data`; nothing else of ours or of the boot chain does
 
 
 def document(block: Block, table: dict[str, frozen.Entry], place: str = "") -> dict[str, Any]:
@@ -62,3 +63,8 @@ def host_data(digest: bytes) -> bytes:
     if len(digest) != 48:
         raise ValueError(f"a policy digest has 48 bytes, not {len(digest)}")
     return hashlib.sha256(HOST_DATA_DOMAIN + digest).digest()
+
+
+def policy_pcr(digest: bytes) -> bytes:
+    """Return what PCR 15 of a TPM's SHA-256 bank holds once a boot has measured the policy: 32 bytes."""
+    return hashlib.sha256(bytes(32) + host_data(digest)).digest()
