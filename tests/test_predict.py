@@ -16,6 +16,7 @@ from appliance.attestation import measurements
 from appliance.attestation.tpm_log import Event
 from appliance.errors import ImageError
 from appliance.imaging import (
+    manifest,
     predict,
     predict_firmware,
     predict_golden,
@@ -80,7 +81,7 @@ def test_what_is_written_is_what_is_signed(tmp_path: Path) -> None:
     assert found == measurements.signed(data, signature, BUILDER.public_key().public_bytes_raw())
     assert 4 == len(found.sev_snp) == len(found.sev_snp_digests())
     assert ("ab" * 48, (GOLDEN,)) == (found.policy_sha384, found.tpm.golden if found.tpm else ())
-    assert set(predict.MEASURED_FILES) == set(found.image)
+    assert set(manifest.FILES) == set(found.image)
     assert all(each.id_block is not None for each in found.sev_snp)
     assert {1, 2, 3} == set(found.tdx_rtmrs())
     again = _predicted(folder, snp=snp, tdx_firmware=tmp_path / "fw", golden=(GOLDEN,))
@@ -99,7 +100,7 @@ def _flip(data: bytes) -> bytes:
     return data[:-1] + bytes((data[-1] ^ 1,))
 
 
-@pytest.mark.parametrize("name", predict.MEASURED_FILES)
+@pytest.mark.parametrize("name", manifest.FILES)
 def test_a_file_that_is_not_the_manifest_s_is_refused(tmp_path: Path, name: str) -> None:
     """One bit of any file: named, and nothing written."""
     folder = fake_image.write(tmp_path / "out")

@@ -21,7 +21,7 @@ from packageurl import PackageURL
 from referencing import Registry, Resource
 
 from appliance.errors import ImageError
-from appliance.imaging import predict, provenance, sbom
+from appliance.imaging import manifest, predict, provenance, sbom
 from appliance.policy import Policy, load
 from tests.support import fake_image
 from tests.support.expected import ROOT
@@ -30,7 +30,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    return predict.read_manifest(fake_image.write(folder / "out", policy="ab" * 48))
+    return manifest.read(fake_image.write(folder / "out", policy="ab" * 48))
 
 
 def _demo() -> Policy:
@@ -58,10 +58,10 @@ def test_the_sbom_is_valid(tmp_path: Path, policy: Policy | None) -> None:
 
 def test_the_sbom_names_everything_by_its_digest(tmp_path: Path) -> None:
     """Each package and wheel, the kernel, the code, and the policy's model by its pin."""
-    manifest, policy = _manifest(tmp_path), _demo()
-    document = json.loads(sbom.make(manifest, policy))
+    facts, policy = _manifest(tmp_path), _demo()
+    document = json.loads(sbom.make(facts, policy))
     components = {each["bom-ref"]: each for each in document["components"]}
-    for item in manifest["packages"] + manifest["wheels"]:
+    for item in facts["packages"] + facts["wheels"]:
         found = [each for each in components.values() if each["name"] == item["name"]]
         assert [item["sha256"]] == [each["hashes"][0]["content"] for each in found]
     model = components["model:demo"]
@@ -85,16 +85,16 @@ def test_package_urls_are_those_of_the_specification(name: str, version: str) ->
 
 def test_the_sbom_is_the_same_twice_and_another_for_another_image(tmp_path: Path) -> None:
     """No clock and no chance in it; the serial number is of the content."""
-    manifest = _manifest(tmp_path)
-    assert sbom.make(manifest) == sbom.make(json.loads(json.dumps(manifest)))
-    other = json.loads(sbom.make(manifest | {"source_date_epoch": 1}))
-    assert json.loads(sbom.make(manifest))["serialNumber"] != other["serialNumber"]
+    facts = _manifest(tmp_path)
+    assert sbom.make(facts) == sbom.make(json.loads(json.dumps(facts)))
+    other = json.loads(sbom.make(facts | {"source_date_epoch": 1}))
+    assert json.loads(sbom.make(facts))["serialNumber"] != other["serialNumber"]
     assert "1970-01-01T00:00:01Z" == other["metadata"]["timestamp"]
 
 
 def _statement(tmp_path: Path) -> bytes:
-    manifest = _manifest(tmp_path)
-    return provenance.statement(manifest, predict.checked_files(tmp_path / "out", manifest), "https://example.com/b/1")
+    facts = _manifest(tmp_path)
+    return provenance.statement(facts, predict.checked_files(tmp_path / "out", facts), "https://example.com/b/1")
 
 
 def test_provenance_is_a_valid_statement(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_provenance_is_a_valid_statement(tmp_path: Path) -> None:
         parsed.predicate_type, predicate.run_details.builder.id)
     assert {"appliance", "libc6", "cryptography"} < {
         each.name for each in predicate.build_definition.resolved_dependencies}
-    assert set(predict.MEASURED_FILES) == {each.name for each in parsed.subject}
+    assert set(manifest.FILES) == {each.name for each in parsed.subject}
     with pytest.raises(json_format.ParseError):
         json_format.ParseDict({**value["predicate"], "more": 1}, provenance_pb2.Provenance())
 
@@ -132,9 +132,9 @@ def test_the_envelope_is_dsse(tmp_path: Path) -> None:
 
 def test_what_cannot_be_said_is_refused(tmp_path: Path) -> None:
     """A builder that is no URI; a manifest that lacks something."""
-    manifest = _manifest(tmp_path)
+    facts = _manifest(tmp_path)
     with pytest.raises(ImageError, match="URI"):
-        provenance.statement(manifest, {}, "me")
+        provenance.statement(facts, {}, "me")
     for name in ("packages", "wheels", "policy", "build", "kernel", "source_date_epoch"):
         with pytest.raises(ImageError, match=name):
-            sbom.make({key: value for key, value in manifest.items() if key != name})
+            sbom.make({key: value for key, value in facts.items() if key != name})

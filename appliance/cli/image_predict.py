@@ -59,11 +59,6 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     keep.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="where the values go")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Predict or record; 0, or an error that names the file."""
-    return _record(args) if args.action == "record" else _predict(args)
-
-
 def _predict(args: argparse.Namespace) -> int:
     if args.firmware is None and (args.id_key or args.author_key):
         raise ImageError("an ID block is of a SEV-SNP launch", hint="name the firmware: --firmware OVMF.amdsev.fd")
@@ -117,3 +112,6 @@ def _p384(path: Path | None) -> ec.EllipticCurvePrivateKey | None:
 
 def _passphrase() -> bytes:
     return getpass.getpass("passphrase of the key: ").encode()
+
+
+ACTIONS = {"predict": _predict, "record": _record}

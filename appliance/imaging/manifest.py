@@ -34,7 +34,7 @@ def read(folder: Path) -> dict[str, Any]:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise ImageError(f"{path}: {error.strerror}", hint="build one: appliance image build FILE -o DIR") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ImageError(f"{path} is not JSON") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ImageError(f"{path}: not a manifest of format {FORMAT}")

@@ -13,7 +13,6 @@ docs/concepts/measurements.md says what each of them covers; the format is docs/
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from appliance.attestation.binding import Build, describe
 from appliance.attestation.measurements import Golden, Measurements, SevSnp, Tdx, Tpm
 from appliance.errors import ImageError
 from appliance.imaging import (
+    manifest,
     predict_firmware,
     predict_gpt,
     predict_idblock,
@@ -39,11 +39,8 @@ from appliance.imaging import (
 )
 from appliance.imaging.predict_uki import Uki
 
-MANIFEST, OUTPUT, SIGNATURE = "image.json", "measurements.json", "measurements.json.sig"
-IMAGE_FORMAT = "appliance/image/v1"
-MEASURED_FILES = ("appliance.efi", "cmdline", "disk.raw", "initrd.cpio", "root.img", "vmlinuz")
+OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"
 GUEST_FEATURES = 1  # SEV_FEATURES: SNP active, nothing else
-MAX_JSON = 1 << 24
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -75,12 +72,12 @@ def predict(options: Options) -> Measurements:
 
     Raises ImageError if a file is not the one that the manifest names, or nothing can be said of it.
     """
-    manifest = read_manifest(options.folder)
-    files = checked_files(options.folder, manifest)
+    document = manifest.read(options.folder)
+    files = checked_files(options.folder, document)
     uki = predict_uki.parse((options.folder / "appliance.efi").read_bytes())
-    _consistent(options.folder, manifest, uki)
+    _consistent(options.folder, document, uki)
     log = predict_tpm.events(uki, predict_gpt.event(options.folder / "disk.raw"))
-    found = _assembled(manifest, files, sev_snp=_sev_snp(options.snp, uki.pe.data), tdx=_tdx(options.tdx_firmware, log),
+    found = _assembled(document, files, sev_snp=_sev_snp(options.snp, uki.pe.data), tdx=_tdx(options.tdx_firmware, log),
                        tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}))
     write(options.folder, found, options.key)
     return found
@@ -96,35 +93,21 @@ def write(folder: Path, found: Measurements, key: Ed25519PrivateKey | None) -> N
         keyfile.write_whole(folder / SIGNATURE, signature)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """`image.json`. Raises ImageError."""
-    path = folder / MANIFEST
-    try:
-        value = json.loads(path.read_bytes()[:MAX_JSON])
-    except OSError as error:
-        raise ImageError(f"{path}: {error.strerror}", hint="appliance image build FILE -o DIR makes one") from None
-    except (ValueError, RecursionError):
-        raise ImageError(f"{path}: not JSON") from None
-    if not isinstance(value, dict) or value.get("format") != IMAGE_FORMAT:
-        raise ImageError(f"{path}: not a manifest of format {IMAGE_FORMAT}")
-    return value
-
-
-def entry(manifest: Mapping[str, Any], *path: str) -> Any:
+def entry(document: Mapping[str, Any], *path: str) -> Any:
     """A value of the manifest by its keys. Raises ImageError, naming what is absent."""
-    value: Any = manifest
+    value: Any = document
     for key in path:
         if not isinstance(value, Mapping) or key not in value:
-            raise ImageError(f"{MANIFEST}: {'.'.join(path)} is absent", hint="build the image again")
+            raise ImageError(f"{manifest.NAME}: {'.'.join(path)} is absent", hint="build the image again")
         value = value[key]
     return value
 
 
-def checked_files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, str]:
+def checked_files(folder: Path, document: Mapping[str, Any]) -> dict[str, str]:
     """Name → SHA-256 of every file of the image, hashed here. Raises ImageError naming one that differs."""
     found = {}
-    for name in MEASURED_FILES:
-        wanted = entry(manifest, "files", name, "sha256")
+    for name in manifest.FILES:
+        wanted = entry(document, "files", name, "sha256")
         try:
             with (folder / name).open("rb") as file:
                 found[name] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -136,14 +119,14 @@ def checked_files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _consistent(folder: Path, manifest: Mapping[str, Any], uki: Uki) -> None:
+def _consistent(folder: Path, document: Mapping[str, Any], uki: Uki) -> None:
     """The unified image is made of the parts that lie beside it, and its command line fixes the root."""
     for name, section in (("vmlinuz", ".linux"), ("initrd.cpio", ".initrd"), ("cmdline", ".cmdline")):
         if (folder / name).read_bytes() != uki.section(section):
             raise ImageError(f"{folder}: {name} is not the section {section} of appliance.efi", code="image-file")
-    root_hash = entry(manifest, "verity", "root_hash")
+    root_hash = entry(document, "verity", "root_hash")
     if not isinstance(root_hash, str) or _DIGEST.fullmatch(root_hash) is None:
-        raise ImageError(f"{MANIFEST}: verity.root_hash is no SHA-256")
+        raise ImageError(f"{manifest.NAME}: verity.root_hash is no SHA-256")
     words = uki.section(".cmdline").decode("ascii").split(" ")
     if words.count(f"roothash={root_hash}") != 1 or sum(word.startswith("roothash=") for word in words) != 1:
         raise ImageError("appliance.efi: its command line does not name the root hash of the manifest, once",
@@ -192,13 +175,13 @@ def _in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
     return tuple(sorted(golden, key=lambda shape: shape.machine))
 
 
-def _assembled(manifest: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SevSnp, ...],
+def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SevSnp, ...],
                tdx: tuple[Tdx, ...], tpm: Tpm) -> Measurements:
     """The whole, checked as a reader checks it."""
-    build = {name: entry(manifest, "build", name) for name in ("version", "code_sha384", "kernels_sha384")}
+    build = {name: entry(document, "build", name) for name in ("version", "code_sha384", "kernels_sha384")}
     try:
         found = Measurements(format="appliance/measurements/v1", build=Build.model_validate(build), image=files,
-                             policy_sha384=entry(manifest, "policy", "sha384"), sev_snp=sev_snp, tdx=tdx, tpm=tpm)
+                             policy_sha384=entry(document, "policy", "sha384"), sev_snp=sev_snp, tdx=tdx, tpm=tpm)
     except ValidationError as error:
-        raise ImageError(f"{MANIFEST}: {describe(error)}") from None
+        raise ImageError(f"{manifest.NAME}: {describe(error)}") from None
     return measurements.parse(found.to_json())
