@@ -31,6 +31,7 @@ ENFORCED_WHOLE = {
     "limits.prompt_tokens", "limits.generation_tokens", "limits.concurrent_requests", "limits.first_token_timeout",
     "limits.request_size", "limits.requests_per_minute", "limits.tokens_per_minute", "limits.tokens_per_day",
     "tenants.tenant.role", "tenants.tenant.models", "tenants.tenant.api_key_sha256",
+    "tenants.authority", "tenants.list", "tenants.min_version",
     "service.listen.kind", "service.listen.transport", "service.listen.address", "service.listen.port",
     "service.listen.path", "service.listen.certificate", "service.listen.private_key", "service.listen.names",
     "service.listen.rotation", "service.drain_timeout", "service.operator_may_set", "tee.platforms",

@@ -19,6 +19,7 @@ from appliance.boot.booted import Booted
 from appliance.boot.checks import Operator
 from appliance.boot.report import BootReport
 from appliance.boot.selftest import SelfTest
+from appliance.boot.tenantlist import TenantList
 from appliance.policy import load
 from appliance.service.app import assemble
 from appliance.service.context import Service
@@ -48,8 +49,8 @@ def service(tmp_path: Path) -> Service:
     audit = AuditLog(Sink(), strict=True)
     attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
     tested = SelfTest((), "portable", "none", None, "none")
-    booted = Booted(loaded.policy, loaded.digest, Operator(), {}, attestor, audit, Silence(audit), tested, (),
-                    BootReport())
+    booted = Booted(loaded.policy, loaded.digest, Operator(), TenantList(loaded.policy.tenants.tenants), {}, attestor,
+                    audit, Silence(audit), tested, (), BootReport())
     return assemble(booted)
 
 

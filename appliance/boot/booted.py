@@ -15,6 +15,7 @@ from appliance.boot.models import RunningModel
 from appliance.boot.report import BootReport
 from appliance.boot.sandbox import Sandbox
 from appliance.boot.selftest import SelfTest
+from appliance.boot.tenantlist import TenantList
 from appliance.errors import BootError
 from appliance.policy.schema import Policy
 
@@ -26,6 +27,7 @@ class Booted:
     policy: Policy
     policy_digest: bytes            # 48 bytes, SHA-384 of the canonical policy
     operator: Operator
+    tenants: TenantList
     models: Mapping[str, RunningModel]  # by the policy's name
     attestor: Attestor
     audit: AuditLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.resources
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from appliance.audit.log import AuditLog
 from appliance.engine.kernels import ahead
 from appliance.engine.kernels.table import KernelTable
 from appliance.policy.canonical import canonical
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Policy, Tenant
 
 _LEFT_OUT = ("__pycache__", "prebuilt")  # kernel libraries have a digest of their own
 _SUFFIXES = (".py", ".json", ".lark")
@@ -44,8 +44,8 @@ def build(table: KernelTable) -> Build:
     return Build(version=__version__, code_sha384=code_digest().hex(), kernels_sha384=library)
 
 
-def name_things(audit: AuditLog, policy: Policy) -> None:
+def name_things(audit: AuditLog, policy: Policy, tenants: Iterable[Tenant]) -> None:
     """Tell the audit log the policy's names: from here on they can be written, and no other."""
     audit.words.models.admit(model.name for model in policy.models)
-    audit.words.tenants.admit(tenant.name for tenant in policy.tenants.tenants)
+    audit.words.tenants.admit(tenant.name for tenant in tenants)
     audit.words.listeners.admit(listener.name for listener in policy.service.listeners)

@@ -41,6 +41,7 @@ from appliance.boot import (
 from appliance.boot.booted import Booted
 from appliance.boot.report import BootReport, Progress, quiet
 from appliance.boot.steps import Steps, diagnostic
+from appliance.boot.tenantlist import tenants_of
 from appliance.engine.kernels import table as kernels
 from appliance.errors import AuditError
 from appliance.models.keys import Secret
@@ -83,7 +84,8 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         with steps.step("policy") as note:
             files = checks.find_models(policy, [loaded.path.parent, *model_folders])
             checks.check(loaded, operator, files)
-            identity.name_things(audit, policy)
+            tenants = tenants_of(policy, [loaded.path.parent, *model_folders])
+            identity.name_things(audit, policy, tenants.tenants)
             provider = collect.provider(policy.tee.platforms, loaded.host_data, places)  # its devices stay open
             bound = placement.bind(loaded, provider, tpm=places.tpm)
             audit.write("boot.start", version=__version__, platform=provider.platform,
@@ -134,7 +136,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             generation = attestor.new_generation(model.bound() for model in running.values())
             note.detail = f"{collect.described(provider.platform)}, generation {generation}"
 
-        return Booted(policy, loaded.digest, operator, running, attestor, audit, silence, tested, box,
+        return Booted(policy, loaded.digest, operator, tenants, running, attestor, audit, silence, tested, box,
                       steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
         brokers.close()

@@ -39,7 +39,7 @@ ENFORCED: dict[str, Any] = {
     "privacy.token_count_rounding": ANY, "privacy.size_padding": ANY,
     "privacy.redaction.fields": ANY, "privacy.redaction.pattern": ANY, "privacy.redaction.apply_to": ANY,
     "limits": ANY,
-    "tenants.tenant": ANY,
+    "tenants.tenant": ANY, "tenants.authority": ANY, "tenants.list": ANY, "tenants.min_version": ANY,
     "service.listen": ANY, "service.drain_timeout": ANY, "service.operator_may_set": ANY,
     "audit.sink": ("stdout",),
 }

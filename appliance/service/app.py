@@ -34,7 +34,7 @@ def assemble(booted: Booted) -> Service:
     limits = policy.limits
     booted.audit.admit_codes(PROBLEMS)
     return Service(
-        booted=booted, models=_models(booted), tenants=Tenants(policy.tenants.tenants),
+        booted=booted, models=_models(booted), tenants=Tenants(booted.tenants.tenants),
         accounts=Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day)),
         timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor))
 

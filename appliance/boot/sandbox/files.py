@@ -32,6 +32,7 @@ _SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.typ
 _KERNEL = ("/proc", "/sys/fs/cgroup", "/sys/devices/system", "/sys/kernel/mm/transparent_hugepage")
 _MOST_BESIDE = 1000
 _DEVICES = ("/dev/urandom", "/dev/random", "/dev/zero")
+_TCP_KINDS = ("tcp", "tls", "ra-tls")
 _REPORTS = Path("/sys/kernel/config/tsm/report")  # configfs-tsm
 _TPM = (Path("/dev/tpmrm0"), Path("/sys/kernel/security"), Path("/sys/class/tpm"))
 
@@ -83,6 +84,6 @@ def grants(loaded: Loaded, models: Iterable[Path]) -> tuple[Grant, ...]:
 
 def ports(policy: Policy, chosen: int | None) -> Ports:
     """TCP ports of listeners, with the operator's choice where one was made. None to connect to."""
-    bind = {chosen if chosen is not None and listener.kind == "tcp" else listener.port
+    bind = {chosen if chosen is not None and listener.kind in _TCP_KINDS else listener.port
             for listener in policy.service.listeners if listener.kind in ("tcp", "tls", "ra-tls")}
     return Ports(frozenset(port for port in bind if port is not None))

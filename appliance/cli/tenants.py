@@ -1,0 +1,42 @@
+"""`appliance tenants FILE`: sign a list of tenants as the authority that a policy pins, or check a signed one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from appliance.attestation import keyfile
+from appliance.boot import tenantlist
+from appliance.policy import load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="the list as JSON, or with --policy the signed list")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--key", metavar="KEY.pem", type=Path, help="sign with this Ed25519 private key (PKCS #8)")
+    what.add_argument("--policy", metavar="POLICY", type=Path, help="check that this policy accepts the signed list")
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="where the signed list goes (needs --key)")
+    parser.epilog = "exit codes: 0 signed or accepted, 2 not in form, not accepted, or cannot run"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sign, or check."""
+    data = tenantlist.read(args.file)
+    if args.policy is not None:
+        found = tenantlist.parse(data, load(args.policy).policy)
+        print(f"version {found.version}, {len(found.tenants)} tenants")
+        return 0
+    listed = tenantlist.decode(data, {"appliance", "version", "tenants"})
+    signed = tenantlist.sign(listed, keyfile.ed25519_private_key(args.key, _passphrase))
+    if args.output is None:
+        print(signed.decode(), end="")
+    else:
+        keyfile.write_whole(args.output, signed)
+    return 0
+
+
+def _passphrase() -> bytes:
+    import getpass
+
+    return getpass.getpass("passphrase of the key: ").encode()

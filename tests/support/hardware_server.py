@@ -1,0 +1,117 @@
+"""The whole service in a process of its own, booted by a hardware policy on a machine that is faked below the kernel.
+
+Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel hierarchy. The boot is told
+of them by an argument that no command line, environment or policy can reach.
+
+    python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS]
+
+MACHINE is "sev-snp", "tdx", or the path of a software TPM's socket.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation.collect import Places
+from appliance.boot import tenantlist
+from appliance.boot.checks import Operator
+from appliance.boot.sequence import boot
+from appliance.errors import ApplianceError
+from appliance.policy import Loaded, load
+from appliance.service import serve, tls
+from tests.support import server
+from tests.support.fake_amd import FakeAmd
+from tests.support.fake_intel import FakeIntel
+from tests.support.fake_tsm import FakeTsm, certificate_table
+
+POLICY = """
+appliance {{
+  name   = "hardware"
+  schema = 1
+}}
+tee {{ platforms = ["{platform}"] }}
+{models}
+tenants {{
+  authority   = "ed25519:{authority}"
+  list        = "tenants.json"
+  min_version = 3
+}}
+service {{
+  operator_may_set = ["listen_port", "log_sink"]
+  listen "api" {{
+    kind  = "ra-tls"
+    port  = 8443
+    names = ["appliance.example"]
+  }}
+}}
+"""
+
+
+def write(folder: Path, platform: str, model: Path, *, version: int = 3) -> Path:
+    """A hardware policy with its signed tenant list beside it; returns the policy's path."""
+    authority = Ed25519PrivateKey.generate()
+    block = server.MODEL.format(name="tiny", file=model.name, sha256=server.sha256(model.read_bytes()), more="")
+    path = folder / "policy.hcl"
+    path.write_text(POLICY.format(platform=platform, models=block, authority=authority.public_key().public_bytes_raw(
+        ).hex()))
+    tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
+    listed = {"appliance": "hardware", "version": version, "tenants": [tenant]}
+    (folder / "tenants.json").write_bytes(tenantlist.sign(listed, authority))
+    return path
+
+
+def amd_machine(loaded: Loaded, out: Path) -> FakeTsm:
+    """An SEV-SNP guest launched with the policy's HOST_DATA; the root that a verifier needs goes to `out`."""
+    amd = FakeAmd("Genoa")
+    (out / "roots.json").write_text(json.dumps(amd.roots))
+    table = certificate_table({name: each.public_bytes(Encoding.DER) for name, each in (
+        ("VCEK", amd.leaf), ("ASK", amd.ask), ("ARK", amd.ark))})
+    return FakeTsm(lambda data: amd.report(report_data=data, host_data=loaded.host_data, measurement=b"\x05" * 48),
+                   aux=table)
+
+
+def intel_machine(loaded: Loaded, out: Path) -> FakeTsm:
+    """A TDX guest launched with the policy's digest as MRCONFIGID."""
+    intel = FakeIntel()
+    (out / "root.der").write_bytes(intel.root.public_bytes(Encoding.DER))
+    (out / "collateral.json").write_text(json.dumps(intel.document()))
+    return FakeTsm(lambda data: intel.quote(report_data=data, mr_config_id=loaded.digest), provider="tdx_guest")
+
+
+def machine(kind: str, loaded: Loaded, out: Path) -> Places:
+    """The interfaces of a machine."""
+    if kind not in ("sev-snp", "tdx"):
+        return Places(tpm=Path(kind), event_log=out / "none")
+    tsm = amd_machine(loaded, out) if kind == "sev-snp" else intel_machine(loaded, out)
+    tsm.sign(bytes(64))  # all keys are there before the sandbox is
+    return Places(reports=cast(Any, tsm))
+
+
+def main() -> int:
+    """Boot and serve until SIGTERM."""
+    kind, (policy, models, out) = sys.argv[1], map(Path, sys.argv[2:5])
+    if len(sys.argv) > 5:
+        tls.ROTATION_MS = int(sys.argv[5])  # the policy language allows no less than ten minutes
+    loaded = load(policy)
+    ready = sys.stderr
+
+    def announce(listening: Any) -> None:
+        print(json.dumps({"event": "ready", "listening": [place.url for place in listening]}), file=ready, flush=True)
+
+    try:
+        return boot(loaded, start_service=lambda booted: serve.run(booted, announce=announce),
+                    operator=Operator(listen_port=0, log_sink=out / "audit.jsonl"), model_folders=(models,),
+                    places=machine(kind, loaded, out))
+    except ApplianceError as error:
+        print(json.dumps({"event": "refused", "code": error.code, "summary": error.summary}), file=ready, flush=True)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

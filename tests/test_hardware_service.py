@@ -1,0 +1,206 @@
+"""The whole service by hardware policies, on machines that are faked below the kernel's interface: strict hardening,
+the full sandbox, tenants from a signed list, RA-TLS as the only way in, a stranger who verifies from the root up."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from appliance.attestation import evidence, ratls, verify
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.trust import Roots
+from appliance.attestation.validate import Expected, validate
+from appliance.attestation.x509chain import fingerprint
+from appliance.attestation.x509chain import load as load_certificates
+from appliance.policy import load
+from tests.support import hardware_server, server, swtpm
+from tests.support.fake_amd import NOW
+from tests.support.require import absent
+
+BOOT_SECONDS = 120
+Process = tuple[str, Path]
+
+
+def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
+    """The process; its environment is empty but for the path, since strict hardening refuses much of a usual one."""
+    keep = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE")}
+    with (out / "stderr").open("wb") as err:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.support.hardware_server", kind, str(policy), str(model.parent), str(out),
+             *more], stdout=subprocess.DEVNULL, stderr=err, env=keep, cwd=Path(__file__).parents[1])
+
+
+def _said(process: subprocess.Popen[bytes], out: Path) -> dict[str, Any]:
+    """What it said first: that it is ready, or why not."""
+    end = time.monotonic() + BOOT_SECONDS
+    while time.monotonic() < end:
+        for line in (out / "stderr").read_text().splitlines():
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        assert process.poll() is None, (out / "stderr").read_text()
+        time.sleep(0.05)
+    raise AssertionError("the boot takes too long")
+
+
+@contextlib.contextmanager
+def running(kind: str, policy: Path, model: Path, out: Path, *more: str) -> Iterator[str]:
+    """The URL of a service that has booted."""
+    process = _start(kind, policy, model, out, *more)
+    try:
+        said = _said(process, out)
+        if said["event"] != "ready" and str(said["code"]).startswith("hardening"):
+            absent(f"a machine that takes strict hardening, with prebuilt kernels: {said['summary']}")
+        assert "ready" == said["event"], said
+        yield str(said["listening"][0])
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def snp(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Process]:
+    """An SEV-SNP guest that rotates its key every three seconds."""
+    out = tmp_path_factory.mktemp("snp")
+    policy = hardware_server.write(out, "sev-snp", tiny_model)
+    with running("sev-snp", policy, tiny_model, out, "3000") as url:
+        yield url, out
+
+
+def _any_certificate() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _connect(url: str) -> tuple[http.client.HTTPSConnection, ratls.Carried]:
+    connection = http.client.HTTPSConnection(url.removeprefix("https://"), context=_any_certificate(), timeout=30)
+    connection.connect()
+    der = connection.sock.getpeercert(binary_form=True)  # type: ignore[union-attr]
+    assert der is not None
+    return connection, ratls.parse(der)
+
+
+def _attested(connection: http.client.HTTPSConnection, nonce: bytes) -> evidence.Evidence:
+    connection.request("GET", f"/v1/attestation?nonce={nonce.hex()}")
+    answer = connection.getresponse()
+    data = answer.read()
+    assert 200 == answer.status, data
+    return evidence.parse(data)
+
+
+def _roots(out: Path) -> Roots:
+    return Roots(amd=json.loads((out / "roots.json").read_text()))
+
+
+def test_a_stranger_verifies_before_asking(snp: Process, tiny_model: Path) -> None:
+    """From the pinned root to the connection's own key, by the policy's file alone; each rule that was asked holds."""
+    url, out = snp
+    connection, carried = _connect(url)
+    assert carried.nonce == verify.verify(carried.evidence, at=NOW, roots=_roots(out)).nonce
+    nonce, loaded = os.urandom(32), load(out / "policy.hcl")
+    claims = verify.verify(_attested(connection, nonce), at=NOW, roots=_roots(out))
+    expected = Expected(
+        platforms=frozenset(loaded.policy.tee.platforms), nonce=nonce, policy_sha384=loaded.digest, at=NOW,
+        tls_spki_sha256=carried.spki_sha256, hardware=loaded.policy.tee.evidence,
+        models={"tiny": bytes.fromhex(server.sha256(tiny_model.read_bytes()))})
+    outcomes = {finding.rule: finding.outcome for finding in validate(claims, expected).findings}
+    assert set() == {rule for rule, outcome in outcomes.items() if outcome == "fails"}
+    asked = ("platform", "nonce", "policy", "launch-policy", "tls-key", "models")
+    assert {"holds"} == {outcomes[rule] for rule in asked}
+    connection.close()
+
+
+def test_the_official_client_chats_with_a_tenant_of_the_list(snp: Process) -> None:
+    """The signed list's key may ask; another may not."""
+    with httpx.Client(verify=_any_certificate()) as transport:
+        for key, allowed in ((server.KEY, True), ("sk-stranger", False)):
+            client = openai.OpenAI(base_url=f"{snp[0]}/v1", api_key=key, max_retries=0, http_client=transport)
+            with contextlib.nullcontext() if allowed else pytest.raises(openai.AuthenticationError):
+                answer = client.chat.completions.create(
+                    model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+                assert answer.choices[0].finish_reason in ("length", "stop")
+
+
+def test_rotation_in_the_sandbox(snp: Process) -> None:
+    """Where nothing may open a file to write, keys still rotate; old connections attest the key that they have."""
+    url, out = snp
+    old, first = _connect(url)
+    end = time.monotonic() + 30
+    while True:
+        new, second = _connect(url)
+        if second.spki_sha256 != first.spki_sha256 or time.monotonic() > end:
+            break
+        new.close()
+        time.sleep(0.2)
+    assert first.spki_sha256 != second.spki_sha256
+    assert first.statement.generation < second.statement.generation
+    for connection, carried in ((old, first), (new, second)):
+        claims = verify.verify(_attested(connection, os.urandom(32)), at=NOW, roots=_roots(out))
+        assert carried.spki_sha256.hex() == getattr(claims.statement, "tls_spki_sha256", None)
+        connection.close()
+    events = [json.loads(line)["event"] for line in (out / "audit.jsonl").read_text().splitlines()]
+    assert 2 <= events.count("generation.new")
+    assert 0 == events.count("runtime.exception")
+
+
+def test_a_tdx_guest_serves_in_the_same_way(tmp_path: Path, tiny_model: Path) -> None:
+    """The other vendor: quotes, MRCONFIGID as the launch policy, collateral that the verifier brings."""
+    policy = hardware_server.write(tmp_path, "tdx", tiny_model)
+    with running("tdx", policy, tiny_model, tmp_path) as url:
+        connection, carried = _connect(url)
+        nonce = os.urandom(32)
+        found = _attested(connection, nonce)
+        connection.close()
+    der = (tmp_path / "root.der").read_bytes()
+    roots = Roots(intel=fingerprint(load_certificates(der, "root")[0]), intel_der=der)
+    brought = Collateral(documents=[json.loads((tmp_path / "collateral.json").read_text())])
+    claims = verify.verify(found, collateral=brought, at=NOW, roots=roots)
+    assert (nonce, load(policy).digest) == (claims.nonce, claims.host_data)
+    assert "tdx" == carried.evidence.platform
+
+
+def test_a_tpm_machine_says_that_its_host_is_trusted(tmp_path: Path, tiny_model: Path) -> None:
+    """A TPM alone serves as well, and every piece of evidence carries the warning; it is never called genuine."""
+    policy = hardware_server.write(tmp_path, "tpm", tiny_model)
+    with swtpm.running() as socket, running(str(socket), policy, tiny_model, tmp_path) as url:
+        connection, carried = _connect(url)
+        nonce = os.urandom(32)
+        found = _attested(connection, nonce)
+        connection.request("GET", "/health")
+        health = json.loads(connection.getresponse().read())
+        connection.close()
+    at, loaded = dt.datetime.now(dt.UTC), load(policy)
+    verdict = validate(verify.verify(found, at=at), Expected(
+        platforms=frozenset({"tpm"}), nonce=nonce, policy_sha384=loaded.digest, tls_spki_sha256=carried.spki_sha256,
+        at=at))
+    assert (True, False) == (verdict.met, verdict.genuine)
+    assert "HOST TRUSTED" in str(found.notice)
+    assert "HOST TRUSTED" in json.dumps(health["boot"])
+
+
+@pytest.mark.parametrize(("machine", "version", "code"), [
+    ("tdx", 3, "platform-absent"), ("sev-snp", 2, "tenants-version")])
+def test_what_stops_the_boot(tmp_path: Path, tiny_model: Path, machine: str, version: int, code: str) -> None:
+    """A machine of another kind than the policy names, and a tenant list that was rolled back."""
+    policy = hardware_server.write(tmp_path, "sev-snp", tiny_model, version=version)
+    process = _start(machine, policy, tiny_model, tmp_path)
+    try:
+        said = _said(process, tmp_path)
+        assert (2, "refused", code) == (process.wait(30), said["event"], said["code"])
+    finally:
+        process.kill()
+        process.wait()
