@@ -134,7 +134,7 @@ def cold(makers: list[Callable[[], Engine]], path: Path, threads: int, rounds: i
 def run(engines: list[Engine], path: Path, threads: int, plan: Plan,
         bar: tqdm[Any]) -> tuple[list[Row], dict[str, Any]]:
     """Measure one model with one thread count; the rows, and the limits and load times of this setting."""
-    context = max((*plan.prompts, *(depth + 64 for depth in plan.depths)))
+    context = max((*plan.prompts, *(depth + 64 for depth in plan.depths)), default=0)
     facts: dict[str, Any] = {"model": path.name, "threads": threads, "load_seconds": {}}
     rows = rows_of(path.name, threads, plan)
     shape: tuple[int, int] | None = None

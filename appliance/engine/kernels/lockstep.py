@@ -96,8 +96,8 @@ def signal(team: int, event: int) -> None:
 def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
     """Units first <= unit < last of the current phase, which has `total`, for this thread to do; none: first == last.
 
-    What is claimed starts at a multiple of `grain`. Of three quarters each thread claims its share in one piece; then
-    ever less is claimed towards the end.
+    What is claimed starts at a multiple of `grain`. Of 15/16 each thread claims its share in one piece, since a
+    stream of weights is slow at its beginning; then ever less is claimed towards the end.
     """
     line, threads = team + LINES + LINE_NBYTES * thread, load_address(team + THREADS)
     now = load_long(team + CLAIMED)
@@ -105,8 +105,8 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
         first = now & UNIT_MASK
         if first >= total:
             break
-        count = total if threads == 1 else total * 3 // (4 * threads)
-        if threads > 1 and first + count > total * 3 // 4:
+        count = total if threads == 1 else total * 15 // (16 * threads)
+        if threads > 1 and first + count > total * 15 // 16:
             count = (total - first) // (2 * threads)
         count = min((count + grain - 1) // grain * grain if count > 0 else grain, total - first)
         seen = exchange_long(team + CLAIMED, now, now + count)

@@ -19,7 +19,7 @@ from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
 from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES
 from appliance.engine.kernels.vector import i32, i64, operation
 
-AHEAD = 8192
+AHEAD = 6144
 """Bytes that weights are prefetched ahead when few tokens share them: the hardware prefetcher alone is slower."""
 
 LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4}
