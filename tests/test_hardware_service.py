@@ -193,7 +193,7 @@ def test_a_tpm_machine_says_that_its_host_is_trusted(tmp_path: Path, tiny_model:
 
 
 @pytest.mark.parametrize(("machine", "version", "code"), [
-    ("tdx", 3, "platform-absent"), ("sev-snp", 2, "tenants-version"), ("other-sev-snp", 3, "launch-policy")])
+    ("tdx", 3, "platform-absent"), ("sev-snp", 2, "tenants-version"), ("other-sev-snp", 3, "policy-binding")])
 def test_what_stops_the_boot(tmp_path: Path, tiny_model: Path, machine: str, version: int, code: str) -> None:
     """A machine of another kind than the policy names, one launched with another policy, a list rolled back."""
     policy = hardware_server.write(tmp_path, "sev-snp", tiny_model, version=version)

@@ -6,17 +6,16 @@ another. The interfaces are the kernel's, at fixed paths; a test may point at ot
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.attestation import collect_tpm, collect_tsm, snp_abi, tdx_abi, tpm_client
+from appliance.attestation import collect_tpm, collect_tsm, tpm_client
 from appliance.attestation.collect_tpm import TpmProvider
 from appliance.attestation.collect_tsm import TsmProvider
 from appliance.attestation.evidence import SIMULATED, Provider, SimulatedProvider
+from appliance.attestation.trust import intel
 from appliance.errors import AttestationError
-from appliance.policy.digest import host_data
 
 HARDWARE, TPM = ("sev-snp", "tdx"), "tpm"
 
@@ -24,24 +23,25 @@ HARDWARE, TPM = ("sev-snp", "tdx"), "tpm"
 @dataclass(frozen=True)
 class Places:
     """Where this machine's interfaces are. A process that gives up its rights must keep read and write access to
-    `reports`, and opens the others before it does."""
+    `reports`, and opens the others before it does. `intel_root`: SHA-256 of the root above a TDX machine's quotes."""
 
     reports: Path = collect_tsm.REPORTS
     tpm: Path = tpm_client.DEVICE
     event_log: Path = collect_tpm.EVENT_LOG
+    intel_root: str = intel.ROOT
 
 
 MACHINE = Places()
 
 
-def provider(platforms: Sequence[str], launch_data: bytes, places: Places = MACHINE) -> Provider:
+def provider(platforms: Sequence[str], host_data: bytes, places: Places = MACHINE) -> Provider:
     """The provider of the strongest platform that is both allowed and here.
 
-    `launch_data`: the 32 bytes that a simulated platform claims to have been launched with. Raises AttestationError
+    `host_data`: the 32 bytes that a simulated platform claims to have been launched with. Raises AttestationError
     `platform-absent` if the machine is none of `platforms`, or as the interface that it should have fails.
     """
     if tuple(platforms) == (SIMULATED,):
-        return SimulatedProvider(launch_data)
+        return SimulatedProvider(host_data)
     if any(name in HARDWARE for name in platforms):
         return _hardware(platforms, places)
     if TPM in platforms:
@@ -56,25 +56,6 @@ def _hardware(platforms: Sequence[str], places: Places) -> Provider:
         raise AttestationError(f"this machine is {found.platform}, the policy allows {', '.join(platforms)}",
                                code="platform-absent", hint="boot on another machine, or change tee.platforms")
     return found
-
-
-def require_launch(source: Provider, policy_sha384: bytes) -> None:
-    """Check that the machine was launched with this policy: HOST_DATA of SEV-SNP, MRCONFIGID of TDX.
-
-    Every verifier asks the same; a machine that none would accept need not serve. Other platforms have no such field.
-    Raises AttestationError `launch-policy`.
-    """
-    if source.platform not in HARDWARE:
-        return
-    report = source.report(bytes(64))
-    snp = source.platform == "sev-snp"
-    found = snp_abi.parse(report).host_data if snp else tdx_abi.parse(report).body.mr_config_id
-    wanted = host_data(policy_sha384) if snp else policy_sha384
-    if found != wanted:
-        name = "HOST_DATA" if snp else "MRCONFIGID"
-        raise AttestationError(
-            f"the machine was launched with {name} {found.hex()}, this policy's is {wanted.hex()}",
-            code="launch-policy", hint=f"launch it with {base64.b64encode(wanted).decode()} (base64)")
 
 
 def described(platform: str) -> str:

@@ -39,6 +39,11 @@ class TpmProvider(Provider):
         """`tpm`."""
         return "tpm"
 
+    @property
+    def device(self) -> Tpm:
+        """The open TPM."""
+        return self._tpm
+
     def collect(self, report_data: bytes) -> Collected:
         """TPM evidence (docs/formats/tpm-evidence.md) whose quote answers these 64 bytes."""
         if len(report_data) != 64:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from appliance.attestation import snp_abi, tdx_abi, tdx_verify, tpm_client, tpm_device
+from appliance.attestation.collect_tpm import TpmProvider
 from appliance.attestation.evidence import Collected
 from appliance.attestation.tpm_client import Tpm
 from appliance.attestation.trust import intel
@@ -120,13 +121,9 @@ def measure(loaded: Loaded, tpm: Tpm) -> str:
     return f"measured in PCR {POLICY_PCR}"
 
 
-def bind(loaded: Loaded, reporter: Reporter, *, tpm: Path = tpm_client.DEVICE, baked_at: Path = BAKED) -> str:
+def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, root: str = intel.ROOT) -> str:
     """What the boot does before anything else looks at the policy: `require`, or `measure` where a TPM is all there is.
     BootError when the policy is not the one that this boot is bound to."""
-    if reporter.platform != "tpm":
-        return require(loaded, reporter, baked=loaded.path == baked_at)
-    device = Tpm(tpm)
-    try:
-        return measure(loaded, device)
-    finally:
-        device.close()
+    if isinstance(reporter, TpmProvider):
+        return measure(loaded, reporter.device)
+    return require(loaded, reporter, baked=loaded.path == baked_at, root=root)

@@ -87,10 +87,9 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             tenants = tenants_of(policy, [loaded.path.parent, *model_folders])
             identity.name_things(audit, policy, tenants.tenants)
             provider = collect.provider(policy.tee.platforms, loaded.host_data, places)  # its devices stay open
-            bound = placement.bind(loaded, provider, tpm=places.tpm)
+            bound = placement.bind(loaded, provider, root=places.intel_root)
             audit.write("boot.start", version=__version__, platform=provider.platform,
                         policy_sha384=loaded.digest.hex())
-            collect.require_launch(provider, loaded.digest)
             approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
             brokers.start()  # hardening takes away the right to start a process, and to connect
             note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))

@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.collect import Places
+from appliance.attestation.x509chain import fingerprint
+from appliance.attestation.x509chain import load as load_certificates
 from appliance.boot import tenantlist
 from appliance.boot.checks import Operator
 from appliance.boot.sequence import boot
@@ -93,7 +95,8 @@ def machine(kind: str, loaded: Loaded, out: Path) -> Places:
         return Places(tpm=Path(kind), event_log=out / "none")
     tsm = amd_machine(loaded, out) if kind == "sev-snp" else intel_machine(loaded, out)
     tsm.sign(bytes(64))  # all keys are there before the sandbox is
-    return Places(reports=cast(Any, tsm))
+    root = fingerprint(load_certificates((out / "root.der").read_bytes(), "root")[0]) if kind == "tdx" else ""
+    return Places(reports=cast(Any, tsm), intel_root=root)
 
 
 def main() -> int:
