@@ -27,7 +27,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["demo", "1.1b"],
-                        help=f"demo, {', '.join(models.SHAPES)} (synthetic), or GGUF files (default: demo 1.1b)")
+                        help=f"demo, {', '.join(models.SHAPES)} (synthetic; 0.3b:q5_k for one type), or GGUF files "
+                        "(default: demo 1.1b)")
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
     parser.add_argument("--rounds", type=int, help="rounds of every row (default: 7, with --quick 3)")
     parser.add_argument("--kinds", default="prefill,decode,batch", help="which rows (default: %(default)s)")
@@ -56,7 +57,7 @@ def _plan(args: argparse.Namespace) -> measure.Plan:
 def _paths(args: argparse.Namespace) -> list[Path]:
     found = []
     for name in args.models:
-        path = DEMO if name == "demo" else models.make(name, args.work) if name in models.SHAPES else Path(name)
+        path = DEMO if name == "demo" else models.make(name, args.work) if models.is_known(name) else Path(name)
         if not path.is_file():
             raise SystemExit(f"{path} does not exist" + ("; run `make demo`" if name == "demo" else ""))
         found.append(path.absolute())

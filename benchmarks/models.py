@@ -2,7 +2,8 @@
 
 Weights are random bytes in valid blocks whose scales are set so that activations stay near one through all layers;
 what a model computes means nothing. Types follow llama.cpp's Q4_K_M recipe: Q4_K, and Q6_K for the output and for
-the value and down projections of the layers where it spends more bits.
+the value and down projections of the layers where it spends more bits. `SHAPE:TYPE` (0.3b:q5_k) has one type for all
+matrices instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ import gguf
 import numpy as np
 from tqdm import tqdm
 
-Q4_K, Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
+Type = gguf.GGMLQuantizationType
+Q4_K, Q6_K = Type.Q4_K, Type.Q6_K
+
+# Of each block type: the deviation of a block of random bytes per unit of its scale, from the moments of its integer
+# fields, and the binary16 fields in it: offset, and factor of the scale (what makes the mean zero).
+FIELDS: dict[Type, tuple[float, tuple[tuple[int, float], ...]]] = {
+    Type.Q4_0: (4.61, ((0, 1),)), Type.Q4_1: (4.61, ((0, 1), (2, -7.5))),
+    Type.Q5_0: (9.23, ((0, 1),)), Type.Q5_1: (9.23, ((0, 1), (2, -15.5))), Type.Q8_0: (73.9, ((0, 1),)),
+    Type.Q2_K: (13.9, ((80, 1), (82, 1.5))), Type.Q3_K: (43.3, ((108, 1),)),
+    Type.Q4_K: (258, ((0, 1), (2, 7.5))), Type.Q5_K: (527, ((0, 1), (2, 15.5))), Type.Q6_K: (1365, ((208, 1),))}
+FLOATS = {Type.F32: np.dtype(np.float32), Type.F16: np.dtype(np.float16), Type.BF16: np.dtype(np.uint16)}
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,7 @@ SHAPES = {
     "2.8b": Shape(32, 2560, 6912, 32, 32, 51200),  # phi-2's widths and heads of 80, with a gated network
     "7b": Shape(32, 4096, 11008, 32, 32, 32000),  # Llama 2 7B
     "7b-gqa": Shape(32, 4096, 14336, 32, 8, 32000),  # Mistral 7B
+    "0.3b": Shape(8, 2048, 5632, 32, 4, 8192),  # eight layers of TinyLlama, to compare types
     "7b-gqa-4": Shape(4, 4096, 14336, 32, 8, 32000),  # four layers of it, to try things out
 }
 
@@ -45,10 +57,10 @@ def more_bits(layer: int, layers: int) -> bool:
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
-def tensors(shape: Shape) -> list[tuple[str, int, int, gguf.GGMLQuantizationType | None]]:
+def tensors(shape: Shape, only: Type | None = None) -> list[tuple[str, int, int, Type | None]]:
     """Name, rows, columns and type of every tensor in file order; type None is a float32 vector of `columns`."""
     width, head = shape.width, shape.width // shape.heads
-    found: list[tuple[str, int, int, gguf.GGMLQuantizationType | None]] = [
+    found: list[tuple[str, int, int, Type | None]] = [
         ("token_embd.weight", shape.vocabulary, width, Q4_K), ("output.weight", shape.vocabulary, width, Q6_K),
         ("output_norm.weight", 1, width, None)]
     for layer in range(shape.layers):
@@ -59,21 +71,23 @@ def tensors(shape: Shape) -> list[tuple[str, int, int, gguf.GGMLQuantizationType
                  ("ffn_gate", shape.hidden, width, Q4_K), ("ffn_up", shape.hidden, width, Q4_K),
                  ("ffn_down", width, shape.hidden, better)]
         found += [(f"blk.{layer}.{name}.weight", rows, columns, kind) for name, rows, columns, kind in parts]
-    return found
+    return [(name, rows, columns, only if kind and only is not None else kind) for name, rows, columns, kind in found]
 
 
-def blocks(kind: gguf.GGMLQuantizationType, rows: int, columns: int, random: np.random.Generator) -> np.ndarray:
+def blocks(kind: Type, rows: int, columns: int, random: np.random.Generator) -> np.ndarray:
     """Random blocks, (rows, bytes of a row), whose values have mean 0 and deviation 1/sqrt(columns)."""
+    deviation = columns ** -0.5
+    if kind in FLOATS:
+        values = random.standard_normal((rows, columns), np.float32) * np.float32(deviation)
+        if kind == Type.BF16:
+            values = (values.view(np.uint32) >> 16)
+        return values.astype(FLOATS[kind]).view(np.uint8)
     elements, nbytes = gguf.GGML_QUANT_SIZES[kind]
     data = np.frombuffer(random.bytes(rows * columns // elements * nbytes), np.uint8).reshape(-1, nbytes).copy()
-    deviation = columns ** -0.5
-    # Deviation of a block of random bytes per unit of its float16 scale, from the moments of its integer fields.
-    if kind == Q4_K:  # d (0:2), dmin (2:4): d * scale * quant - dmin * minimum; scale, minimum < 64, quant < 16
-        scale = np.float16(deviation / 258)
-        data[:, 0:2] = np.frombuffer(scale.tobytes(), np.uint8)
-        data[:, 2:4] = np.frombuffer(np.float16(7.5 * float(scale)).tobytes(), np.uint8)
-    else:  # d (208:210): d * signed 8-bit scale * (quant - 32)
-        data[:, 208:210] = np.frombuffer(np.float16(deviation / 1365).tobytes(), np.uint8)
+    spread, fields = FIELDS[kind]
+    scale = float(np.float16(deviation / spread))
+    for offset, factor in fields:
+        data[:, offset:offset + 2] = np.frombuffer(np.float16(factor * scale).tobytes(), np.uint8)
     return data.reshape(rows, -1)
 
 
@@ -102,17 +116,33 @@ def _metadata(writer: gguf.GGUFWriter, name: str, shape: Shape) -> None:
     writer.add_unk_token_id(0)
 
 
+def _parse(name: str) -> tuple[Shape, Type | None] | None:
+    shape, _, kind = name.partition(":")
+    if shape not in SHAPES or (kind and kind.upper() not in {item.name for item in (*FIELDS, *FLOATS)}):
+        return None
+    return SHAPES[shape], Type[kind.upper()] if kind else None
+
+
+def is_known(name: str) -> bool:
+    """Whether `make` knows the name: a shape, or a shape with a type."""
+    return _parse(name) is not None
+
+
 def make(name: str, work: Path) -> Path:
-    """Write the synthetic model of a shape, unless it is there: `<work>/<name>-q4_k_m.gguf`."""
-    path = work / f"{name}-q4_k_m.gguf"
+    """Write the synthetic model of a known name, unless it is there: `<work>/<shape>-<type>.gguf`."""
+    parsed = _parse(name)
+    if parsed is None:
+        raise ValueError(f"no such model: {name}")
+    shape, only = parsed
+    path = work / (f"{name}-q4_k_m.gguf" if only is None else f"{name.replace(':', '-').lower()}.gguf")
     if path.exists():
         return path
     work.mkdir(parents=True, exist_ok=True)
-    shape, random = SHAPES[name], np.random.default_rng(1)
+    random = np.random.default_rng(1)
     part = path.with_suffix(".part")
     writer = gguf.GGUFWriter(part, "llama")
     _metadata(writer, name, shape)
-    plan = tensors(shape)
+    plan = tensors(shape, only)
     for tensor, rows, columns, kind in plan:
         if kind is None:
             writer.add_tensor_info(tensor, (columns,), np.dtype(np.float32), columns * 4)
