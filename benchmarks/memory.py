@@ -24,12 +24,15 @@ from typing import Any
 import httpx
 import numpy as np
 
+from appliance.boot import budget
 from appliance.models import keys, sealed, sealing
+from appliance.policy import load
 from benchmarks import models, report
 from benchmarks.cgroups import Group
 from benchmarks.residue import STEP, Search, known
 
 API_KEY = "sk-benchmark"
+SPARE = 4 << 20  # bytes of a limit that the kernel takes for itself
 ROOT = Path(__file__).parents[1]
 POLICY = """
 appliance {{
@@ -175,10 +178,10 @@ class Served:
         self.group.close()
 
 
-def ask(client: httpx.Client, ids: list[int], answer: int) -> dict[str, Any]:
+def ask(client: httpx.Client, ids: list[int], answer: int, temperature: float = 0) -> dict[str, Any]:
     """One request; seconds to the first token, tokens a second after it."""
-    body = {"model": "m", "prompt": ids, "max_tokens": answer, "temperature": 0, "seed": 1, "stream": True,
-            "stream_options": {"include_usage": True}}
+    body = {"model": "m", "prompt": ids, "max_tokens": answer, "temperature": temperature, "seed": 1,
+            "stream": True, "stream_options": {"include_usage": True}}
     times, usage, begun = [], None, time.perf_counter()
     with client.stream("POST", "/v1/completions", json=body) as response:
         if response.status_code != 200:
@@ -257,6 +260,20 @@ def _kind(container: bool) -> type[Served]:
     return Contained
 
 
+def longest(case: Case, limit: int) -> Case:
+    """The case with the longest prompt, in multiples of 64, that a boot accepts within `limit` bytes."""
+    def fits(prompt: int) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            policy = load(dataclasses.replace(case, prompt=prompt).write(Path(folder))).policy
+        return budget.divide(policy, {"m": case.file}, limit).refusal is None
+
+    low, high = 1, 127  # of 64 tokens; the synthetic models say 8192
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(64 * middle) else (low, middle - 1)
+    return dataclasses.replace(case, prompt=64 * low)
+
+
 def _line(row: dict[str, Any]) -> str:
     limit = "none" if row["limit"] is None else f"{row['limit'] >> 20} MiB"
     if "error" in row:
@@ -282,7 +299,7 @@ def main() -> int:
     parser.add_argument("--limits", default="512,1024,2048", metavar="MIB,MIB", help="0: none (default: %(default)s)")
     parser.add_argument("--streaming", default="true", choices=("true", "false", "auto"))
     parser.add_argument("--cache", default="q8", choices=("f16", "q8", "q4"))
-    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--prompt", type=int, default=2048, help="tokens; 0: as many as fit (default: %(default)s)")
     parser.add_argument("--answer", type=int, default=16)
     parser.add_argument("--budget", action="store_true", help="the limit is also the policy's tee.memory_budget")
     parser.add_argument("--scan", action="store_true", help="search the process for plaintext weights")
@@ -306,6 +323,8 @@ def main() -> int:
         streaming = args.streaming if args.streaming != "auto" else '"auto"'
         case = Case(file, key, streaming, args.cache, args.prompt, args.answer,
                     tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "")
+        if not args.prompt and limit is not None:
+            case = longest(case, limit - SPARE)
         row = measure(case, limit, search, args.every, _kind(args.container))
         document["rows"].append(row)
         print(_line(row), flush=True)

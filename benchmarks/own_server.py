@@ -16,6 +16,7 @@ from appliance.engine.kernels import table
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
 from appliance.models.resident import open_resident
+from appliance.models.tiles import TileSource
 from benchmarks.serving import serve
 
 
@@ -30,7 +31,8 @@ class Own:
     def __init__(self, target: str | None) -> None:
         self._kernels = table.load(target)
         self._bare = resident_bytes()
-        self._path, self._source = "", None
+        self._path = ""
+        self._source: TileSource | None = None
         self._forward: Forward | None = None
         self._pool: Pool | None = None
         self._depth = (0, 0)
@@ -45,7 +47,7 @@ class Own:
         if self._path != model:
             if self._source is not None:
                 self._source.close()
-            self._source, self._path = open_resident(Path(model)), model
+            self._source, self._path = self._load(Path(model)), model
         assert self._source is not None
         shape = architecture.read(self._source.metadata)
         plan = architecture_tensors.check(shape, self._source.tensors)
@@ -55,6 +57,9 @@ class Own:
         self._vocabulary, self._depth = shape.vocabulary, (0, 0)
         return {"seconds": time.perf_counter() - start, "resident": resident_bytes(), "bare": self._bare,
                 "origin": self._kernels.origin, "target": self._kernels.target.name}
+
+    def _load(self, model: Path) -> TileSource:
+        return open_resident(model)
 
     def _tokens(self, count: int) -> list[int]:
         return np.random.default_rng(count).integers(3, self._vocabulary, count).tolist()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import signal
+import threading
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from appliance.models import sealing
@@ -81,3 +86,34 @@ def test_in_a_container(case: memory.Case) -> None:
 
         _check(memory.measure(case, ENOUGH, None, kind=Contained), search_found=False)
         assert "are needed, there are" in memory.measure(case, LITTLE, None, kind=Contained)["error"]
+
+
+def _ask_until_it_ends(served: memory.Served, ids: list[int]) -> None:
+    for _ in range(50):
+        memory.ask(served.client(), ids, 24)
+
+
+@pytest.mark.usefixtures("_groups")
+def test_kill_9_while_serving(case: memory.Case, tmp_path: Path) -> None:
+    """A service that is killed in the middle of an answer leaves the file as it was, and nothing but its log and
+    socket; the next one boots and gives the answer to its end."""
+    before, ids = hashlib.sha256(case.file.read_bytes()).digest(), list(range(300, 700))
+    for end in ("killed", "served"):
+        folder = tmp_path / end
+        folder.mkdir()
+        served = memory.Served(case, None, folder)
+        try:
+            served.ready()
+            if end == "served":
+                assert 24 == memory.ask(served.client(), ids, 24)["answer_tokens"]
+                continue
+            killer = threading.Timer(0.3, os.kill, (served.pid, signal.SIGKILL))
+            killer.start()
+            with pytest.raises(httpx.HTTPError):
+                _ask_until_it_ends(served, ids)
+            killer.join()
+        finally:
+            served.close()
+        assert {"policy.hcl", "audit", "api.sock", "out", "err"} >= {path.name for path in folder.iterdir()}
+    assert before == hashlib.sha256(case.file.read_bytes()).digest()
+    assert {"key", "m.sealed"} == {path.name for path in case.file.parent.iterdir()} - {"synthetic.key"}

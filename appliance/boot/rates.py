@@ -33,17 +33,17 @@ class Rates:
     disk: float  # past the page cache
 
 
-def measure(file: Path, threads: int) -> Rates:
-    """The rates of this machine, the file's where it can be read."""
-    cache = _rate(threads, _reader(file, direct=False))
-    return Rates(memory=_rate(threads, _summer()), cipher=_rate(threads, _decrypter()), cache=cache,
-                 disk=_rate(threads, _reader(file, direct=True)) or cache)
+def measure(file: Path, threads: int, seconds: float = _SECONDS) -> Rates:
+    """The rates of this machine, the file's where it can be read; each is measured for so many seconds."""
+    cache = _rate(threads, _reader(file, direct=False), seconds)
+    return Rates(memory=_rate(threads, _summer(), seconds), cipher=_rate(threads, _decrypter(), seconds), cache=cache,
+                 disk=_rate(threads, _reader(file, direct=True), seconds) or cache)
 
 
-def _rate(threads: int, make: Callable[[int], Callable[[], int]]) -> float:
+def _rate(threads: int, make: Callable[[int], Callable[[], int]], seconds: float) -> float:
     """Run `make(thread)()`, which gives bytes, again and again in each thread."""
     def run(thread: int) -> int:
-        work, total, end = make(thread), 0, time.perf_counter() + _SECONDS
+        work, total, end = make(thread), 0, time.perf_counter() + seconds
         while time.perf_counter() < end:
             count = work()
             if not count:

@@ -1,0 +1,153 @@
+"""`python -m benchmarks.picolm --picolm FOLDER`: PicoLM and the appliance, one after the other, in the same control
+group limit, with the same file and threads.
+
+FOLDER is a checkout of https://github.com/RightNow-AI/picolm at the pinned commit, with the program built there as
+its README says (`picolm/picolm`). Without it the row is skipped. PicoLM maps the file: what it needs of that lies in
+the page cache, which its group is charged for. So memory is told in three ways: anonymous, of the process (mapped
+pages included), and charged to the group at its peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import memory, models, report
+from benchmarks.cgroups import Group
+
+COMMIT = "cf3f2dfca389e4f19a10dd36ce110c41ea12c899"
+_PROMPT, _CONTEXT = 16, 256
+_SPEED = re.compile(r"Generation: (\d+) tokens in ([0-9.]+)s")
+
+
+def missing(folder: Path | None) -> str | None:
+    """Why PicoLM cannot be measured; None when it can."""
+    if folder is None:
+        return "no --picolm FOLDER was given"
+    if shutil.which("git") is None:
+        return "git is not installed"
+    found = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if found.stdout.strip() != COMMIT:
+        return f"{folder} is at commit {found.stdout.strip() or 'none'}; needed: {COMMIT}"
+    if not (folder / "picolm" / "picolm").exists():
+        return f"{folder}/picolm/picolm is not there: build it as its README says"
+    return None
+
+
+def _enter(group: Group, threads: int) -> None:
+    group.enter()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def theirs(folder: Path, model: Path, threads: int, tokens: int, limit: int | None) -> dict[str, Any]:
+    """One run of PicoLM."""
+    group = Group("picolm", limit)
+    peaks = {"anonymous_peak": 0, "process_peak": 0}
+    command = [str(folder / "picolm" / "picolm"), str(model), "-p", "a" * (_PROMPT - 4), "-n", str(tokens), "-t", "1",
+               "-j", str(threads), "-c", str(_CONTEXT)]
+    try:
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                 errors="replace", preexec_fn=lambda: _enter(group, threads))
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.append(child.stderr.read() if child.stderr else ""))
+        reader.start()
+        while child.poll() is None:
+            with contextlib.suppress(OSError, StopIteration):
+                peaks["anonymous_peak"] = max(peaks["anonymous_peak"], group.stat()["anonymous"])
+                lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+                peaks["process_peak"] = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+            time.sleep(0.05)
+        reader.join()
+        found = _SPEED.search("".join(said))
+        if found is None:
+            return {"error": "".join(said)[-500:], "killed": group.killed()}
+        return {"tokens_per_second": int(found[1]) / float(found[2]), "tokens": int(found[1]), **peaks,
+                "group_peak": group.peak()}
+    finally:
+        group.close()
+
+
+def ours(case: memory.Case, threads: int, limit: int | None) -> dict[str, Any]:
+    """One run of the service with the same file."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:threads])  # the service takes it over
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            served = memory.Served(case, limit, Path(folder))
+            try:
+                served.ready()
+                ids = [1, *np.random.default_rng(2).integers(300, 3000, _PROMPT - 1).tolist()]
+                answer = memory.ask(served.client(), ids, case.answer, temperature=1.0)
+                return {"tokens_per_second": answer["tokens_per_second"], "tokens": answer["answer_tokens"],
+                        **served.memory()}
+            except RuntimeError as error:
+                return {"error": str(error)[-500:]}
+            finally:
+                served.close()
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def main() -> int:
+    """Measure; 0 too when PicoLM is not there."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.picolm", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="1.1b", help=f"one of {', '.join(models.SHAPES)}")
+    parser.add_argument("--picolm", type=Path, metavar="FOLDER", help="its checkout, built")
+    parser.add_argument("--limits", default="256,1024,0", metavar="MIB,MIB", help="0: none (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=Path("build/bench"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/picolm.json"))
+    args = parser.parse_args()
+    why = missing(args.picolm)
+    if why is not None:
+        print(f"PicoLM: skipped: {why}")
+        return 0
+    model = models.make(args.model, args.work).absolute()
+    case = memory.Case(model, None, '"auto"', "f16", _PROMPT, args.tokens)
+    document: dict[str, Any] = {"machine": report.machine(), "commit": COMMIT, "model": model.name,
+                                "threads": args.threads, "load_average": os.getloadavg()[0], "rows": []}
+    for limit in (int(word) << 20 or None for word in args.limits.split(",")):
+        rounds = [(ours(case, args.threads, limit), theirs(args.picolm, model, args.threads, args.tokens, limit))
+                  for _ in range(args.rounds)]
+        row: dict[str, Any] = {"limit": limit, "rounds": rounds}
+        if not any("error" in each for pair in rounds for each in pair):
+            row["ratio"] = statistics.median(
+                mine["tokens_per_second"] / other["tokens_per_second"] for mine, other in rounds)
+        document["rows"].append(row)
+        print(line(row), flush=True)
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row for people: of the last round."""
+    limit = "no limit" if row["limit"] is None else f"{row['limit'] >> 20} MiB"
+    parts = []
+    for name, found in zip(("appliance", "PicoLM"), row["rounds"][-1], strict=True):
+        parts.append(f"{name}: {found['error'].strip().splitlines()[-1]}" if "error" in found else
+                     f"{name}: {found['tokens_per_second']:.2f} tokens/s, process {found['process_peak'] >> 20} MiB, "
+                     f"anonymous {found['anonymous_peak'] >> 20}, charged {found['group_peak'] >> 20}")
+    ratio = f"; {row['ratio']:.1f} times its speed" if "ratio" in row else ""
+    return f"{limit}: {'; '.join(parts)}{ratio}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

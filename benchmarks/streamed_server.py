@@ -1,0 +1,78 @@
+"""A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`.
+
+SHARE of its matrices is resident (0: none at all, as `streaming_decrypt = true` has it), the rest is streamed;
+`resident` loads it as `streaming_decrypt = false` does. The model that `open` names is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from appliance.boot import rates
+from appliance.engine.engine import Engine
+from appliance.engine.generation import GenerationRequest
+from appliance.engine.sampler import Sampling
+from appliance.models import keys, residency
+from appliance.models.sealed import open_sealed
+from appliance.models.sealed_resident import open_sealed_resident
+from appliance.models.streamed import StreamedSource
+from appliance.models.tiles import TileSource
+from benchmarks.own_server import Own
+from benchmarks.serving import serve
+
+
+class Streamed(Own):
+    """One sealed model."""
+
+    def __init__(self, file: Path, key: Path, share: str) -> None:
+        super().__init__(None)
+        self._file, self._key, self._share = file, key, share
+        self._engine: Engine | None = None
+
+    def open(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
+        """As `Own`; an engine for `repeat` is made anew."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        self._threads = threads
+        return super().open(model, threads, context, slots)
+
+    def _load(self, model: Path) -> TileSource:
+        with keys.FileKey(self._key).key() as key:
+            if self._share == "resident":
+                return open_sealed_resident(self._file, key.data, header_sha256=None)
+            tiles = open_sealed(self._file, key.data, header_sha256=None)
+        share = float(self._share)
+        whole = sum(residency.packed_nbytes(each) for each in tiles.tiling.segments if each.kind == "matrix")
+        return StreamedSource(tiles, resident=residency.choose(tiles.tiling, int(share * whole)) if share else ())
+
+    def repeat(self, tokens: int) -> dict[str, Any]:
+        """An answer of `tokens` to a prompt that repeats itself, guesses included; seconds after the first token."""
+        if self._engine is None:
+            assert self._source is not None
+            self._engine = Engine.open(self._source, context_length=1024, slots=1, threads=self._threads,
+                                       kernels=self._kernels)
+        ids = self._tokens(16) * 8
+        steps = self._engine.generate(GenerationRequest(ids, tokens, Sampling(temperature=0, seed=1), ignore_end=True))
+        next(steps)
+        start = time.perf_counter()
+        count = sum(step.token is not None for step in steps)
+        return {"seconds": time.perf_counter() - start, "tokens": count}
+
+    def disk(self) -> dict[str, Any]:
+        """Bytes a second that this process reads from the file's disk, past the page cache."""
+        return {"disk": rates.measure(self._file, self._threads, seconds=1.0).disk}
+
+    def drop(self) -> dict[str, Any]:
+        """Forget what the page cache has of the file."""
+        with self._file.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return {}
+
+
+if __name__ == "__main__":
+    serve(Streamed(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,164 @@
+"""`python -m benchmarks.streaming`: a sealed model by how much of it is resident, beside llama.cpp with the plain file.
+
+All engines take turns in each round, so ratios are of the same minutes. Rows: 1, 4 and 8 requests, a prompt, an answer
+that repeats itself (guesses on, ours only), and one request from disk. Results are written after every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks import measure, memory, models, peer, process, report
+from benchmarks.cgroups import Group
+from benchmarks.measure import Row
+from benchmarks.process import Engine
+from benchmarks.streaming_chart import chart
+
+RESIDENT = "resident"
+_CONTEXT, _PROMPT, _ANSWER = 192, 512, 96
+_ROUNDS = 5
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="1.1b", help=f"one of {', '.join(models.SHAPES)}")
+    parser.add_argument("--shares", default="0,5,10,25,50,75,90,100", help="percent resident (default: %(default)s)")
+    parser.add_argument("--requests", default="1,4,8", help="that decode together (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=_ROUNDS)
+    parser.add_argument("--disk", action="store_true", help="also one request from disk, in a group without cache")
+    parser.add_argument("--no-llama", action="store_true", help="leave llama.cpp out")
+    parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER", help="a built llama.cpp")
+    parser.add_argument("--work", type=Path, default=Path("build/bench"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/streaming.json"))
+    return parser.parse_args()
+
+
+def _engines(args: argparse.Namespace, sealed: Path, key: Path) -> list[Engine]:
+    """Ours by share, the resident one first; then llama.cpp's builds."""
+    shares = [float(word) / 100 for word in args.shares.split(",")]
+    ours = [Engine(RESIDENT if share is None else f"{share:.0%}", "streamed_server", str(sealed), str(key),
+                   RESIDENT if share is None else str(share)) for share in (None, *shares)]
+    if args.no_llama:
+        return ours
+    builds = [peer.given(text, args.work) for text in args.llama] or [
+        peer.build(args.work, family, "native") for family in peer.compilers()]
+    return [*ours, *(process.llama(build) for build in builds)]
+
+
+def item(row: Row) -> dict[str, Any]:
+    """A row for the document: medians, and each of ours over resident and over the better llama.cpp, by round."""
+    median = {name: statistics.median(speeds) for name, speeds in row.speeds.items() if speeds}
+    rivals = [name for name in median if name.startswith("llama.cpp")]
+    rival = max(rivals, key=lambda name: median[name], default=None)
+
+    def ratios(to: str | None) -> dict[str, float]:
+        if to is None or to not in median:
+            return {}
+        return {name: statistics.median(ours / theirs for ours, theirs in zip(
+            row.speeds[name], row.speeds[to], strict=False)) for name in median if name not in rivals}
+
+    return {"kind": row.kind, "size": row.size, "median": median, "to_resident": ratios(RESIDENT), "rival": rival,
+            "to_llama": ratios(rival), "speeds": row.speeds}
+
+
+def _repeat(engines: list[Engine], model: str, threads: int, rounds: int) -> Row:
+    """Answers that repeat themselves; llama.cpp without guesses, as its library has none by itself."""
+    row = Row(model, threads, "repeat", _ANSWER)
+    for turn in range(rounds + 1):
+        for engine in engines:
+            if engine.name.startswith("llama.cpp"):
+                speed = _ANSWER / float(engine.ask("decode", depth=128, tokens=_ANSWER)["seconds"])
+            else:
+                answer = engine.ask("repeat", tokens=_ANSWER)
+                speed = answer["tokens"] / answer["seconds"]
+            if turn:  # the first warms up
+                row.speeds.setdefault(engine.name, []).append(speed)
+    return row
+
+
+def _from_disk(args: argparse.Namespace, sealed: Path, key: Path) -> dict[str, Any]:
+    """Fully streamed, in a group whose memory holds next to nothing of the file; the disk is measured in between."""
+    group = Group("appliance-streaming", _spare(sealed))
+    engine = Engine("disk", "streamed_server", str(sealed), str(key), "0", enter=group.enter)
+    try:
+        engine.ask("open", model="", threads=args.threads, context=_CONTEXT, slots=1)
+        engine.ask("decode", depth=8, tokens=1)
+        speeds, bounds = [], []
+        for _ in range(args.rounds):
+            engine.ask("drop")
+            speeds.append(4 / float(engine.ask("decode", depth=8, tokens=4)["seconds"]))
+            bounds.append(float(engine.ask("disk")["disk"]))
+    finally:
+        engine.close()
+        group.close()
+    nbytes = report.sizes(models.make(args.model, args.work))[0]
+    shares = [speed * nbytes / bound for speed, bound in zip(speeds, bounds, strict=True)]
+    return {"kind": "disk", "tokens_per_second": speeds, "disk_bytes_per_second": bounds,
+            "share_of_bound": statistics.median(shares)}
+
+
+def _spare(sealed: Path) -> int:
+    """Bytes for a process that streams, and a fifth of the file at most for the page cache."""
+    return (320 << 20) + min(sealed.stat().st_size // 20, 64 << 20)
+
+
+def main() -> int:
+    """Measure and write."""
+    args = _arguments()
+    plain = models.make(args.model, args.work)
+    sealed, key = memory.sealed_model(args.model, args.work)
+    engines = _engines(args, sealed, key)
+    requests = [int(word) for word in args.requests.split(",")]
+    document: dict[str, Any] = {
+        "machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()), "model": args.model,
+        "threads": args.threads, "file_bytes": sealed.stat().st_size, "load_average": os.getloadavg()[0], "rows": []}
+
+    def add(found: dict[str, Any]) -> None:
+        document["rows"].append(found)
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+        args.output.with_suffix(".svg").write_text(chart(document))
+        print(line(found), flush=True)
+
+    plan = [("batch", _CONTEXT, max(requests), size) for size in requests] + [("prefill", _PROMPT + 64, 1, _PROMPT)]
+    before: tuple[int, int] | None = None
+    for kind, context, slots, size in tqdm(plan, file=sys.stderr, unit="row"):
+        if (context, slots) != before:
+            for engine in engines:
+                engine.ask("open", model=str(plain.absolute()), threads=args.threads, context=context, slots=slots)
+            before = context, slots
+        row = Row(args.model, args.threads, kind, size)
+        measure.measure(engines, row, args.rounds)
+        add(item(row))
+    add(item(_repeat(engines, args.model, args.threads, args.rounds)))
+    for engine in engines:
+        engine.close()
+    if args.disk:
+        add(_from_disk(args, sealed, key))
+    return 0
+
+
+def line(found: dict[str, Any]) -> str:
+    """A row for people."""
+    if found["kind"] == "disk":
+        return (f"from disk: {statistics.median(found['tokens_per_second']):.2f} tokens/s, "
+                f"{100 * found['share_of_bound']:.0f}% of what the disk gives")
+    parts = [f"{name} {speed:.1f}" + (f" ({found['to_resident'][name]:.2f} of resident" + (
+        f", {found['to_llama'][name]:.2f} of llama.cpp)" if name in found["to_llama"] else ")")
+        if name in found["to_resident"] else "") for name, speed in found["median"].items()]
+    return f"{found['kind']} {found['size']}: " + "; ".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
