@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import signal
@@ -96,16 +97,17 @@ def _ask_until_it_ends(served: memory.Served, ids: list[int]) -> None:
 @pytest.mark.usefixtures("_groups")
 def test_kill_9_while_serving(case: memory.Case, tmp_path: Path) -> None:
     """A service that is killed in the middle of an answer leaves the file as it was, and nothing but its log and
-    socket; the next one boots and gives the answer to its end."""
+    socket; the next one boots and gives the answer to its end, within the policy's memory budget."""
     before, ids = hashlib.sha256(case.file.read_bytes()).digest(), list(range(300, 700))
     for end in ("killed", "served"):
         folder = tmp_path / end
         folder.mkdir()
-        served = memory.Served(case, None, folder)
+        served = memory.Served(dataclasses.replace(case, tee='memory_budget = "190MiB"'), None, folder)
         try:
             served.ready()
             if end == "served":
                 assert 24 == memory.ask(served.client(), ids, 24)["answer_tokens"]
+                assert served.memory()["process_peak"] < ENOUGH
                 continue
             killer = threading.Timer(0.3, os.kill, (served.pid, signal.SIGKILL))
             killer.start()

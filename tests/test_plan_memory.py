@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from appliance.boot import budget, footprint
+from appliance.boot import budget, footprint, machine
 from appliance.boot import plan as planning
 from appliance.boot.plan import speeds
 from appliance.boot.rates import Rates
@@ -148,3 +150,37 @@ def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixtu
     assert "are needed, there are 64 MiB" in told["refusal"]
     assert told["nbytes"] == sum(line["nbytes"] for line in told["lines"])
     assert [] == told["speeds"]
+
+
+GREEDY = """
+from appliance.boot import machine
+kept = bytearray(8 << 20)
+machine.limit_growth(64 << 20)
+more = bytearray(16 << 20)
+try:
+    bytearray(256 << 20)
+except MemoryError:
+    print("refused")
+"""
+
+
+def test_the_kernel_refuses_more_than_the_budget() -> None:
+    """Once all is loaded, a process cannot take more than what the budget leaves."""
+    assert "refused\n" == subprocess.run([sys.executable, "-c", GREEDY], capture_output=True, text=True,
+                                         check=True).stdout
+
+
+def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may still come: requests, stacks, and what nobody was given. Without a budget there is no limit."""
+    seen: list[int] = []
+    monkeypatch.setattr(machine, "limit_growth", seen.append)
+    policy = _policy(tmp_path, tiny_model, "false")
+    found = budget.divide(policy, {"tiny": tiny_model}, None)
+    budget.hold(policy, found)
+    assert [] == seen
+    for spare in (0, 50 * MIB):
+        limit = found.nbytes + spare
+        budget.hold(policy.model_copy(update={"tee": policy.tee.model_copy(update={"memory_budget_bytes": limit})}),
+                    found)
+    assert [50 * MIB] == [seen[1] - seen[0]]
+    assert _of({line.what: line.nbytes for line in found.lines}, "requests") < seen[0]

@@ -35,6 +35,7 @@ ENFORCED_WHOLE = {
     "service.listen.kind", "service.listen.transport", "service.listen.address", "service.listen.port",
     "service.listen.path", "service.listen.certificate", "service.listen.private_key", "service.listen.names",
     "service.listen.rotation", "service.drain_timeout", "service.operator_may_set", "tee.platforms",
+    "tee.memory_budget",
 }
 ENFORCED_PARTLY = {
     "model.key.provider", "audit.sink"}
@@ -70,7 +71,6 @@ def test_enforced_tables_name_real_fields() -> None:
 
 
 CASES = [
-    ("tee", 'memory_budget = "1GiB"', "tee.memory_budget"),
     ("tee", "evidence { smt = true }", "tee.evidence.smt"),
     ("tee", "evidence { sev_snp { min_tcb { snp = 1 } } }", "tee.evidence.sev_snp.min_tcb.snp"),
     ("model", "context_shift = true", "model.context_shift"),

@@ -8,7 +8,7 @@ slots become more, and what is left keeps weights resident: so speed rises with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from appliance.boot import machine
@@ -27,9 +27,11 @@ COMPILER_BYTES = 260 << 20
 """As much more where kernels are compiled as they are needed."""
 
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
+_STACKS_BYTES = 96 << 20  # of address space, for threads that the service starts
 _UNKNOWN = 1 << 62  # bytes of a machine that does not say what it has: nobody is kept short
 _LEAST_ROWS = 32  # of a pass; the engine wants no fewer
 _ROWS_SHARE = 6  # activations grow up to one part in this many of the memory
+_CACHED_SHARE = 64  # one part in this many is left to the page cache, through which weights are streamed
 _CACHE_SHARE = 4  # keys and values of all models up to one part in this many; one slot of each is always made
 
 
@@ -41,6 +43,9 @@ class Division:
     lines: tuple[Line, ...]
     room: int | None
     refusal: str | None = None
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    later: int = 0  # bytes of the lines that are needed after loading only: requests
 
     @property
     def nbytes(self) -> int:
@@ -61,14 +66,25 @@ def divide(policy: Policy, files: dict[str, Path], room: int | None, *, models: 
     return _Divider(policy, prints, room, compiles, quota.cpus() if threads is None else threads).division()
 
 
-def shares(policy: Policy, files: dict[str, Path], *, models: Sequence[Model] | None = None,
-           compiles: bool = False) -> Mapping[str, Share]:
-    """What each model gets on this machine, now. BootError where it does not suffice, with the sum."""
+def fitting(policy: Policy, files: dict[str, Path], *, models: Sequence[Model] | None = None,
+            compiles: bool = False) -> Division:
+    """Who gets what on this machine, now. BootError where it does not suffice, with the sum."""
     found = divide(policy, files, room(policy), models=models, compiles=compiles)
     if found.refusal is not None:
         raise BootError(f"memory: {found.refusal}", code="memory", hint="give the machine more memory, or lower the "
                         "policy's context_length, limits or number of models; `appliance plan-memory` shows the sum")
-    return found.shares
+    return found
+
+
+def hold(policy: Policy, division: Division) -> None:
+    """With everything loaded: let the kernel refuse what would take the process beyond `tee.memory_budget`.
+
+    All that was reckoned is allocated, so what may still come is what the budget leaves, and stacks of threads, which
+    are allocated whole and hardly used. OSError or ValueError where the kernel refuses the limit.
+    """
+    budget = policy.tee.memory_budget_bytes
+    if budget is not None:
+        machine.limit_growth(max(budget - division.nbytes, 0) + division.later + _STACKS_BYTES)
 
 
 class _Divider:
@@ -115,24 +131,28 @@ class _Divider:
     def _with_weights(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
         """What is left, for weights of the models that may keep some, in proportion to their size."""
         sizes = {each.name: each.weights for each in self._prints if each.model.streaming_decrypt == "auto"}
-        left = self._room - self._total(shares)
+        left = max(self._room - self._total(shares) - self._room // _CACHED_SHARE, 0)
         return {name: replace(share, resident=left * sizes[name] // sum(sizes.values())) if name in sizes else share
                 for name, share in shares.items()}
 
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
-        requests, body = self._limits.concurrent_requests, self._limits.request_size_bytes
+        requests = self._limits.concurrent_requests
         lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0)),
-                 Line(f"requests, {requests} x", requests * (body + _REQUEST_BYTES))]
+                 Line(f"requests, {requests} x", self._requests())]
         for each in self._prints:
             lines += each.lines(shares[each.name], self._threads)
         loading = max((each.loading(shares[each.name]) for each in self._prints), default=0)
         return [*lines, *([Line("loading, one model at a time", loading)] if loading else [])]
 
+    def _requests(self) -> int:
+        return self._limits.concurrent_requests * (self._limits.request_size_bytes + _REQUEST_BYTES)
+
     def _total(self, shares: Mapping[str, Share]) -> int:
         return sum(line.nbytes for line in self._lines(shares))
 
     def _made(self, shares: Mapping[str, Share]) -> Division:
-        return Division(shares, tuple(self._lines(shares)), self._known)
+        return Division(shares, tuple(self._lines(shares)), self._known, later=self._requests(),
+                        reasons={each.name: each.reason(shares[each.name], self._known) for each in self._prints})
 
     def _refused(self, shares: Mapping[str, Share]) -> Division:
         made = self._made(shares)

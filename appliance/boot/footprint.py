@@ -128,6 +128,16 @@ class Footprint:
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
         yield Line(f"{name}: activations, {share.rows} rows a pass", self.activations(share.rows, threads))
 
+    def reason(self, share: Share, room: int | None) -> str:
+        """Why its weights are kept as they are, for people."""
+        asked, there = self.model.streaming_decrypt, "the memory" if room is None else mebibytes(room)
+        if asked != "auto":
+            return f"streaming_decrypt is {str(asked).lower()}"
+        if share.resident is None:
+            return f"{mebibytes(self.weights)} of weights fit into {there}"
+        return (f"{mebibytes(self.weights)} of weights do not fit into {there} beside the rest, "
+                f"{mebibytes(share.resident)} do")
+
     def loading(self, share: Share) -> int:
         """Bytes that loading takes for a while."""
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0

@@ -123,7 +123,7 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     table = kernel_table.load()
     chosen = [model, *([] if model.draft_model is None else [_choose(loaded.policy, model.draft_model)])]
     files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
-    shares = budget.shares(loaded.policy, files, models=chosen, compiles=table.origin != "ahead")
+    shares = budget.fitting(loaded.policy, files, models=chosen, compiles=table.origin != "ahead").shares
 
     def opened(model: Model, draft: RunningModel | None) -> RunningModel:
         file = files[model.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,13 @@ def available_memory() -> int | None:
     free = _meminfo("MemAvailable")
     known = [size for size in (None if free is None else free + own_memory(), group_room()) if size is not None]
     return min(known, default=None)
+
+
+def limit_growth(nbytes: int) -> None:
+    """Let the kernel refuse this process more than `nbytes` of writable memory beyond what it has, touched or not.
+    OSError or ValueError where it refuses the limit."""
+    limit = (_meminfo("VmData", _STATUS) or 0) + nbytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def swap_total() -> int:

@@ -28,6 +28,7 @@ from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.sealed_resident import SealedResidentSource, open_sealed_resident
 from appliance.models.streamed import StreamedSource
 from appliance.models.tagged import PlainTiles, open_tagged
+from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model
 
 Source = ResidentSource | SealedResidentSource | StreamedSource
@@ -149,6 +150,16 @@ def _check_budget(model: Model, source: Source, threads: int, budget: int | None
             f"model {model.name}: {threads} threads hold {source.alive_limit} bytes of tiles, and with vectors "
             f"{source.plaintext_nbytes} bytes of plaintext weights; tee.plaintext_budget leaves {budget}",
             hint="seal the model with smaller tiles, or raise the budget", code="plaintext-budget")
+
+
+def plaintext_left(policy: Policy, running: Mapping[str, RunningModel]) -> int:
+    """What the plaintext budget leaves beside the models that are loaded."""
+    return policy.tee.plaintext_budget_bytes - sum(model.streamed_plaintext for model in running.values())
+
+
+def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str]) -> str:
+    """How each model is kept, and why, for the report of the boot."""
+    return "; ".join(f"{name}: {model.residency} ({reasons[name]})" for name, model in running.items())
 
 
 @contextlib.contextmanager

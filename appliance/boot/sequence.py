@@ -121,15 +121,15 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             box.tighten("load")
 
         with steps.step("models") as note:
-            shares = budget.shares(policy, files, compiles=table.origin != "ahead")
+            division = budget.fitting(policy, files, compiles=not prebuilt)
             for model in models.drafts_first(policy.models):
                 running[model.name] = models.load(
                     model, policy.limits, files[model.name], formats, steps.counter("bytes"), key=keys.get(model.name),
-                    kernels=table, draft=running.get(model.draft_model or ""), share=shares[model.name],
-                    plaintext_budget=policy.tee.plaintext_budget_bytes
-                    - sum(other.streamed_plaintext for other in running.values()))
+                    kernels=table, draft=running.get(model.draft_model or ""), share=division.shares[model.name],
+                    plaintext_budget=models.plaintext_left(policy, running))
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
-            note.detail = "; ".join(f"{name}: {model_running.residency}" for name, model_running in running.items())
+            budget.hold(policy, division)
+            note.detail = models.described(running, division.reasons)
 
         with steps.step("attestation") as note:
             attestor = Attestor(provider, State(loaded.digest, tested.digest, build))

@@ -30,7 +30,7 @@ ENFORCED: dict[str, Any] = {
     "model.key.variable": ANY, "model.key.credential": ANY,
     "model.key.version": ANY, "model.key.broker": ANY,
     "model.streaming_decrypt": ANY,
-    "model.access_pattern": ANY, "tee.plaintext_budget": ANY,
+    "model.access_pattern": ANY, "tee.plaintext_budget": ANY, "tee.memory_budget": ANY,
     "model.context_length": ANY, "model.kv_cache": ANY, "model.draft_model": ANY,
     "model.sampling": ANY,
     "model.chat_template": ANY, "model.chat_template_fallback": ANY,
