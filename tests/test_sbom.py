@@ -22,7 +22,7 @@ from referencing import Registry, Resource
 
 from appliance.errors import ImageError
 from appliance.imaging import manifest, predict, provenance, sbom
-from appliance.policy import Policy, load
+from appliance.policy import Loaded, load
 from tests.support import fake_image
 from tests.support.expected import ROOT
 
@@ -30,11 +30,12 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    return manifest.read(fake_image.write(folder / "out", policy="ab" * 48))
+    return manifest.read(fake_image.write(folder / "out", policy=_demo().digest.hex()))
 
 
-def _demo() -> Policy:
-    return load(ROOT / "examples/demo.hcl").policy
+@cache
+def _demo() -> Loaded:
+    return load(ROOT / "examples/demo.hcl")
 
 
 @cache
@@ -49,7 +50,7 @@ def _schema() -> Draft7Validator:
 
 
 @pytest.mark.parametrize("policy", [None, _demo()], ids=["alone", "with models"])
-def test_the_sbom_is_valid(tmp_path: Path, policy: Policy | None) -> None:
+def test_the_sbom_is_valid(tmp_path: Path, policy: Loaded | None) -> None:
     """By the schema of CycloneDX 1.6; a change that the schema forbids is found, so the schema is in force."""
     document = json.loads(sbom.make(_manifest(tmp_path), policy))
     assert [] == [error.message for error in _schema().iter_errors(document)]
@@ -65,7 +66,7 @@ def test_the_sbom_names_everything_by_its_digest(tmp_path: Path) -> None:
         found = [each for each in components.values() if each["name"] == item["name"]]
         assert [item["sha256"]] == [each["hashes"][0]["content"] for each in found]
     model = components["model:demo"]
-    assert ("machine-learning-model", policy.models[0].sha256.rpartition(":")[2]) == (
+    assert ("machine-learning-model", policy.policy.models[0].sha256.rpartition(":")[2]) == (
         model["type"], model["hashes"][0]["content"])
     assert sorted(components) == document["dependencies"][0]["dependsOn"]
     assert {"linux", "appliance"} < {each["name"] for each in components.values()}
@@ -131,8 +132,11 @@ def test_the_envelope_is_dsse(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_said_is_refused(tmp_path: Path) -> None:
-    """A builder that is no URI; a manifest that lacks something."""
+    """A builder that is no URI; a manifest that lacks something; a policy that is not the image's."""
     facts = _manifest(tmp_path)
+    with pytest.raises(ImageError, match="the image's policy"):
+        sbom.make(facts | {"policy": {"placement": "baked", "sha384": "ab" * 48}}, _demo())
+    assert sbom.make(facts | {"policy": {"placement": "launch", "sha384": None}}, _demo())
     with pytest.raises(ImageError, match="URI"):
         provenance.statement(facts, {}, "me")
     for name in ("packages", "wheels", "policy", "build", "kernel", "source_date_epoch"):

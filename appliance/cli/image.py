@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from appliance.cli import image_predict
+from appliance.cli import image_export, image_predict
 from appliance.imaging import boot, build, locking, recipe
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.steps import Step, Steps
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     _add_boot(actions.add_parser("boot", help="run an image under QEMU"))
     image_predict.add_arguments(actions)
+    image_export.add_arguments(actions)
     lock = actions.add_parser("lock", help="resolve packages and wheels again and write the lock files")
     lock.add_argument("--requirements", metavar="FILE", type=Path,
                       default=recipe.FOLDER.parent / "requirements-image.lock", help="the hash-locked Python packages")
@@ -66,7 +67,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
-    return {"build": _build, "boot": _boot, "lock": _lock, **image_predict.ACTIONS}[args.action](args)
+    return {"build": _build, "boot": _boot, "lock": _lock, **image_predict.ACTIONS,
+            **image_export.ACTIONS}[args.action](args)
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from appliance.attestation import keyfile
 from appliance.attestation.measurements import Measurements
 from appliance.errors import ImageError
-from appliance.imaging import predict, predict_golden, predict_idblock, predict_snp
+from appliance.imaging import boot, predict, predict_golden, predict_idblock, predict_snp
+from appliance.imaging.machine import FIRMWARE
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -53,9 +54,15 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--json", action="store_true", help="print the measurements as JSON")
     summary = "keep PCR 0 and 7 of a machine that you trust, as golden values"
     keep = actions.add_parser("record", help=summary, description=summary)
-    keep.add_argument("source", metavar="FILE", type=Path, help="TPM evidence of the machine, or its event log")
+    keep.add_argument("image", metavar="DIR", type=Path, nargs="?",
+                      help="start this image under QEMU with a software TPM, and read what that holds")
+    keep.add_argument("--memory", metavar="MIB", type=int, default=768, help="of that machine (default: 768)")
+    keep.add_argument("--cpus", metavar="N", type=int, default=1, help="of that machine (default: 1)")
+    keep.add_argument("--from", dest="source", metavar="FILE", type=Path,
+                      help="instead: TPM evidence of a machine, or its event log")
+    keep.add_argument("--firmware", metavar="FILE", type=Path, default=FIRMWARE[0],
+                      help=f"the firmware that the machine runs (default: {FIRMWARE[0]})")
     keep.add_argument("--machine", metavar="NAME", required=True, help="what to call this shape of machine")
-    keep.add_argument("--firmware", metavar="FILE", type=Path, required=True, help="the firmware that it runs")
     keep.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="where the values go")
 
 
@@ -72,7 +79,13 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _record(args: argparse.Namespace) -> int:
-    golden = predict_golden.record(args.machine, args.firmware, args.source)
+    if (args.source is None) == (args.image is None):
+        raise ImageError("golden values come from an image that is started, or from --from FILE: name one of them")
+    if args.source is not None:
+        golden = predict_golden.record(args.machine, args.firmware, args.source)
+    else:
+        shape = boot.Options(args.image, memory=args.memory, cpus=args.cpus, confidential="none")
+        golden = predict_golden.started(args.machine, shape)
     keyfile.write_whole(args.output, predict_golden.to_json(golden))
     print("\n".join(f"PCR {number}  {value}" for number, value in sorted(golden.pcrs.items())))
     return 0

@@ -16,6 +16,8 @@ from appliance.attestation import evidence, tpm_evidence, tpm_log, tpm_verify
 from appliance.attestation.binding import describe
 from appliance.attestation.measurements import GOLDEN_PCRS, Golden
 from appliance.errors import ApplianceError, ImageError
+from appliance.imaging import boot, predict_machine
+from appliance.imaging.machine import FIRMWARE
 from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/golden/v1"
@@ -28,9 +30,20 @@ def record(machine: str, firmware: Path, source: Path) -> Golden:
     absent = [number for number in GOLDEN_PCRS if number not in values]
     if absent:
         raise ImageError(f"{source}: shows no SHA-256 value of PCR {absent[0]}")
-    with firmware.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return of(machine, digest, values)
+    return of(machine, _sha256(firmware), values)
+
+
+def started(machine: str, shape: boot.Options) -> Golden:
+    """Golden values of a QEMU machine, which is started once with a software TPM. Raises ImageError."""
+    return of(machine, _sha256(FIRMWARE[0]), predict_machine.registers(shape))
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ImageError(f"firmware {path}: {error.strerror}") from None
 
 
 def of(machine: str, firmware_sha256: str, values: dict[int, bytes]) -> Golden:

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -73,6 +72,6 @@ def envelope(payload: bytes, key: Ed25519PrivateKey) -> bytes:
                                        "sig": base64.b64encode(signature).decode("ascii")}]}).encode() + b"\n"
 
 
-def digests(folder: Path, *names: str) -> dict[str, str]:
-    """SHA-256 of further files in the image's folder."""
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+def digest(data: bytes) -> str:
+    """SHA-256 in hex, as subjects carry it."""
+    return hashlib.sha256(data).hexdigest()

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
+from appliance.errors import ImageError
 from appliance.imaging.predict import entry
-from appliance.policy import Policy
+from appliance.policy import Loaded, Policy
 
 NAME = "sbom.cdx.json"
 _DOMAIN = b"appliance/sbom/v1\n"
@@ -88,8 +89,12 @@ def _own(manifest: Mapping[str, Any]) -> list[Component]:
     return [own, kernel]
 
 
-def make(manifest: Mapping[str, Any], policy: Policy | None = None) -> bytes:
-    """The document. Raises ImageError if the manifest lacks something."""
+def make(manifest: Mapping[str, Any], loaded: Loaded | None = None) -> bytes:
+    """The document. Raises ImageError if the manifest lacks something, or is of an image with another policy."""
+    policy, baked = loaded.policy if loaded else None, entry(manifest, "policy", "sha384")
+    if loaded is not None and baked is not None and baked != loaded.digest.hex():
+        raise ImageError(f"{loaded.path}: its digest is {loaded.digest.hex()}, the image's policy has {baked}",
+                         hint="name the policy that the image was built with")
     parts = [*_own(manifest), *packages(manifest), *(models(policy) if policy else [])]
     made = datetime.fromtimestamp(entry(manifest, "source_date_epoch"), UTC)
     document: dict[str, Any] = {

@@ -35,13 +35,13 @@ def _open(url: str) -> object:
     return urllib.request.urlopen(url, timeout=60, context=context)  # noqa: S310 - the index that pip uses
 
 
-def download(target: Path) -> None:
-    """Write the source distribution to `target`; OSError when the index does not have it."""
-    index = (os.environ.get("PIP_INDEX_URL") or PyPI.simple_url).rstrip("/") + "/llama-cpp-python/"
+def download(target: Path, name: str = NAME, project: str = "llama-cpp-python") -> None:
+    """Write the source distribution `name` to `target`; OSError when the index does not have it."""
+    index = (os.environ.get("PIP_INDEX_URL") or PyPI.simple_url).rstrip("/") + f"/{project}/"
     with _open(index) as page:  # type: ignore[attr-defined]
-        links = re.findall(r'href="([^"]*/' + re.escape(NAME) + r'[^"]*)"', page.read().decode("utf-8", "replace"))
+        links = re.findall(r'href="([^"]*/' + re.escape(name) + r'[^"]*)"', page.read().decode("utf-8", "replace"))
     if not links:
-        raise OSError(f"{index} does not list {NAME}")
+        raise OSError(f"{index} does not list {name}")
     with _open(urllib.parse.urljoin(index, links[0])) as source, target.open("wb") as sink:  # type: ignore[attr-defined]
         shutil.copyfileobj(source, sink, 1 << 20)
 
