@@ -44,6 +44,7 @@ run: $(VENV)/.server demo kernels ## Check the example policy, boot by it and se
 
 vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_llama_vocab.py
+	@$(BIN)/python tests/support/fetch_kubevirt_schema.py
 
 lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/ruff check .
