@@ -25,6 +25,7 @@ from appliance.attestation.tpm_evidence import TpmEvidence
 from appliance.attestation.trust import Roots
 from appliance.attestation.validate import Expected, validate
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
+from tests.fuzz import collect_fuzz, driver
 from tests.support import fake_tpm, swtpm
 from tests.support.fake_tpm import NOW
 
@@ -248,3 +249,10 @@ def test_evidence_of_the_wrong_platform_is_refused() -> None:
     with pytest.raises(MalformedEvidenceError):
         tpm_evidence.parse(value.report_bytes())
     assert not tpm_abi.MAGIC.startswith(b"TPM")
+
+
+def test_interfaces_survive_mutations() -> None:
+    """Two seconds of mutated answers of a TPM, tables and reports raise nothing but attestation errors."""
+    count, finding = driver.run(collect_fuzz.fuzz, collect_fuzz.seeds(), seconds=2, seed=1)
+    assert None is finding
+    assert 1000 < count

@@ -28,7 +28,7 @@ class TpmProvider(Provider):
         try:
             self._key = tpm_device.attestation_key(self._tpm)
             self._ek_certificate = tpm_device.ek_certificate(self._tpm)
-            self._azure = _azure_report(self._tpm)
+            self._azure = None if self._key.certificate is None else _azure_report(self._tpm)  # names that key
         except AttestationError:
             self._tpm.close()
             raise
