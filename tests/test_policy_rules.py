@@ -284,6 +284,14 @@ def test_warnings_on_hardware() -> None:
         if d.severity == "warning"]
 
 
+def test_a_tpm_is_warned_of() -> None:
+    """Measured boot protects nothing from the host, and the checker says so; other platforms get no such word."""
+    warned = [found.summary for found in check(HARDWARE.replace('"sev-snp"', '"tpm"')).diagnostics
+              if found.severity == "warning"]
+    assert 1 == len([words for words in warned if "protects nothing from the host" in words])
+    assert not any("TPM" in found.summary for found in check(HARDWARE).diagnostics)
+
+
 def test_edges_are_allowed() -> None:
     """The last allowed value on each side is accepted and has its meaning."""
     policy = valid(with_lines("limits", 'prompt_tokens = 1\ngeneration_tokens = 1\nrequest_size = "1KiB"\n'
