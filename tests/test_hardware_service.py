@@ -26,8 +26,9 @@ from appliance.attestation.trust import Roots
 from appliance.attestation.validate import Expected, validate
 from appliance.attestation.x509chain import fingerprint
 from appliance.attestation.x509chain import load as load_certificates
+from appliance.client import transport
 from appliance.policy import load
-from tests.support import hardware_server, server, swtpm
+from tests.support import fake_appliance, hardware_server, server, swtpm
 from tests.support.fake_amd import NOW
 from tests.support.require import absent
 
@@ -36,8 +37,9 @@ Process = tuple[str, Path]
 
 
 def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
-    """The process; its environment is empty but for the path, since strict hardening refuses much of a usual one."""
-    keep = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE")}
+    """The process. Its environment is empty but for the path: strict hardening refuses much of a usual one, and the
+    tracer of measured coverage too."""
+    keep = {"PATH": os.environ["PATH"]}
     with (out / "stderr").open("wb") as err:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.support.hardware_server", kind, str(policy), str(model.parent), str(out),
@@ -133,6 +135,36 @@ def test_the_official_client_chats_with_a_tenant_of_the_list(snp: Process) -> No
                 answer = client.chat.completions.create(
                     model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
                 assert answer.choices[0].finish_reason in ("length", "stop")
+
+
+def _chat(policy: Path, url: str, roots: Roots, launch: bytes) -> Any:
+    """One question by OpenAI's SDK over a transport that verifies each connection before it is used."""
+    judge = fake_appliance.verifier(
+        policy, roots=roots, at=dt.datetime.now(dt.UTC), need_revocation=False,
+        known=fake_appliance.measured(launch=(launch,)))
+    with httpx.Client(transport=transport(judge, life=0.0)) as verified:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=server.KEY, max_retries=0, http_client=verified)
+        return client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+
+
+def test_a_verifying_client_chats_or_keeps_quiet(snp: Process) -> None:
+    """The client's own verifier, end to end: "verified" for the image that was measured, refused for another."""
+    url, out = snp
+    answer = _chat(out / "policy.hcl", url, _roots(out), hardware_server.MEASUREMENT)
+    assert answer.choices[0].finish_reason in ("length", "stop")
+    asked = _requests(out)
+    with pytest.raises(openai.InternalServerError, match="measurement"):
+        _chat(out / "policy.hcl", url, _roots(out), b"\x06" * 48)
+    with pytest.raises(openai.InternalServerError, match="pinned root"):
+        _chat(out / "policy.hcl", url, Roots(), hardware_server.MEASUREMENT)
+    assert asked == _requests(out)
+
+
+def _requests(out: Path) -> int:
+    """How many requests for inference the service has seen."""
+    records = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
+    return sum(1 for record in records if record.get("endpoint") == "/v1/chat/completions")
 
 
 def test_rotation_in_the_sandbox(snp: Process) -> None:

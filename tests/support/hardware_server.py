@@ -33,6 +33,7 @@ from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import FakeIntel
 from tests.support.fake_tsm import FakeTsm, certificate_table
 
+MEASUREMENT = b"\x05" * 48  # what the fake SEV-SNP guest was launched with
 POLICY = """
 appliance {{
   name   = "hardware"
@@ -75,7 +76,7 @@ def amd_machine(loaded: Loaded, out: Path) -> FakeTsm:
     (out / "roots.json").write_text(json.dumps(amd.roots))
     table = certificate_table({name: each.public_bytes(Encoding.DER) for name, each in (
         ("VCEK", amd.leaf), ("ASK", amd.ask), ("ARK", amd.ark))})
-    return FakeTsm(lambda data: amd.report(report_data=data, host_data=loaded.host_data, measurement=b"\x05" * 48),
+    return FakeTsm(lambda data: amd.report(report_data=data, host_data=loaded.host_data, measurement=MEASUREMENT),
                    aux=table)
 
 
