@@ -170,6 +170,25 @@ def test_no_key_is_in_any_file(running: tuple[server.Server, bytes]) -> None:
     assert [] == [name for name in names if "memfd" in name or name.endswith((".pem", "(deleted)"))]
 
 
+def test_what_is_no_tls_is_dropped_and_not_reported(running: tuple[server.Server, bytes]) -> None:
+    """Plain HTTP, noise, and clients that leave during the handshake end their connection and fill no log."""
+    process = running[0]
+    host, _, port = process.ready["listening"][0].rpartition("/")[2].partition(":")
+    before = len(process.audit("runtime.exception")) + len(process.audit("request.refused"))
+    for data in (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", os.urandom(2000), b"\x16\x03\x01\x02\x00", b""):
+        with socket.create_connection((host, int(port)), timeout=5) as raw:
+            raw.sendall(data)
+            raw.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):
+                while raw.recv(4096):
+                    pass
+    connection = _connect(process.url)
+    assert "ready" == _ask(connection, "/health")["status"]
+    connection.close()
+    assert before == len(process.audit("runtime.exception")) + len(process.audit("request.refused"))
+    assert "" == "".join(line for line in process.text("stderr").splitlines() if "unhandled" in line)
+
+
 # In one event loop -----------------------------------------------------------------------------------------------
 
 
