@@ -72,7 +72,7 @@ def test_an_automatic_model_runs(tmp_path: Path, tiny_model: Path) -> None:
     """With no room for all of it, a plain model that says "auto" is streamed and says how much is resident."""
     loaded = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model='streaming_decrypt = "auto"'))
     [model] = loaded.policy.models
-    for resident, said in ((None, "resident"), (1 << 30, "MiB of them resident"), (0, "streamed, at most ")):
+    for resident, said in ((None, "resident"), (1 << 30, "MiB of them resident"), (0, "streamed by ")):
         with closing(models.load(model, loaded.policy.limits, tiny_model, None, lambda done, total: None,
                                  kernels=kernels(), threads=1, share=Share(2, 64, resident))) as model_running:
             assert said in model_running.residency

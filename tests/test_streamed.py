@@ -19,14 +19,13 @@ from appliance.engine.generation import GenerationRequest, Step
 from appliance.engine.sampler import Sampling
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import FormatError, ModelError, TamperedError
-from appliance.models.locked import LockedBuffer
 from appliance.models.streamed import StreamedSource
 from tests.support import synthetic
 from tests.support.engines import kernels, running, synthetic_model
 from tests.support.streams import stored
 
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 99).tolist()]
-KINDS = ("sealed", "plain")
+KINDS = ("sealed", "plain", "compiled")
 
 
 @contextmanager
@@ -45,6 +44,8 @@ def expected() -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("tile_size", "threads", "how"), [
     (4096, 1, {}), (8192, 3, {"hidden": False}), (1 << 20, 2, {}),
+    (8192, 2, {"kept": [f"blk.{block}.{name}.weight" for block in range(9) for name in ("attn_q", "ffn_down")]}),
+    (8192, 2, {"drop": True, "ahead_nbytes": 1 << 16}), (65536, 1, {"ahead_nbytes": 0}),
     (16384, 2, {"resident": ["token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight"]})])
 def test_the_same_bits(kind: str, tile_size: int, threads: int, how: dict[str, object], expected: np.ndarray,
                        tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_spoiled_during_an_answer(kind: str, how: str, tmp_path: Path) -> None:
         source = engine._source
         assert isinstance(source, StreamedSource)
         tile = source._tiles.tiling.tile(source._segments[source._number["blk.1.ffn_down.weight"]].first_tile + 1)
-        at = tile.offset if kind == "sealed" else tile.source_offset
+        at = tile.source_offset if kind == "plain" else tile.offset
         found: list[int | None] = []
         steps = engine.generate(REQUEST)
         found += [next(steps).token for _ in range(3)]
@@ -132,8 +133,8 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
     with closing(make()) as source:
         tiles = [tile for tile in source._tiles.tiling if tile.segment.kind == "matrix"]
     for tile in tiles[::2]:
-        at, nbytes = ((tile.offset, tile.nbytes + 16) if kind == "sealed" else
-                      (tile.source_offset, tile.source_nbytes))
+        at, nbytes = ((tile.source_offset, tile.source_nbytes) if kind == "plain" else
+                      (tile.offset, tile.nbytes + 16))
         with _engine(make(hidden=False)) as engine, path.open("r+b", buffering=0) as file:
             place = at + (tile.number * 7919) % nbytes
             old = os.pread(file.fileno(), 1, place)
@@ -143,9 +144,10 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
             os.pwrite(file.fileno(), old, place)
 
 
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sealed", "compiled"])
+def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
     """A file that is removed stays readable while it is open; one that cannot be read ends with the disk's error."""
-    path, make = stored("sealed", tmp_path, synthetic_model("tied"), 32768)
+    path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
     with _engine(make()) as engine:
         expected = engine.logits(IDS)
         path.unlink()
@@ -155,6 +157,40 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
         source._tiles._file.close()
         with pytest.raises(ModelError, match="was closed"):
             engine.logits(IDS)
+
+
+@pytest.mark.parametrize("kind", ["sealed", "compiled"])
+def test_records_in_memory(kind: str, tmp_path: Path) -> None:
+    """Records that are kept are authenticated whenever they are used, and the disk is not asked for them again."""
+    path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
+    with closing(make()) as source:
+        names = [name for name, info in source.tensors.items() if len(info.shape) == 2]
+    with _engine(make(kept=names)) as engine:
+        expected = engine.logits(IDS)
+        os.truncate(path, 0)
+        assert np.array_equal(expected, engine.logits(IDS))
+        source = engine._source
+        assert isinstance(source, StreamedSource)
+        assert source._records is not None
+        assert source.kept_nbytes > 0
+        source._records[len(source._records) // 2 & -4096] ^= 1
+        with pytest.raises(TamperedError, match="does not authenticate"):
+            engine.logits(IDS)
+
+
+@pytest.mark.parametrize(("directory", "said"), [(True, "Is a directory"), (False, "Bad file descriptor")])
+def test_errors_of_the_disk(directory: bool, said: str, tmp_path: Path) -> None:
+    """What the system says of a read that fails in compiled code ends the answer."""
+    path, make = stored("compiled", tmp_path, synthetic_model("tied"), 32768)
+    with _engine(make()) as engine:
+        source = engine._source
+        assert isinstance(source, StreamedSource)
+        other = os.open(tmp_path if directory else path, os.O_RDONLY if directory else os.O_WRONLY)
+        before, source._tiles._file._descriptor = source._tiles._file._descriptor, other
+        with pytest.raises(ModelError, match=f"cannot be read at byte .*{said}") as caught:
+            engine.logits(IDS)
+        assert "model-unreadable" == caught.value.code
+        os.close(before)
 
 
 def test_waiting_requests_get_the_error(tmp_path: Path) -> None:
@@ -265,18 +301,3 @@ def test_weights_in_memory(tmp_path: Path) -> None:
     most, left = _watched("streamed", path, patterns)
     assert 0 == left
     assert most <= 2 * tile_size // step
-
-
-def test_locked_buffer() -> None:
-    """A buffer is whole pages, locked and left out of core dumps; closing it twice does nothing."""
-    buffer = LockedBuffer(5000)
-    assert (8192, 0) == (buffer.nbytes, buffer.address % 4096)
-    flags = ""
-    with Path("/proc/self/smaps").open(encoding="ascii") as file:
-        for line in file:
-            first, _, rest = line.partition("-")
-            if rest and " " not in first and int(first, 16) <= buffer.address < int(rest.split()[0], 16):
-                flags = next(later for later in file if later.startswith("VmFlags"))
-    assert {"lo", "dd"} <= set(flags.split())
-    buffer.close()
-    buffer.close()

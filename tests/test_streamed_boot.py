@@ -69,7 +69,7 @@ def test_the_same_answer_within_the_budget(pattern: str, sealed: Path, tiny_mode
         source = session._running.source
         assert isinstance(source, StreamedSource)
         assert 0 < source.most_alive <= source.alive_limit < source.plaintext_nbytes <= 8 << 20
-        assert session._running.residency.startswith("streamed, at most 0.")
+        assert ", at most 0." in session._running.residency
 
 
 def test_a_budget_that_is_too_small(sealed: Path, tiny_model: Path) -> None:
@@ -96,18 +96,22 @@ def test_memory_of_a_streamed_model(sealed: Path, tiny_model: Path) -> None:
         loaded = load(_policy(sealed, tiny_model, f"streaming_decrypt = {how}"))
         [model] = loaded.policy.models
         lines = budget.divide(loaded.policy, {model.name: sealed}, 1 << 40).lines
-        needs.append(sum(line.nbytes for line in lines if "weights" in line.what or "embeddings" in line.what))
+        needs.append(sum(line.nbytes for line in lines if "resident weights" in line.what or "embeddings" in line.what))
     assert 0 < needs[0] < needs[1] <= sealed.stat().st_size
 
 
-def test_an_altered_tile_ends_the_session(sealed: Path, tiny_model: Path) -> None:
-    """What changes on the disk after the boot is an error of the next answer."""
+def test_an_altered_file(sealed: Path, tiny_model: Path) -> None:
+    """What changes on the disk after the boot is an error of the next answer where the disk is asked again; where there
+    was memory for the records, it is not."""
     policy = _policy(sealed, tiny_model, "streaming_decrypt = true")
-    with open_session(policy, threads=1) as session:
+    with open_session(policy, threads=1) as session, _running(policy) as running:
         ask = Ask("▁aa▁ba▁ca", raw=True, max_tokens=4, temperature=0, seed=1)
-        session.run(ask)
+        expected = session.run(ask).tokens
+        assert "kept encrypted" in session._running.residency
+        running.engine.logits([1, 2])
         body = sealed.read_bytes()
         with sealed.open("r+b") as file:
             file.write(bytes(byte ^ 1 for byte in body))
+        assert expected == session.run(ask).tokens
         with pytest.raises(TamperedError, match="does not authenticate"):
-            session.run(ask)
+            running.engine.logits([1, 2])

@@ -16,6 +16,7 @@ from appliance.boot.footprint import Footprint, Line, Share, mebibytes, read
 from appliance.engine.forward import ROWS
 from appliance.engine.kernels import quota
 from appliance.errors import BootError
+from appliance.models.streamed import AHEAD_NBYTES
 from appliance.policy import Policy
 from appliance.policy.schema import Model
 
@@ -28,6 +29,8 @@ COMPILER_BYTES = 260 << 20
 
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
 _STACKS_BYTES = 96 << 20  # of address space, for threads that the service starts
+_PAGE_CACHE_BYTES = 2 * AHEAD_NBYTES  # for what is read ahead
+_RECORDS_SHARE = 4  # one part in this many of what is left stays free, whoever else may want it
 _UNKNOWN = 1 << 62  # bytes of a machine that does not say what it has: nobody is kept short
 _LEAST_ROWS = 32  # of a pass; the engine wants no fewer
 _ROWS_SHARE = 6  # activations grow up to one part in this many of the memory
@@ -104,7 +107,8 @@ class _Divider:
             return self._refused(least)
         shares = self._with_slots(self._with_rows(least))
         resident = {name: replace(share, resident=most[name].resident) for name, share in shares.items()}
-        return self._made(resident if self._total(resident) <= self._room else self._with_weights(shares))
+        return self._made(self._with_records(
+            resident if self._total(resident) <= self._room else self._with_weights(shares)))
 
     def _with_rows(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
         """Wider passes for all models, as long as they take no more than their part."""
@@ -134,6 +138,17 @@ class _Divider:
         left = max(self._room - self._total(shares) - self._room // _CACHED_SHARE, 0)
         return {name: replace(share, resident=left * sizes[name] // sum(sizes.values())) if name in sizes else share
                 for name, share in shares.items()}
+
+    def _with_records(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
+        """Of what is left, room for the records of models that must be streamed, so that no pass waits for a disk."""
+        sizes = {each.name: each.records for each in self._prints
+                 if each.model.streaming_decrypt is True and each.records}
+        left = self._room - self._total(shares)
+        left -= left // _RECORDS_SHARE + _PAGE_CACHE_BYTES
+        if left <= 0 or not sizes:
+            return shares
+        return {name: replace(share, kept=min(sizes[name], left * sizes[name] // sum(sizes.values())))
+                if name in sizes else share for name, share in shares.items()}
 
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
         requests = self._limits.concurrent_requests

@@ -31,11 +31,12 @@ _VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft
 @dataclass(frozen=True, slots=True)
 class Share:
     """What a model is given. `slots` of keys and values; passes of up to `rows` rows; `resident` bytes of its weights
-    kept decrypted and the rest streamed, None: all of it resident."""
+    kept decrypted and the rest streamed, None: all of it resident; `kept` bytes of the rest kept encrypted."""
 
     slots: int
     rows: int
     resident: int | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,13 @@ class Footprint:
         unread = EMBEDDING in tensors and OUTPUT in tensors
         return self.weights - (residency.packed_nbytes(self.tiles.of(EMBEDDING)) if unread else 0)
 
+    @property
+    def records(self) -> int:
+        """Bytes of the records that a pass over the sealed model reads."""
+        if self.tiles is None or not self.sealed:
+            return 0
+        return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles))
+
     def _embedding(self) -> int:
         """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing."""
         if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
@@ -117,6 +125,8 @@ class Footprint:
         else:
             if share.resident:
                 yield Line(f"{name}: room for resident weights", share.resident)
+            if share.kept:
+                yield Line(f"{name}: room for encrypted weights", share.kept)
             if self._embedding():
                 yield Line(f"{name}: embeddings, encrypted", self._embedding() * 102 // 100)
             yield Line(f"{name}: tile buffers, {threads} x", self._buffers(threads))

@@ -16,14 +16,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from appliance.boot import kernel_attention, kernel_inputs, kernel_model
+from appliance.boot import kernel_attention, kernel_fetch, kernel_inputs, kernel_model
 from appliance.engine.kernels.attention_layout import CACHE_FORMATS
 from appliance.engine.kernels.memory import aligned
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.errors import EngineError
-from appliance.models import quants
+from appliance.models import libcrypto, quants
 
 _SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
 _IN_STEP = b"all threads kept step"
@@ -98,6 +98,7 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), kernel_attention.remember),
     (re.compile(r"(query_q8)"), _query_answer),
     (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), kernel_attention.attend),
+    (re.compile(r"(fetch_sealed)"), kernel_fetch.fetch),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
 )
 
@@ -112,9 +113,15 @@ def _needed(name: str, formats: frozenset[str]) -> bool:
     return True
 
 
+def _unused() -> frozenset[str]:
+    """Kernels without a test: `step` has one for each format, and without libcrypto nobody calls the one that fetches
+    tiles."""
+    return frozenset({"step"} if libcrypto.load() is not None else {"step", "fetch_sealed"})
+
+
 def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
     """Tests to run: one a kernel, of all or of those that models in these block formats use; `step` once a format."""
-    tests = [name for name in table.names if name != "step" and (formats is None or _needed(name, formats))]
+    tests = [name for name in table.names if name not in _unused() and (formats is None or _needed(name, formats))]
     if "step" in table.names:
         matrices = formats_of(table) if formats is None else formats & formats_of(table)
         tests += [f"step/{name}" for name in sorted(matrices)] or ["step"]

@@ -16,11 +16,12 @@ from appliance.boot.footprint import Share, positions
 from appliance.engine.engine import Engine
 from appliance.engine.forward import ROWS
 from appliance.engine.kernels import quota
+from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.models import inspection, residency
+from appliance.models import inspection, libcrypto, locked, residency
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
 from appliance.models.resident import ResidentSource, open_resident
@@ -75,8 +76,9 @@ class RunningModel:
         """How its weights are kept, for the report of the boot."""
         if not isinstance(self.source, StreamedSource):
             return "resident"
-        return (f"streamed, at most {self.source.plaintext_nbytes / 2**20:.1f} MiB of plaintext weights, "
-                f"{self.source.resident_nbytes / 2**20:.1f} MiB of them resident")
+        kept = f", {self.source.kept_nbytes / 2**20:.1f} MiB kept encrypted" if self.source.kept_nbytes else ""
+        return (f"streamed by {self.source.fetched_by}, at most {self.source.plaintext_nbytes / 2**20:.1f} MiB of "
+                f"plaintext weights, {self.source.resident_nbytes / 2**20:.1f} MiB of them resident{kept}")
 
     def close(self) -> None:
         """Stop the engine, then give the weights back."""
@@ -100,18 +102,21 @@ def formats_named_by(paths: list[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _streamed(model: Model, tiles: SealedModel | PlainTiles, room: int) -> StreamedSource:
-    """Stream a model, but for what fits into `room` bytes."""
-    hidden = model.access_pattern == "hidden"
-    resident = residency.choose(tiles.tiling, room, hidden=hidden) if model.streaming_decrypt == "auto" else frozenset()
-    return StreamedSource(tiles, resident=resident, hidden=hidden)
+def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> StreamedSource:
+    """Stream a model, but for what is to be resident; what is kept encrypted is not read again."""
+    hidden, resident = model.access_pattern == "hidden", frozenset[str]()
+    if model.streaming_decrypt == "auto":
+        resident = residency.choose(tiles.tiling, share.resident or 0, hidden=hidden)
+    kept = residency.choose_kept(tiles.tiling, share.kept, resident)
+    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept)
 
 
 def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
-          room: int | None) -> Source:
+          share: Share) -> Source:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
+    streamed = model.streaming_decrypt is True or (model.streaming_decrypt == "auto" and share.resident is not None)
     try:
         if model.publisher is not None:
             modelkeys.check_publisher(model.publisher, pin, header_pin)
@@ -120,13 +125,13 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
                                 "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
                                 code="streaming")
-            if room is not None:
-                return _streamed(model, open_tagged(path, pin, progress=progress), room)
+            if streamed:
+                return _streamed(model, open_tagged(path, pin, progress=progress), share)
             return open_resident(path, pin, progress)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
-        if model.streaming_decrypt is True or room is not None:
-            return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin), room or 0)
+        if streamed:
+            return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin), share)
         return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
     finally:
         if key is not None:
@@ -157,9 +162,21 @@ def plaintext_left(policy: Policy, running: Mapping[str, RunningModel]) -> int:
     return policy.tee.plaintext_budget_bytes - sum(model.streamed_plaintext for model in running.values())
 
 
-def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str]) -> str:
-    """How each model is kept, and why, for the report of the boot."""
-    return "; ".join(f"{name}: {model.residency} ({reasons[name]})" for name, model in running.items())
+def native_code() -> KernelTable:
+    """The kernels; and, for later, the system's libcrypto: nothing can be loaded once the process is in its sandbox."""
+    libcrypto.load()
+    return kernel_table.load()
+
+
+def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *, tolerant: bool) -> str:
+    """How each model is kept, and why, for the report of the boot. BootError when memory for secrets could not be
+    locked, unless that is tolerated."""
+    missing = locked.shortfall()
+    if missing is not None and not tolerant:
+        raise BootError(f"memory: {missing}", code="memory-lock", hint="raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in "
+                        "systemd, `--ulimit memlock=-1` of a container), or give the process CAP_IPC_LOCK")
+    kept = [f"{name}: {model.residency} ({reasons[name]})" for name, model in running.items()]
+    return "; ".join(kept if missing is None else [*kept, missing])
 
 
 @contextlib.contextmanager
@@ -186,7 +203,7 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
     """
     with _named(model):
         share = Share(limits.concurrent_requests, ROWS) if share is None else share
-        source = _open(model, path, key, progress, share.resident if model.streaming_decrypt == "auto" else None)
+        source = _open(model, path, key, progress, share)
         return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
 
 

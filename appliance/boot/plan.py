@@ -35,9 +35,10 @@ def speeds(policy: Policy, files: dict[str, Path], division: Division, rates: Ra
         each = read(model, policy.limits, files)
         if each.tiles is not None:
             resident, streamed = _split(each, division)
-            from_disk = streamed > 0 and left is not None and left < each.size
-            seconds = resident / rates.memory + streamed * (
-                1 / rates.cipher + 1 / (rates.disk if from_disk else rates.cache))
+            kept = min(division.shares[model.name].kept, streamed)
+            from_disk = streamed > kept and left is not None and left < each.size - kept
+            seconds = resident / rates.memory + streamed / rates.cipher + kept / rates.memory + (
+                streamed - kept) / (rates.disk if from_disk else rates.cache)
             found.append(Speed(model.name, resident, streamed, from_disk, 1 / seconds if seconds else 0.0))
     return found
 

@@ -42,7 +42,6 @@ from appliance.boot.booted import Booted
 from appliance.boot.report import BootReport, Progress, quiet
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.tenantlist import tenants_of
-from appliance.engine.kernels import table as kernels
 from appliance.errors import AuditError
 from appliance.models.keys import Secret
 from appliance.policy import Loaded
@@ -95,7 +94,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
 
         with steps.step("hardening") as note:
-            table = kernels.load()
+            table = models.native_code()
             prebuilt = table.origin == "ahead"
             measures = hardening.harden(tolerant=tolerant)
             box = sandbox.enter(loaded, prebuilt=prebuilt, tolerant=tolerant, models=files.values(),
@@ -129,7 +128,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
                     plaintext_budget=models.plaintext_left(policy, running))
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
             budget.hold(policy, division)
-            note.detail = models.described(running, division.reasons)
+            note.detail = models.described(running, division.reasons, tolerant=tolerant)
 
         with steps.step("attestation") as note:
             attestor = Attestor(provider, State(loaded.digest, tested.digest, build))

@@ -26,7 +26,9 @@ from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, group_nbytes, p
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
+from appliance.engine.streaming import Streaming
 from appliance.errors import EngineError
+from appliance.models import locked
 from appliance.models.streamed import StreamedSource
 from appliance.models.tiles import TileSource
 
@@ -109,8 +111,7 @@ class Forward:
         self._parts_nbytes = parts_nbytes(architecture, pool.threads, cache.context)
         self._largest: dict[str, int] = {}  # activation kind -> most columns
         self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
-        if isinstance(source, StreamedSource):
-            source.prepare(pool.threads)
+        self._streaming = self._prepared(source) if isinstance(source, StreamedSource) else None
         self._describe(plan)
         self._buffers(rows, wanted)
         self._weights(plan)
@@ -145,7 +146,6 @@ class Forward:
     def _weights(self, plan: TensorPlan) -> None:
         step = step_layout.STEP
         self._weight(self._step, step["EMBEDDING_WEIGHT"], names.EMBEDDING, None, None)
-        self._weight(self._step, step["OUTPUT_WEIGHT"], plan.output, None, None)
         self._step.put(step["OUTPUT_NORM"], self._vector(names.OUTPUT_NORM, self._architecture.embedding))
         for index in range(self._architecture.blocks):
             base = step_layout.LAYER_NBYTES * index
@@ -158,14 +158,21 @@ class Forward:
                     bias = names.block(index, _MATRICES[part], "bias")
                     self._weight(self._layers, base + step_layout.LAYER[part], names.block(index, _MATRICES[part]),
                                  bias if bias in plan.biases else None, kinds)
+        self._weight(self._step, step["OUTPUT_WEIGHT"], plan.output, None, None)
+        if self._streaming is not None:
+            self._streaming.plan()
 
     def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
         """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""
         weight = self._source.weight(name)
         if weight.address:
             self._ranges.add(weight.address, weight.nbytes, step_layout.READ)
-        if weight.fetch:
-            self._ranges.add(weight.fetch, 1, step_layout.CALL)
+        fetch, context = weight.fetch, weight.context
+        looked_up = words is self._step and base == step_layout.STEP["EMBEDDING_WEIGHT"]  # before the kernel runs
+        if fetch and self._streaming is not None and not looked_up:
+            fetch, context = self._streaming.kernel, self._streaming.matrix(name)
+        if fetch:
+            self._ranges.add(fetch, 1, step_layout.CALL)
         shape = SHAPES[weight.format.name]
         shared, private = self._offsets[shape.activation]
         first = kinds is None or shape.activation not in kinds
@@ -177,7 +184,7 @@ class Forward:
             "QUANTISE": self._code(f"quantise_{shape.activation}") if first else 0,
             "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
             "BIAS": 0 if bias is None else self._vector(bias, weight.rows),
-            "FETCH": weight.fetch, "FETCH_CONTEXT": weight.context,
+            "FETCH": fetch, "FETCH_CONTEXT": context,
             "TILE_GROUPS": weight.tile_groups or padded_rows(weight.rows) // 16,
             "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
@@ -185,6 +192,13 @@ class Forward:
         }
         for word, value in values.items():
             words.put(base + step_layout.WEIGHT[word], value)
+
+    def _prepared(self, source: StreamedSource) -> Streaming | None:
+        """Buffers for tiles, which kernels may read; tables where kernels fetch tiles by themselves."""
+        source.prepare(self._pool.threads)
+        for address, nbytes in source.buffers:
+            self._ranges.add(address, nbytes, step_layout.READ)
+        return Streaming.of(source, self._table, self._pool)
 
     def _streamed_embedding(self) -> StreamedEmbedding | None:
         """How to look up rows of an embedding that is not resident."""
@@ -201,9 +215,15 @@ class Forward:
 
     # --- once: buffers ------------------------------------------------------------------------------------------------
     def _allocate(self, nbytes: int) -> int:
-        memory = Memory(nbytes, huge=True)
-        self._memories.append(memory)
+        memory = self._secret(nbytes)
         return self._ranges.add(memory.address, memory.nbytes, step_layout.READ | step_layout.WRITE)
+
+    def _secret(self, nbytes: int) -> Memory:
+        """Memory for content: protected, and wiped by `release`."""
+        memory = Memory(nbytes, huge=True)
+        locked.protect(memory.address, memory.nbytes, "activations", own=memory.own)
+        self._memories.append(memory)
+        return memory
 
     def _code(self, name: str) -> int:
         """The address of a kernel that `step` calls."""
@@ -220,8 +240,7 @@ class Forward:
             if word == "RESIDUAL":
                 self._residual = address
         self._logits_stride = stride(padded_rows(a.vocabulary))
-        self._logits = Memory(self._logits_stride * wanted, huge=True)
-        self._memories.append(self._logits)
+        self._logits = self._secret(self._logits_stride * wanted)
         put(step["LOGITS"], self._logits.address)
         put(step["LOGITS_STRIDE"], self._logits_stride)
         put(step["UP_OFFSET"], 4 * a.feed_forward)
@@ -322,8 +341,7 @@ class Forward:
                  "TILE_TABLE": rows * len(step_layout.TILE), "UNIT_TABLE": self._most_units * len(step_layout.UNIT)}
         self._tables, self._call_memories = {}, []
         for word, count in sizes.items():
-            memory = Memory(8 * count)
-            self._memories.append(memory)
+            memory = self._secret(8 * count)
             self._call_memories.append(memory)
             self._step.put(step_layout.STEP[word], memory.address)
             self._tables[word] = memory.view(np.int64)
@@ -355,7 +373,11 @@ class Forward:
             with self._source.passing():
                 if self._embedding is not None:
                     self._embedding.look_up(batch.tokens)
+                if self._streaming is not None:
+                    self._streaming.begin()
                 self._launch()
+                if self._streaming is not None:
+                    self._streaming.end()
         else:
             self._launch()
 

@@ -15,6 +15,7 @@ from appliance.engine.architecture import Architecture
 from appliance.engine.kernels.attention_layout import BLOCK, CACHE_FORMATS, head_nbytes
 from appliance.engine.kernels.memory import Memory
 from appliance.errors import EngineError
+from appliance.models import locked
 
 MAX_SLOTS = 1024
 
@@ -42,6 +43,7 @@ class KVCache:
         self.block_stride = self.layer_stride * architecture.blocks
         half = self.slot_stride * slots
         self._memory: Memory | None = Memory(2 * half, huge=True)
+        locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)
         self.keys = self._memory.address
         self.values = self.keys + half
 

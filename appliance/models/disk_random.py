@@ -56,13 +56,22 @@ class RandomFile:
             try:
                 count = os.preadv(self._descriptor, [view], offset)
             except OSError as error:
-                raise ModelError(f"{self.path} cannot be read at byte {offset}: {error.strerror or error}",
-                                 code="model-unreadable") from None
+                raise self.unreadable(offset, error.strerror or str(error)) from None
             if count == 0:
-                raise TamperedError(f"{self.path} ends at byte {offset}; its size was {self.size} when it was opened",
-                                    hint="the file must not change while it is in use")
+                raise self.ended(offset)
             view = view[count:]
             offset += count
+
+    def unreadable(self, offset: int, why: str) -> ModelError:
+        """The error of a read that failed."""
+        if self._descriptor < 0:
+            return ModelError(f"{self.path} was closed")
+        return ModelError(f"{self.path} cannot be read at byte {offset}: {why}", code="model-unreadable")
+
+    def ended(self, offset: int) -> TamperedError:
+        """The error of a file that became shorter."""
+        return TamperedError(f"{self.path} ends at byte {offset}; its size was {self.size} when it was opened",
+                             hint="the file must not change while it is in use")
 
     def close(self) -> None:
         """Close the file; reads fail from here on."""

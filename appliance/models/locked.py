@@ -1,4 +1,9 @@
-"""Memory for plaintext weights: locked in RAM, left out of core dumps, wiped when it is given back."""
+"""Memory for secrets: keys, plaintext weights, activations, keys and values of attention.
+
+Such memory is locked in RAM (no swap disk sees it), left out of core dumps, and not handed to a forked child. Where a
+limit does not let it be locked, that is recorded here and the work goes on: `shortfall` says what is missing, and
+whoever is responsible for the process refuses to serve. Wiping is the owner's part.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +11,77 @@ import contextlib
 import ctypes
 import mmap
 import os
+import resource
+import threading
 
 from appliance.errors import ModelError
 
+MADV_WIPEONFORK = 18
+"""From linux/mman.h; Python has no name for it."""
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.mlock2.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_LIBC.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_ONFAULT = 1  # MLOCK_ONFAULT: pages are locked when they are first used, and not all brought in now
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _SLACK = 64  # bytes behind the end that kernels may read
+_unlocked: dict[str, tuple[int, str]] = {}  # what -> bytes, why
+_turn = threading.Lock()
+
+
+def protect(address: int, nbytes: int, what: str, *, own: bool = True) -> None:
+    """Lock the pages that hold `nbytes` at `address`, and keep them out of dumps; with `own`, when nothing else is in
+    these pages, out of forked children, too. `what` names it if that fails."""
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
+    size = -(-(address + nbytes - first) // mmap.PAGESIZE) * mmap.PAGESIZE
+    _LIBC.madvise(first, size, mmap.MADV_DONTDUMP)
+    if own:
+        _LIBC.madvise(first, size, MADV_WIPEONFORK)
+    if _LIBC.mlock2(first, size, _ONFAULT):
+        problem = os.strerror(ctypes.get_errno())
+        with _turn:
+            _unlocked[what] = (_unlocked.get(what, (0, ""))[0] + size, problem)
+
+
+def wipe(address: int, nbytes: int) -> None:
+    """Overwrite whole pages with zeros, and unlock them: locked ones cannot be given back."""
+    ctypes.memset(address, 0, nbytes)
+    _LIBC.munlock(address, nbytes)
+
+
+def shortfall() -> str | None:
+    """What could not be locked so far, with figures; None when everything was."""
+    with _turn:
+        if not _unlocked:
+            return None
+        parts = ", ".join(f"{nbytes} bytes of {what}" for what, (nbytes, _) in sorted(_unlocked.items()))
+        why = next(iter(_unlocked.values()))[1]
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    allowed = "no limit" if limit == resource.RLIM_INFINITY else f"{limit} bytes"
+    return f"{parts} cannot be locked in memory ({why}; RLIMIT_MEMLOCK: {allowed})"
+
+
+def forget() -> None:
+    """Drop the record of what could not be locked, when its owner is gone."""
+    with _turn:
+        _unlocked.clear()
 
 
 class LockedBuffer:
-    """A page-aligned, zeroed block of at least `nbytes`: `.address`, `.view`. Close it to wipe it."""
+    """A page-aligned, zeroed, protected block of at least `nbytes`: `.address`, `.view`. Close it to wipe it."""
 
-    def __init__(self, nbytes: int) -> None:
-        """Map and lock the pages. ModelError where RLIMIT_MEMLOCK or the memory does not allow it."""
+    def __init__(self, nbytes: int, what: str = "decrypted tiles") -> None:
+        """Map the pages. ModelError where there is no memory; see `shortfall` for locking."""
         total = -(-(nbytes + _SLACK) // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
             self._pages = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, MemoryError) as error:
-            raise ModelError(f"no memory for a tile buffer of {total} bytes: {error}", code="memory") from None
-        self._pages.madvise(mmap.MADV_DONTDUMP)
+            raise ModelError(f"no memory for {what}, {total} bytes: {error}", code="memory") from None
         self._array = (ctypes.c_char * total).from_buffer(self._pages)
         self.address = ctypes.addressof(self._array)
         self.view = memoryview(self._pages)
         self.nbytes = total
-        if _LIBC.mlock(self.address, total):
-            problem = os.strerror(ctypes.get_errno())
-            self.close()
-            raise ModelError(f"{total} bytes for decrypted tiles cannot be locked in memory: {problem}",
-                             hint="raise RLIMIT_MEMLOCK (ulimit -l; LimitMEMLOCK= in systemd)", code="memory-lock")
+        protect(self.address, total, what)
 
     def wipe(self, nbytes: int | None = None) -> None:
         """Overwrite the first `nbytes` (None: all) with zeros."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Segment, Tiling
 
+OUTPUT = "output.weight"
+
 
 def packed_nbytes(segment: Segment) -> int:
     """Bytes of a matrix in kernel order."""
@@ -29,4 +31,22 @@ def choose(tiling: Tiling, room: int, *, hidden: bool = True) -> frozenset[str]:
         if cost <= room:
             room -= cost
             kept.add(name)
+    return frozenset(kept)
+
+
+def read_by_a_pass(tiling: Tiling) -> list[Segment]:
+    """Matrices that a pass reads whole: all but the embeddings, unless they are the output head, too."""
+    tensors = tiling.gguf.tensors
+    looked_up = EMBEDDING if OUTPUT in tensors else None
+    return [segment for segment in tiling.segments
+            if segment.kind == "matrix" and segment.info is not None and segment.info.name != looked_up]
+
+
+def choose_kept(tiling: Tiling, room: int, resident: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Names of the matrices, other than the `resident` ones, whose records to keep in `room` bytes, encrypted."""
+    kept: set[str] = set()
+    for segment in read_by_a_pass(tiling):
+        if segment.info is not None and segment.info.name not in resident and segment.records_nbytes <= room:
+            room -= segment.records_nbytes
+            kept.add(segment.info.name)
     return frozenset(kept)

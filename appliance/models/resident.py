@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import FormatError, ModelError, UnsupportedError
-from appliance.models import gguf, layout, pins, quants
+from appliance.models import gguf, layout, locked, pins, quants
 from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
 from appliance.models.gguf import GGUFFile, TensorInfo
 from appliance.models.metadata import Metadata
@@ -102,8 +102,9 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
         discard(source)
 
 
-def anonymous(nbytes: int, what: str) -> mmap.mmap:
-    """Fresh zeroed pages that belong to this process alone; huge ones if the kernel has them, for fewer faults."""
+def anonymous(nbytes: int, what: str, *, secret: bool = False) -> mmap.mmap:
+    """Fresh zeroed pages that belong to this process alone; huge ones if the kernel has them, for fewer faults. With
+    `secret` they are protected, see `locked`."""
     try:
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError, OverflowError):
@@ -111,11 +112,16 @@ def anonymous(nbytes: int, what: str) -> mmap.mmap:
                          "or use a model with smaller weights") from None
     with contextlib.suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
+    if secret:
+        locked.protect(address(pages), len(pages), what)
     return pages
 
 
-def discard(pages: mmap.mmap) -> None:
-    """Wipe and give back the pages at once, whatever still refers to them (a traceback, say)."""
+def discard(pages: mmap.mmap, *, secret: bool = False) -> None:
+    """Give back the pages at once, whatever still refers to them (a traceback, say). Those of a secret are overwritten
+    first: what is given back is zeroed no sooner than when it is used again."""
+    if secret:
+        locked.wipe(address(pages), len(pages))
     pages.madvise(mmap.MADV_DONTNEED)
     with contextlib.suppress(BufferError):
         pages.close()

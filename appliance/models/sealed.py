@@ -8,6 +8,7 @@ buffer, and wipes that buffer on any failure: an AEAD that refuses has already w
 from __future__ import annotations
 
 import hmac
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +21,15 @@ from appliance.errors import PinError, TamperedError
 from appliance.models import pins, sealed_header
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
+from appliance.models.locked import LockedBuffer
 from appliance.models.metadata import Metadata
 from appliance.models.sealed_header import Header, Keys
 from appliance.models.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
+from appliance.models.worker import Worker
 
 _ZEROS = bytes(RECORD_ALIGNMENT)
+_EXTRA_AT = 64
 
 
 def nonce(number: int) -> bytes:
@@ -39,6 +44,9 @@ class SealedModel:
         self._file, self.header, self.gguf, self.tiling = file, header, file_gguf, tiles
         self.header_sha256 = header.digest
         self._cipher = AESGCM(keys.tiles)
+        self._secret = LockedBuffer(_EXTRA_AT + len(header.digest), "the key of a model")
+        self._secret.view[:len(keys.tiles)] = keys.tiles
+        self._secret.view[_EXTRA_AT:_EXTRA_AT + len(header.digest)] = header.digest
         self._scratch = Scratch(tiles.max_record_nbytes)
 
     def __enter__(self) -> Self:
@@ -52,11 +60,6 @@ class SealedModel:
     def path(self) -> Path:
         """The sealed file."""
         return self._file.path
-
-    @property
-    def descriptor(self) -> int:
-        """The open file, for advice to the kernel about reading ahead; -1 after `close`."""
-        return self._file.descriptor
 
     @property
     def metadata(self) -> Metadata:
@@ -97,6 +100,39 @@ class SealedModel:
         self.decrypt(tile, record, view)
         return tile.nbytes
 
+    def read_by(self, tile: Tile, worker: Worker, kept: memoryview | None = None) -> int:
+        """`read` into the buffers of a worker, which only one thread uses. `kept`: the message, from `keep`; else it is
+        read."""
+        window = worker.window(tile)
+        try:
+            if kept is None:
+                if os.preadv(self._file.descriptor, (window.record,), tile.offset) != tile.record_nbytes:
+                    self._file.read_into(window.record, tile.offset)  # which says what the matter is
+                if bytes(window.padding) != window.zeros:
+                    raise InvalidTag
+            self._cipher.decrypt_into(nonce(tile.number), kept or window.message, self.header_sha256, window.tile)
+        except InvalidTag:
+            wipe(window.tile)
+            raise self.altered(tile) from None
+        except OSError as error:
+            wipe(window.tile)
+            raise self._file.unreadable(tile.offset, error.strerror or str(error)) from None
+        except BaseException:
+            wipe(window.tile)
+            raise
+        return tile.nbytes
+
+    def keep(self, segment: Segment, view: memoryview) -> None:
+        """Read all records of a segment into `view`, of `segment.tiles` records. They are still to be authenticated
+        whenever they are used. Errors as `read_tile`, for padding that is not zero, too."""
+        self._file.read_into(view, segment.offset)
+        os.posix_fadvise(self._file.descriptor, segment.offset, len(view), os.POSIX_FADV_DONTNEED)
+        for number in range(segment.first_tile, segment.first_tile + segment.tiles):
+            tile = self.tiling.tile(number)
+            record = view[tile.offset - segment.offset:][:tile.record_nbytes]
+            if bytes(record[tile.nbytes + TAG_NBYTES:]) != _ZEROS[:tile.record_nbytes - tile.nbytes - TAG_NBYTES]:
+                raise self.altered(tile)
+
     def decrypt(self, tile: Tile, record: memoryview, view: memoryview) -> None:
         """Authenticate and decrypt a whole record, in memory that nobody else writes, into `view` of exactly
         `tile.nbytes` bytes. TamperedError as `read_tile`; `view` is wiped then."""
@@ -107,21 +143,38 @@ class SealedModel:
             self._cipher.decrypt_into(nonce(tile.number), record[:message], self.header_sha256, view)
         except InvalidTag:
             wipe(view)
-            raise TamperedError(f"{self.path}: tile {tile.number} ({self._named(tile)}, byte {tile.offset} of the "
-                                "file) does not authenticate", hint="the file was altered; fetch it again") from None
+            raise self.altered(tile) from None
         except BaseException:
             wipe(view)
             raise
 
-    @staticmethod
-    def _named(tile: Tile) -> str:
+    def altered(self, tile: Tile) -> TamperedError:
+        """The error of a tile that does not authenticate."""
         info = tile.segment.info
-        return "padding" if info is None else f"tensor {info.name!r}"
+        named = "padding" if info is None else f"tensor {info.name!r}"
+        return TamperedError(f"{self.path}: tile {tile.number} ({named}, byte {tile.offset} of the file) does not "
+                             "authenticate", hint="the file was altered; fetch it again")
+
+    # --- for compiled code --------------------------------------------------------------------------------------------
+    @property
+    def file(self) -> RandomFile:
+        """The open file."""
+        return self._file
+
+    @property
+    def extra(self) -> tuple[int, int]:
+        """Address and size of the associated data of every tile."""
+        return self._secret.address + _EXTRA_AT, len(self.header_sha256)
+
+    def cipher(self, library: Library) -> Cipher:
+        """What decrypts tiles by libcrypto, for one thread. Whoever asks closes it."""
+        return Cipher(library, self._secret.view[:KEY_NBYTES])
 
     def close(self) -> None:
-        """Close the file and drop the key; reads fail from here on."""
+        """Close the file and wipe the key; reads fail from here on."""
         self._file.close()
         self.__dict__.pop("_cipher", None)
+        self._secret.close()
 
 
 def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,

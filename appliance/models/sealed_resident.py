@@ -41,14 +41,14 @@ class SealedResidentSource:
             self._offsets[segment.info.name] = nbytes
             nbytes += segment.units * segment.unit_nbytes
             nbytes += -nbytes % ALIGNMENT
-        self._arena: mmap.mmap | None = anonymous(nbytes, "the model's weights")
+        self._arena: mmap.mmap | None = anonymous(nbytes, "the model's weights", secret=True)
         try:
             self._decrypt(model, self._arena, progress)
             self._base = address(self._arena)
             self._vectors = {name: self._vector(self._arena, info) for name, info in self.tensors.items()
                              if len(info.shape) == 1}
         except BaseException:
-            discard(self._arena)
+            discard(self._arena, secret=True)
             raise
 
     @property
@@ -121,7 +121,7 @@ class SealedResidentSource:
     def close(self) -> None:
         """Wipe the weights and give the memory back. Addresses handed out before are void from here on."""
         if self._arena is not None:
-            discard(self._arena)
+            discard(self._arena, secret=True)
             self._arena = None
             for values in self._vectors.values():
                 values.flags.writeable = True

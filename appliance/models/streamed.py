@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import signal
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,42 +22,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, FormatError, ModelError, UnsupportedError
-from appliance.models import quants, tiling
+from appliance.models import libcrypto, native, quants, tiling
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
-from appliance.models.locked import LockedBuffer
 from appliance.models.metadata import Metadata
+from appliance.models.native import Native
 from appliance.models.resident import ALIGNMENT, address, anonymous, discard
 from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
 from appliance.models.tiles import Weight
 from appliance.models.tiling import Segment, Tile
+from appliance.models.worker import PIECE_NBYTES, Worker
 
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 EMBEDDING = "token_embd.weight"
-
-
-class _Worker:
-    """One thread's buffers: the tile in kernel order and, for a plain file, its rows as the file has them."""
-
-    def __init__(self, nbytes: int, rows_nbytes: int) -> None:
-        self._rows_at = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
-        self._memory = LockedBuffer(self._rows_at + rows_nbytes)
-        self.address = self._memory.address
-        self.tile, self.rows = self._memory.view[:nbytes], self._memory.view[self._rows_at:]
-        self.alive = 0  # bytes of plaintext since the last wipe, at most
-
-    def wipe(self) -> None:
-        """Overwrite what was used."""
-        if self.alive:
-            self._memory.wipe()
-            self.alive = 0
-
-    def close(self) -> None:
-        """Wipe and give the memory back."""
-        self.tile.release()
-        self.rows.release()
-        self._memory.close()
+AHEAD_NBYTES = 32 << 20
+"""Read ahead: enough for what a fast disk brings while a few tiles are multiplied."""
 
 
 class StreamedSource:
@@ -66,25 +47,40 @@ class StreamedSource:
     disk nothing: their ciphertext is kept in memory.
     """
 
-    def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True) -> None:
+    def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True,
+                 kept: Collection[str] = (), ahead_nbytes: int = AHEAD_NBYTES, drop: bool = False,
+                 compiled: bool | None = None) -> None:
         """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be read and for memory;
-        UnsupportedError for tensors of more than two dimensions."""
+        UnsupportedError for tensors of more than two dimensions.
+
+        `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass asks the disk for
+        them. `ahead_nbytes`: how far the system is to read ahead of what is in use; `drop`: whether its page cache is
+        to forget what was read. `compiled`: whether compiled code may fetch tiles by itself; None is where that is
+        faster."""
         self._tiles = tiles
         self._plain = isinstance(tiles, PlainTiles)
         self._segments = tuple(segment for segment in tiles.tiling.segments if segment.info is not None)
         self._number = {segment.info.name: index for index, segment in enumerate(self._segments) if segment.info}
+        self._compiled = compiled
+        self.ahead_nbytes, self.drop = ahead_nbytes, drop
         self._failure: BaseException | None = None
         self._known: dict[int, Tile] = {}
         self._turn = threading.Lock()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._arena: mmap.mmap | None = None
+        self._records: mmap.mmap | None = None
+        self._kept: dict[int, int] = {}  # number of a matrix' first tile -> offset in the records
+        self._messages: dict[int, memoryview] = {}
         self._embedding: HiddenRows | None = None
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        self.fetched_by = "the interpreter"
+        """What reads and decrypts tiles, for the report of the boot."""
         self.most_alive = 0
         """The most bytes of streamed plaintext that existed at one moment so far."""
         try:
             self._load(frozenset(resident), hidden)
+            self._keep_records(frozenset(kept) - frozenset(resident))
         except BaseException:
             self.close()
             raise
@@ -112,7 +108,8 @@ class StreamedSource:
         segments = [segment for segment in self._segments if segment.kind == "matrix"]
         rows = max((segment.nbytes_of(0) for segment in segments), default=0) if self._plain else 0
         while len(self._workers) < threads:
-            self._workers.append(_Worker(self._tiles.tiling.max_tile_nbytes, rows))
+            self._workers.append(Worker(self._tiles.tiling.max_tile_nbytes, rows,
+                                        0 if self._plain else self._tiles.tiling.max_record_nbytes))
 
     def _tiles_of(self, segment: Segment) -> Iterator[memoryview]:
         worker = self._workers[0]
@@ -135,11 +132,29 @@ class StreamedSource:
             nbytes += -(-segment.units * segment.unit_nbytes // ALIGNMENT) * ALIGNMENT
         if not nbytes:
             return
-        self._arena = anonymous(nbytes, "the model's resident weights")
+        self._arena = anonymous(nbytes, "the model's resident weights", secret=True)
         for name, start in self._offsets.items():
             for part in self._tiles_of(self._segments[self._number[name]]):
                 self._arena[start:start + len(part)] = part
                 start += len(part)
+
+    def _keep_records(self, names: frozenset[str]) -> None:
+        """Read the records that stay."""
+        tiles = self._tiles
+        if isinstance(tiles, PlainTiles):
+            return
+        segments = [segment for segment in self._segments if segment.kind == "matrix" and segment.info is not None
+                    and segment.info.name in names]
+        nbytes = sum(segment.records_nbytes for segment in segments)
+        if not nbytes:
+            return
+        self._records, start = anonymous(nbytes, "the model's encrypted weights"), 0
+        with memoryview(self._records) as view:
+            for segment in segments:
+                with view[start:start + segment.records_nbytes] as place:
+                    tiles.keep(segment, place)
+                self._kept[segment.first_tile] = start
+                start += segment.records_nbytes
 
     # --- what the engine asks -----------------------------------------------------------------------------------------
     @property
@@ -180,6 +195,16 @@ class StreamedSource:
         """Bytes of matrices that are kept decrypted."""
         return 0 if self._arena is None else len(self._arena)
 
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of records that stay in memory, encrypted; those of the embedding for lookup not counted."""
+        return 0 if self._records is None else len(self._records)
+
+    def kept(self, name: str) -> int:
+        """Address of the records of a matrix that are in memory; 0 where they are not."""
+        start = self._kept.get(self.segment(name).first_tile)
+        return 0 if start is None or self._records is None else address(self._records) + start
+
     def weight(self, name: str) -> Weight:
         """A tensor of two dimensions, at an address or with `fetch`; FormatError when there is none of this kind."""
         info = self._tensor(name, 2, "a matrix")
@@ -204,6 +229,53 @@ class StreamedSource:
             found = "missing" if info is None else f"of shape {info.shape}"
             raise FormatError(f"tensor {name!r} is {found}; needed: {kind}")
         return info
+
+    # --- for compiled code --------------------------------------------------------------------------------------------
+    def native(self, threads: int) -> Native | None:
+        """What so many threads need to fetch tiles without the interpreter; None where the source fetches them."""
+        tiles = self._tiles
+        library = None if isinstance(tiles, PlainTiles) or self._compiled is False else libcrypto.load()
+        if library is None or isinstance(tiles, PlainTiles) or not (
+                self._compiled or native.worthwhile(library, threads, tiles.tiling.max_tile_nbytes)):
+            return None
+        for worker in self._workers[:threads]:
+            if worker.cipher is None:
+                worker.cipher = tiles.cipher(library)
+        self.fetched_by = f"libcrypto {library.version}"
+        return Native(native.functions(library), tiles.extra, PIECE_NBYTES, tiles.tiling.max_tile_nbytes, tuple(
+            (0 if worker.cipher is None else worker.cipher.address, worker.address, worker.record_address)
+            for worker in self._workers[:threads]))
+
+    @property
+    def buffers(self) -> list[tuple[int, int]]:
+        """Address and size of the tile of every thread."""
+        return [(worker.address, len(worker.tile)) for worker in self._workers]
+
+    def tile(self, number: int) -> Tile:
+        """A tile by its number."""
+        return self._tiles.tiling.tile(number)
+
+    def segment(self, name: str) -> Segment:
+        """Where the tiles of a tensor are. FormatError when there is none of this name."""
+        return self._tiles.tiling.of(name)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file; -1 after `close`."""
+        return self._tiles.file.descriptor
+
+    def settle(self, alive: Sequence[int], fault: str, errno: int, number: int) -> None:
+        """After a pass of compiled code, within `passing`: bytes of plaintext that each thread had at most, and what
+        failed, by the names of the kernels' table. Raises the error of that."""
+        for worker, nbytes in zip(self._workers, alive, strict=False):
+            worker.alive = max(worker.alive, nbytes)
+        self.most_alive = max(self.most_alive, sum(worker.alive for worker in self._workers))
+        if fault == "none":
+            return
+        tiles, tile = self._tiles, self._tiles.tiling.tile(number)
+        if fault == "read":
+            raise tiles.file.unreadable(tile.offset, os.strerror(errno))
+        raise tiles.file.ended(tile.offset) if fault == "end" else tiles.altered(tile)
 
     # --- each pass ----------------------------------------------------------------------------------------------------
     @contextmanager
@@ -251,7 +323,7 @@ class StreamedSource:
             worker.wipe()
         return worker.address
 
-    def _fill(self, worker: _Worker, number: int) -> int:
+    def _fill(self, worker: Worker, number: int) -> int:
         """Read, authenticate and decrypt a tile into a worker's buffer; its bytes. Errors as `read_tile`."""
         tiles = self._tiles
         tile = self._known.get(number)
@@ -259,14 +331,24 @@ class StreamedSource:
             tile = self._known[number] = tiles.tiling.tile(number)
         self._count(worker, tile.nbytes + (tile.source_nbytes if self._plain else 0))
         if isinstance(tiles, SealedModel):
-            return tiles.read(tile, worker.tile)
+            return tiles.read_by(tile, worker, self._message(tile))
         if tile.segment.kind != "matrix":
             return tiles.read_tile(number, worker.tile)
         nbytes = tiles.read_rows(number, worker.rows)
         tiling.pack(tile, worker.rows[:nbytes], worker.tile[:tile.nbytes])
         return tile.nbytes
 
-    def _count(self, worker: _Worker, nbytes: int) -> None:
+    def _message(self, tile: Tile) -> memoryview | None:
+        """Ciphertext and tag of a tile whose record is kept; None for another."""
+        found = self._messages.get(tile.number)
+        start = self._kept.get(tile.segment.first_tile)
+        if found is None and start is not None and self._records is not None:
+            start += tile.offset - tile.segment.offset
+            found = memoryview(self._records)[start:start + tile.nbytes + tiling.TAG_NBYTES]
+            self._messages[tile.number] = found
+        return found
+
+    def _count(self, worker: Worker, nbytes: int) -> None:
         if nbytes > worker.alive:
             worker.alive = nbytes
             self.most_alive = max(self.most_alive, sum(each.alive for each in self._workers))
@@ -291,8 +373,13 @@ class StreamedSource:
             self._embedding.close()
             self._embedding = None
         if self._arena is not None:
-            discard(self._arena)
+            discard(self._arena, secret=True)
             self._arena = None
+        for message in self._messages.values():
+            message.release()
+        if self._records is not None:
+            discard(self._records)
+            self._records = None
         for values in self.__dict__.pop("_vectors", {}).values():
             values.flags.writeable = True
             values.fill(0)

@@ -103,11 +103,20 @@ class PlainTiles:
             self._cipher.decrypt(_nonce(tile), self._tags[start:start + TAG_NBYTES], view)
         except InvalidTag:
             wipe(view)
-            raise TamperedError(f"{self._file.path}: {tile.source_nbytes} bytes from {tile.source_offset} on changed "
-                                "since the file was hashed", hint="the disk or its operator changed them") from None
+            raise self.altered(tile) from None
         except BaseException:
             wipe(view)
             raise
+
+    def altered(self, tile: Tile) -> TamperedError:
+        """The error of a tile whose bytes are others than at boot."""
+        return TamperedError(f"{self._file.path}: {tile.source_nbytes} bytes from {tile.source_offset} on changed "
+                             "since the file was hashed", hint="the disk or its operator changed them")
+
+    @property
+    def file(self) -> RandomFile:
+        """The open file."""
+        return self._file
 
     def close(self) -> None:
         """Close the file; reads fail from here on."""

@@ -83,6 +83,11 @@ class Segment:
         """Bytes of the records of one run."""
         return (self.run_tiles - 1) * self.record_stride + record_nbytes(self.nbytes_of(self.run_tiles - 1))
 
+    @property
+    def records_nbytes(self) -> int:
+        """Bytes of all records."""
+        return self.runs * self.run_stride
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

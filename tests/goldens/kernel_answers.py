@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot import kernel_answers, kernel_attention, kernel_inputs, kernel_model
+from appliance.boot import kernel_answers, kernel_attention, kernel_fetch, kernel_inputs, kernel_model
 from appliance.engine import architecture_tensors
 from appliance.engine.kernels import shapes, table
 from appliance.models import quants
@@ -73,6 +73,8 @@ def quantised(kind: str, x: NDArray[np.float32]) -> bytes:
 def exact(test: str) -> bytes | None:
     """The output that plain numpy gives, for tests where it gives the bits."""
     verb, _, rest = test.partition("_")
+    if verb == "fetch":
+        return kernel_fetch.expected()
     if verb == "quantise":
         return b"".join(quantised(rest, kernel_inputs.floats(f"quantise {tokens}", tokens, kernel_inputs.COLUMNS))
                         for tokens in kernel_inputs.TOKENS)

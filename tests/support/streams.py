@@ -15,7 +15,8 @@ Open = Callable[..., StreamedSource]
 
 
 def stored(kind: str, folder: Path, gguf: bytes, tile_size: int) -> tuple[Path, Open]:
-    """Write a "sealed" or "plain" model; its file, and what makes a streamed source of it."""
+    """Write a "sealed" or "plain" model; its file, and what makes a streamed source of it. Compiled code reads a model
+    of the kind "compiled", which is sealed, the interpreter the others."""
     plain, sealed = folder / "model.gguf", folder / "model.sealed"
     plain.write_bytes(gguf)
     if kind == "plain":
@@ -23,4 +24,5 @@ def stored(kind: str, folder: Path, gguf: bytes, tile_size: int) -> tuple[Path, 
     sealed.unlink(missing_ok=True)
     sealing.seal(plain, sealed, KEY, tile_size=tile_size)
     plain.unlink()
-    return sealed, lambda **how: StreamedSource(open_sealed(sealed, KEY, header_sha256=None), **how)
+    return sealed, lambda **how: StreamedSource(open_sealed(sealed, KEY, header_sha256=None),
+                                                **{"compiled": kind == "compiled"} | how)

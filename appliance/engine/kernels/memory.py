@@ -34,8 +34,10 @@ class Memory:
         if huge and nbytes >= _HUGE:
             alignment = max(alignment, _HUGE)
         total = nbytes + alignment + SLACK
+        self.own = total >= _MAPPED
+        """Whether nothing else is in its pages."""
         try:
-            whole = self._mapped(total, huge) if total >= _MAPPED else np.zeros(total, np.uint8)
+            whole = self._mapped(total, huge) if self.own else np.zeros(total, np.uint8)
         except (OSError, MemoryError) as error:
             raise EngineError(f"no memory for a block of {nbytes} bytes: {error}",
                               hint="use a smaller context, fewer slots, or a smaller model", code="memory") from error

@@ -14,7 +14,15 @@ from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.lockstep import claim, finish
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.step_attention import attend_rows
-from appliance.engine.kernels.step_matrix import activations_of, groups_grain, multiply, prepare, prepare_row
+from appliance.engine.kernels.step_matrix import (
+    activations_of,
+    multiply,
+    prepare,
+    prepare_row,
+    unit_groups,
+    units_grain,
+    units_of,
+)
 from appliance.engine.kernels.vector import align_frame, get_i64, pointer_call
 
 call_gather = pointer_call("void(i8,i8,i8,i8)")
@@ -55,18 +63,22 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
     """Queries, keys and values of the normalised rows, beside each other."""
     team, x, norm = get_i64(p + TEAM), get_i64(p + RESIDUAL), get_i64(layer + ATTENTION_NORM)
     prepare(p, layer + QUERY, 3, x, get_i64(p + RESIDUAL_STRIDE), norm, rows, thread)
-    total = get_i64(layer + QUERY + GROUPS) + get_i64(layer + KEY + GROUPS) + get_i64(layer + VALUE + GROUPS)
-    grain = groups_grain(layer + QUERY, rows)
+    total, w = 0, layer + QUERY
+    for _ in range(3):
+        total += units_of(w, unit_groups(w))
+        w += WEIGHT_NBYTES
+    grain = units_grain(layer + QUERY, 3, rows)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_row(p, layer + QUERY, 3, x, norm, 0, 1, thread)
     while first < last:
-        offset, w = 0, layer + QUERY
+        offset, y, w = 0, get_i64(p + PROJECTED), layer + QUERY
         for _ in range(3):
-            groups = get_i64(w + GROUPS)
-            multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + PROJECTED) + 64 * offset,
-                     get_i64(p + PROJECTED_STRIDE), 0, max(first - offset, 0), min(last - offset, groups), thread)
-            offset += groups
+            groups, unit = get_i64(w + GROUPS), unit_groups(w)
+            multiply(p, w, activations_of(p, w, rows, thread), rows, y, get_i64(p + PROJECTED_STRIDE), 0,
+                     max(first - offset, 0) * unit, min((last - offset) * unit, groups), thread)
+            offset += units_of(w, unit)
+            y += 64 * groups
             w += WEIGHT_NBYTES
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
@@ -75,14 +87,15 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
 @device(inline=False)
 def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int) -> None:
     """Add weights * rows at `x` to the residual rows."""
-    team, total, grain = get_i64(p + TEAM), get_i64(w + GROUPS), groups_grain(w, rows)
+    team, unit, groups = get_i64(p + TEAM), unit_groups(w), get_i64(w + GROUPS)
     prepare(p, w, 1, x, stride, 0, rows, thread)
+    total, grain = units_of(w, unit), units_grain(w, 1, rows)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_row(p, w, 1, x, 0, 0, 1, thread)
     while first < last:
         multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + RESIDUAL), get_i64(p + RESIDUAL_STRIDE), 1,
-                 first, last, thread)
+                 first * unit, min(last * unit, groups), thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
 
@@ -92,18 +105,20 @@ def expand(p: int, layer: int, rows: int, thread: int) -> None:
     """The gated hidden rows of the feed-forward network."""
     team, w, x, norm = get_i64(p + TEAM), layer + GATE, get_i64(p + RESIDUAL), get_i64(layer + FEED_FORWARD_NORM)
     prepare(p, w, 2, x, get_i64(p + RESIDUAL_STRIDE), norm, rows, thread)
-    total, grain = get_i64(w + GROUPS), groups_grain(w, rows)
+    unit, groups = max(unit_groups(w), unit_groups(layer + UP)), get_i64(w + GROUPS)
+    total, grain = units_of(w, unit), units_grain(w, 2, rows)
     hidden, stride, up = get_i64(p + HIDDEN), get_i64(p + HIDDEN_STRIDE), get_i64(p + UP_OFFSET)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_row(p, w, 2, x, norm, 0, 1, thread)
     while first < last:
-        multiply(p, w, activations_of(p, w, rows, thread), rows, hidden, stride, 0, first, last, thread)
-        multiply(p, layer + UP, activations_of(p, layer + UP, rows, thread), rows, hidden + up, stride, 0, first, last,
+        low, high = first * unit, min(last * unit, groups)
+        multiply(p, w, activations_of(p, w, rows, thread), rows, hidden, stride, 0, low, high, thread)
+        multiply(p, layer + UP, activations_of(p, layer + UP, rows, thread), rows, hidden + up, stride, 0, low, high,
                  thread)
         for row in range(rows):
-            gate = hidden + row * stride + 64 * first
-            swiglu(gate, gate + up, 16 * (last - first))
+            gate = hidden + row * stride + 64 * low
+            swiglu(gate, gate + up, 16 * (high - low))
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
 
@@ -127,13 +142,14 @@ def answer(p: int, thread: int) -> None:
                 prepare_answer(p, index, rows, thread)
             first, last = claim(team, thread, rows, 1)
         finish(team, thread, rows)
-    total, grain = get_i64(w + GROUPS), groups_grain(w, rows)
+    unit, groups = unit_groups(w), get_i64(w + GROUPS)
+    total, grain = units_of(w, unit), units_grain(w, 1, rows)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_answer(p, 0, 1, thread)
     while first < last:
         multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + LOGITS), get_i64(p + LOGITS_STRIDE), 0,
-                 first, last, thread)
+                 first * unit, min(last * unit, groups), thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
 

@@ -7,8 +7,8 @@ half. The kernel reads the words; it changes none of them.
 from __future__ import annotations
 
 
-def _words(names: str) -> dict[str, int]:
-    """Byte offsets of words that follow each other."""
+def words(names: str) -> dict[str, int]:
+    """Byte offsets of named words that follow each other."""
     return {name: 8 * index for index, name in enumerate(names.split())}
 
 
@@ -17,7 +17,7 @@ def _words(names: str) -> dict[str, int]:
 # tile may have fewer) and keeps it valid until that thread's next fetch.
 # GROUP_NBYTES: of 16 packed rows; TOKEN_NBYTES: of one row of activations; both for a debug build's checks.
 # QUANTISE: 0 when the matrix before it already needed the same activations.
-WEIGHT = _words("PRODUCT ADDRESS GROUPS COLUMNS QUANTISE ACTIVATIONS PRIVATE_ACTIVATIONS BIAS "
+WEIGHT = words("PRODUCT ADDRESS GROUPS COLUMNS QUANTISE ACTIVATIONS PRIVATE_ACTIVATIONS BIAS "
                 "FETCH FETCH_CONTEXT TILE_GROUPS GATHER GROUP_NBYTES TOKEN_NBYTES")
 WEIGHT_NBYTES = 8 * len(WEIGHT)
 
@@ -39,21 +39,21 @@ _CONSTANT = ("TEAM BLOCKS EMBEDDING HEADS KV_HEADS HEAD_SIZE FEED_FORWARD EPSILO
 _CALL = "ROWS TOKENS POSITIONS SLOTS TILES TILE_TABLE UNITS UNIT_TABLE SPREAD APART WANTED WANTED_ROWS"
 # The last line of _CONSTANT is for a debug build's checks: STATUS is the address of a word that becomes the number of
 # the first fault, RANGES that of RANGE_COUNT rows (address, bytes, access) of what may be touched.
-STEP = _words(f"{_CONSTANT} {_CALL}")
+STEP = words(f"{_CONSTANT} {_CALL}")
 _AFTER = 8 * len(STEP)
 STEP |= {"EMBEDDING_WEIGHT": _AFTER, "OUTPUT_WEIGHT": _AFTER + WEIGHT_NBYTES}
 STEP_NBYTES = _AFTER + 2 * WEIGHT_NBYTES
 
 # Rows of one slot at consecutive positions that read the cache together. FIRST_PART: number of states in PARTS before
 # those of this tile, which are ordered by span, key-value head, token and query head.
-TILE = _words("FIRST_ROW COUNT SLOT POSITION FIRST_PART")
+TILE = words("FIRST_ROW COUNT SLOT POSITION FIRST_PART")
 TILE_NBYTES = 8 * len(TILE)
 
 # COUNTERS: how many spans of a tile and key-value head are done, an int32 in a line of its own, zero between passes.
 COUNTER_NBYTES = 64
 
 # One span of one tile; used when spans are split over threads.
-UNIT = _words("UNIT_TILE UNIT_SPAN")
+UNIT = words("UNIT_TILE UNIT_SPAN")
 UNIT_NBYTES = 8 * len(UNIT)
 
 # What a debug build found, by number, and how a range may be accessed (a sum).

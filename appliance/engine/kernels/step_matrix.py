@@ -17,7 +17,7 @@ call_fetch = pointer_call("i8(i8,i8,i8)")
 
 _W, _S = step_layout.WEIGHT, step_layout.STEP
 # numba freezes module constants, not dictionary items.
-PRODUCT, ADDRESS, COLUMNS = _W["PRODUCT"], _W["ADDRESS"], _W["COLUMNS"]
+PRODUCT, ADDRESS, GROUPS, COLUMNS = _W["PRODUCT"], _W["ADDRESS"], _W["GROUPS"], _W["COLUMNS"]
 QUANTISE, ACTIVATIONS, PRIVATE_ACTIVATIONS = _W["QUANTISE"], _W["ACTIVATIONS"], _W["PRIVATE_ACTIVATIONS"]
 BIAS, FETCH, FETCH_CONTEXT, TILE_GROUPS = _W["BIAS"], _W["FETCH"], _W["FETCH_CONTEXT"], _W["TILE_GROUPS"]
 GROUP_NBYTES, TOKEN_NBYTES = _W["GROUP_NBYTES"], _W["TOKEN_NBYTES"]
@@ -29,11 +29,25 @@ GRAIN = 3072
 
 
 @device
-def groups_grain(w: int, rows: int) -> int:
-    """Groups of matrix `w` that are claimed together at least: a pair where `product` multiplies pairs, and whole
-    tiles where a tile has to be fetched."""
-    if get_i64(w + FETCH) != 0:
-        return get_i64(w + TILE_GROUPS)
+def unit_groups(w: int) -> int:
+    """Groups of matrix `w` that one unit of work is: a tile where tiles have to be fetched, so that each is fetched by
+    one thread."""
+    return get_i64(w + TILE_GROUPS) if get_i64(w + FETCH) != 0 else 1
+
+
+@device
+def units_of(w: int, unit: int) -> int:
+    """Units of `unit` groups that matrix `w` has."""
+    return (get_i64(w + GROUPS) + unit - 1) // unit
+
+
+@device
+def units_grain(w: int, count: int, rows: int) -> int:
+    """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
+    `product` multiplies at once, and more of small ones."""
+    for index in range(count):
+        if get_i64(w + WEIGHT_NBYTES * index + FETCH) != 0:
+            return 1
     return 4 if rows > 1 else max(1, GRAIN // get_i64(w + COLUMNS))
 
 

@@ -1,0 +1,223 @@
+"""Tiles of a streamed model: read, authenticate and decrypt, without the interpreter.
+
+    address = fetch_sealed(matrix, tile, thread)
+
+`matrix`: a table MATRIX of `fetch_layout`. The record is read a piece at a time into memory that nobody else writes,
+and each piece is decrypted from there into the thread's tile; or the record is kept in such memory. Only a tile whose
+tag is right leaves this function as plaintext: after any failure the thread's tile holds zeros, FAULT says what failed
+first, and every later fetch of the model gives zeros, too. Cryptography and reading are calls of libcrypto and of the C
+library by address.
+
+Where reads have to wait for the disk, the system is told of the next records of the pass, and of those of the next pass
+at its end (the plan goes round), so that it reads them meanwhile.
+"""
+
+from __future__ import annotations
+
+from appliance.engine.kernels import fetch_layout
+from appliance.engine.kernels.atomic import exchange_long, load_long
+from appliance.engine.kernels.jit import device
+from appliance.engine.kernels.registry import kernel
+from appliance.engine.kernels.vector import get_i32, get_i64, pointer_call, prefetch, set_i64
+
+call_read = pointer_call("i8(i4,i8,i4,i8,i4)")
+call_advise = pointer_call("i4(i4,i8,i8,i4)")
+call_errno = pointer_call("i8()")
+call_init = pointer_call("i4(i8,i8,i8,i8,i8)")
+call_update = pointer_call("i4(i8,i8,i8,i8,i4)")
+call_control = pointer_call("i4(i8,i4,i4,i8)")
+call_final = pointer_call("i4(i8,i8,i8)")
+
+_S, _K, _M = fetch_layout.STREAM, fetch_layout.WORKER, fetch_layout.MATRIX
+# numba freezes module constants, not dictionary items.
+READ, ERRNO, ADVISE, INIT, UPDATE = _S["READ"], _S["ERRNO"], _S["ADVISE"], _S["INIT"], _S["UPDATE"]
+CONTROL, FINAL, DESCRIPTOR = _S["CONTROL"], _S["FINAL"], _S["DESCRIPTOR"]
+EXTRA, EXTRA_NBYTES, PIECE, FAULT = _S["EXTRA"], _S["EXTRA_NBYTES"], _S["PIECE"], _S["FAULT"]
+WORKERS, TILE_NBYTES, WORKER_NBYTES = _S["WORKERS"], _S["TILE_NBYTES"], fetch_layout.WORKER_NBYTES
+PLAN, PLAN_COUNT, WINDOW, COLD = _S["PLAN"], _S["PLAN_COUNT"], _S["WINDOW"], _S["COLD"]
+CURSOR, DROP = _S["CURSOR"], _S["DROP"]
+CONTEXT, TILE, RECORD, ALIVE, COUNT = _K["CONTEXT"], _K["TILE"], _K["RECORD"], _K["ALIVE"], _K["COUNT"]
+NONCE, NONCE_END, TAG, TAG_END = _K["NONCE"], _K["NONCE_END"], _K["TAG"], _K["TAG_END"]
+VECTOR, VECTOR_NBYTES, FIRST_PLANNED = _K["VECTOR"], _K["VECTOR_NBYTES"], _M["FIRST_PLANNED"]
+STREAM_TABLE, FIRST_TILE, LAST = _M["STREAM_TABLE"], _M["FIRST_TILE"], _M["LAST"]
+NBYTES, LAST_NBYTES, OFFSET = _M["NBYTES"], _M["LAST_NBYTES"], _M["OFFSET"]
+RECORD_NBYTES, LAST_RECORD_NBYTES, KEPT = _M["RECORD_NBYTES"], _M["LAST_RECORD_NBYTES"], _M["KEPT"]
+_FAULTS = fetch_layout.FAULTS
+UNREADABLE, END, TAMPERED, PADDING, RANGE = (
+    _FAULTS.index(name) << 48 for name in ("read", "end", "tag", "padding", "range"))
+TAG_NBYTES, SET_TAG = 16, 0x11  # EVP_CTRL_AEAD_SET_TAG
+EINTR, PAGE = 4, 4096
+NOWAIT, WILL_NEED, DO_NOT_NEED = 8, 3, 4  # RWF_NOWAIT of preadv2; POSIX_FADV_*
+
+
+@device
+def read_some(stream: int, worker: int, address: int, nbytes: int, offset: int, flags: int) -> int:
+    """One call of preadv2: bytes read, or less than 0."""
+    set_i64(worker + VECTOR, address)
+    set_i64(worker + VECTOR_NBYTES, nbytes)
+    return call_read(get_i64(stream + READ), get_i64(stream + DESCRIPTOR), worker + VECTOR, 1, offset, flags)
+
+
+@device(inline=False)
+def read(stream: int, worker: int, address: int, nbytes: int, offset: int) -> int:
+    """Read `nbytes` from byte `offset` of the file; 0 or a fault."""
+    if get_i64(stream + WINDOW) > 0:
+        count = max(read_some(stream, worker, address, nbytes, offset, NOWAIT), 0)
+        if count < nbytes:
+            set_i64(stream + COLD, get_i64(stream + PLAN_COUNT))
+        address += count
+        offset += count
+        nbytes -= count
+    while nbytes > 0:
+        count = read_some(stream, worker, address, nbytes, offset, 0)
+        if count == 0:
+            return END
+        if count < 0:
+            errno = get_i32(call_errno(get_i64(stream + ERRNO)))
+            if errno != EINTR:
+                return UNREADABLE | errno << 32
+            count = 0
+        address += count
+        offset += count
+        nbytes -= count
+    return 0
+
+
+@device
+def advise(stream: int, offset: int, nbytes: int, advice: int) -> None:
+    """Tell the system about bytes of the file; what it makes of that does not matter."""
+    call_advise(get_i64(stream + ADVISE), get_i64(stream + DESCRIPTOR), offset, nbytes, advice)
+
+
+@device(inline=False)
+def look_ahead(stream: int, position: int) -> None:
+    """Tell the system of the records up to WINDOW after number `position` of the plan; each is told of once a pass."""
+    cold, count = get_i64(stream + COLD), get_i64(stream + PLAN_COUNT)
+    if cold <= 0 or get_i64(stream + WINDOW) <= 0:
+        return
+    set_i64(stream + COLD, cold - 1)
+    target, seen = position + get_i64(stream + WINDOW), load_long(stream + CURSOR)
+    while seen < target:
+        first = max(seen, position + 1)
+        now = exchange_long(stream + CURSOR, seen, target)
+        if now == seen:
+            for number in range(first, target):
+                entry = get_i64(stream + PLAN) + 16 * (number % count)
+                advise(stream, get_i64(entry), get_i64(entry + 8), WILL_NEED)
+            return
+        seen = now
+
+
+@device
+def begin(stream: int, worker: int, number: int) -> bool:
+    """Start a message: the nonce of tile `number`, and the associated data."""
+    set_i64(worker + NONCE, 0)
+    turned = (number & 0xff) << 24 | (number & 0xff00) << 8 | number >> 8 & 0xff00 | number >> 24
+    set_i64(worker + NONCE_END, turned)  # most significant byte first
+    context = get_i64(worker + CONTEXT)
+    return (call_init(get_i64(stream + INIT), context, 0, 0, 0, worker + NONCE) == 1
+            and call_update(get_i64(stream + UPDATE), context, 0, worker + COUNT, get_i64(stream + EXTRA),
+                            get_i64(stream + EXTRA_NBYTES)) == 1)
+
+
+@device
+def end(stream: int, worker: int, out: int) -> bool:
+    """Whether the message has the tag TAG."""
+    context = get_i64(worker + CONTEXT)
+    return (call_control(get_i64(stream + CONTROL), context, SET_TAG, TAG_NBYTES, worker + TAG) == 1
+            and call_final(get_i64(stream + FINAL), context, out, worker + COUNT) == 1)
+
+
+@device(inline=False)
+def decrypt(stream: int, worker: int, piece: int, at: int, held: int, nbytes: int) -> int:
+    """Bytes at .. at + held of a record are at address `piece`: decrypt ciphertext, keep the tag, check padding."""
+    text, update = min(held, max(nbytes - at, 0)), get_i64(stream + UPDATE)
+    out = get_i64(worker + TILE) + at
+    if text > 0 and call_update(update, get_i64(worker + CONTEXT), out, worker + COUNT, piece, text) != 1:
+        return TAMPERED
+    if at <= nbytes and nbytes + TAG_NBYTES <= at + held:  # a tag crosses no piece: both are multiples of 16
+        set_i64(worker + TAG, get_i64(piece + text))
+        set_i64(worker + TAG_END, get_i64(piece + text + 8))
+    for index in range(max(nbytes + TAG_NBYTES - at, 0), held, 8):
+        if get_i64(piece + index) != 0:
+            return PADDING
+    return 0
+
+
+@device(inline=False)
+def open_kept(stream: int, worker: int, record: int, record_nbytes: int, nbytes: int) -> int:
+    """Decrypt the record at address `record`; 0 or a fault. Each page is asked for while the one before is decrypted:
+    faster than to leave that to the CPU, which begins anew with each tile."""
+    at = 0
+    while at < record_nbytes:
+        for line in range(PAGE, 2 * PAGE, 64):
+            prefetch(record + at + line)
+        fault = decrypt(stream, worker, record + at, at, min(PAGE, record_nbytes - at), nbytes)
+        if fault != 0:
+            return fault
+        at += PAGE
+    return 0
+
+
+@device(inline=False)
+def open_read(stream: int, worker: int, offset: int, record_nbytes: int, nbytes: int) -> int:
+    """Read the record at byte `offset` of the file, and decrypt it; 0 or a fault."""
+    piece, most, at = get_i64(worker + RECORD), get_i64(stream + PIECE), 0
+    while at < record_nbytes:
+        held = min(most, record_nbytes - at)
+        fault = read(stream, worker, piece, held, offset + at)
+        if fault == 0:
+            fault = decrypt(stream, worker, piece, at, held, nbytes)
+        if fault != 0:
+            return fault
+        at += held
+    if get_i64(stream + DROP) != 0:
+        advise(stream, offset, record_nbytes, DO_NOT_NEED)
+    return 0
+
+
+@device(inline=False)
+def open_tile(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> int:
+    """Decrypt tile `tile` of a matrix into the worker's tile; 0 or a fault."""
+    last = tile == get_i64(matrix + LAST)
+    record = get_i64(matrix + LAST_RECORD_NBYTES) if last else get_i64(matrix + RECORD_NBYTES)
+    offset, kept = tile * get_i64(matrix + RECORD_NBYTES), get_i64(matrix + KEPT)
+    if not begin(stream, worker, get_i64(matrix + FIRST_TILE) + tile):
+        return TAMPERED
+    if kept != 0:
+        fault = open_kept(stream, worker, kept + offset, record, nbytes)
+    else:
+        look_ahead(stream, get_i64(matrix + FIRST_PLANNED) + tile)
+        fault = open_read(stream, worker, get_i64(matrix + OFFSET) + offset, record, nbytes)
+    if fault != 0:
+        return fault
+    return 0 if end(stream, worker, get_i64(worker + TILE) + nbytes) else TAMPERED
+
+
+@device(inline=False)
+def refuse(stream: int, worker: int, fault: int) -> None:
+    """Record the first fault, if this is it, and wipe the worker's tile."""
+    if fault != 0:
+        exchange_long(stream + FAULT, 0, fault)
+    tile = get_i64(worker + TILE)
+    for at in range(0, get_i64(stream + TILE_NBYTES), 8):
+        set_i64(tile + at, 0)
+
+
+@kernel("fetch_sealed", "i8(i8,i8,i8)")
+def fetch_sealed(matrix: int, tile: int, thread: int) -> int:
+    """The address of tile `tile` of a sealed matrix, decrypted for thread `thread`, until it fetches another."""
+    stream = get_i64(matrix + STREAM_TABLE)
+    worker = get_i64(stream + WORKERS) + WORKER_NBYTES * thread
+    number = get_i64(matrix + FIRST_TILE) + tile
+    if load_long(stream + FAULT) != 0:
+        refuse(stream, worker, 0)
+    elif not 0 <= tile <= get_i64(matrix + LAST):
+        refuse(stream, worker, RANGE | number & 0xffffffff)
+    else:
+        nbytes = get_i64(matrix + LAST_NBYTES) if tile == get_i64(matrix + LAST) else get_i64(matrix + NBYTES)
+        set_i64(worker + ALIVE, max(get_i64(worker + ALIVE), nbytes))
+        fault = open_tile(stream, worker, matrix, tile, nbytes)
+        if fault != 0:
+            refuse(stream, worker, fault | number)
+    return get_i64(worker + TILE)

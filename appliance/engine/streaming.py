@@ -1,0 +1,85 @@
+"""The tables with which compiled code fetches the tiles of a streamed model by itself (`kernels.fetch`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from appliance.engine.kernels import fetch_layout
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.table import KernelTable
+from appliance.engine.kernels.threads import Pool
+from appliance.models.native import Native
+from appliance.models.streamed import StreamedSource
+
+
+class Streaming:
+    """The tables of one model. They hold addresses and sizes, no secrets."""
+
+    def __init__(self, source: StreamedSource, native: Native, table: KernelTable, pool: Pool) -> None:
+        self._source, self._pool = source, pool
+        self._plan: list[tuple[int, int]] = []  # offset and bytes of the records that a pass reads
+        self.kernel = table.address("fetch_sealed")
+        """Address of `int64 fetch(int64 matrix, int64 tile, int64 thread)`."""
+        workers = Memory(fetch_layout.WORKER_NBYTES * len(native.workers))
+        self._stream = Memory(fetch_layout.STREAM_NBYTES)
+        self._words, self._workers = self._stream.view(np.int64), workers.view(np.int64).reshape(
+            len(native.workers), -1)
+        for memory in (workers, self._stream):
+            pool.keep(memory)
+        extra, extra_nbytes = native.extra
+        self._put({"WORKERS": workers.address, "TILE_NBYTES": native.tile_nbytes, "PIECE": native.piece_nbytes,
+                   "EXTRA": extra, "EXTRA_NBYTES": extra_nbytes, **native.functions})
+        for words, values in zip(self._workers, native.workers, strict=True):
+            for name, value in zip(("CONTEXT", "TILE", "RECORD"), values, strict=True):
+                words[fetch_layout.WORKER[name] // 8] = value
+
+    @classmethod
+    def of(cls, source: StreamedSource, table: KernelTable, pool: Pool) -> Streaming | None:
+        """Tables for the threads of a pool; None where the source fetches tiles itself."""
+        native = source.native(pool.threads) if "fetch_sealed" in table.names else None
+        return None if native is None else cls(source, native, table, pool)
+
+    def _put(self, values: dict[str, int]) -> None:
+        for name, value in values.items():
+            self._words[fetch_layout.STREAM[name] // 8] = value
+
+    def matrix(self, name: str) -> int:
+        """The address of a new table MATRIX. Matrices are asked for in the order of their use."""
+        segment, memory = self._source.segment(name), Memory(fetch_layout.MATRIX_NBYTES)
+        last, first = segment.run_tiles - 1, self._source.tile(segment.first_tile)
+        final = self._source.tile(segment.first_tile + last)
+        words = memory.view(np.int64)
+        for word, value in {
+                "STREAM_TABLE": self._stream.address, "FIRST_TILE": segment.first_tile, "LAST": last,
+                "NBYTES": first.nbytes, "LAST_NBYTES": final.nbytes, "OFFSET": first.offset,
+                "RECORD_NBYTES": first.record_nbytes, "LAST_RECORD_NBYTES": final.record_nbytes,
+                "KEPT": self._source.kept(name), "FIRST_PLANNED": len(self._plan)}.items():
+            words[fetch_layout.MATRIX[word] // 8] = value
+        self._pool.keep(memory)
+        if not self._source.kept(name):
+            tiles = (self._source.tile(segment.first_tile + index) for index in range(segment.run_tiles))
+            self._plan += [(tile.offset, tile.record_nbytes) for tile in tiles]
+        return memory.address
+
+    def plan(self) -> None:
+        """After all matrices: how far ahead the system is to read."""
+        if not self._plan:
+            return
+        memory = Memory(16 * len(self._plan))
+        memory.view(np.int64)[:] = np.array(self._plan, np.int64).reshape(-1)
+        self._pool.keep(memory)
+        window = self._source.ahead_nbytes * len(self._plan) // sum(nbytes for _, nbytes in self._plan)
+        self._put({"PLAN": memory.address, "PLAN_COUNT": len(self._plan), "DROP": int(self._source.drop),
+                   "WINDOW": min(window, len(self._plan) // 2)})
+
+    def begin(self) -> None:
+        """Before a pass."""
+        cursor = int(self._words[fetch_layout.STREAM["CURSOR"] // 8])
+        self._put({"DESCRIPTOR": self._source.descriptor, "FAULT": 0, "CURSOR": max(cursor - len(self._plan), 0)})
+        self._workers[:, fetch_layout.WORKER["ALIVE"] // 8] = 0
+
+    def end(self) -> None:
+        """After a pass: raises what failed in it, see `StreamedSource.settle`."""
+        fault = int(self._words[fetch_layout.STREAM["FAULT"] // 8])
+        self._source.settle(self._workers[:, fetch_layout.WORKER["ALIVE"] // 8].tolist(),
+                            fetch_layout.FAULTS[fault >> 48], fault >> 32 & 0xffff, fault & 0xffffffff)
