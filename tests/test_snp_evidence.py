@@ -12,6 +12,7 @@ import pytest
 from appliance.attestation import binding, evidence
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.collateral import Collateral
+from appliance.attestation.evidence import Collected
 from appliance.attestation.snp_validate import SnpExpected
 from appliance.attestation.tdx_validate import TdxExpected
 from appliance.attestation.trust import Roots
@@ -36,10 +37,10 @@ class SnpProvider:
     fields: dict[str, Any] = field(default_factory=dict)
     platform: str = "sev-snp"
 
-    def report(self, report_data: bytes) -> bytes:
+    def collect(self, report_data: bytes) -> Collected:
         """A report over this report data."""
-        return self.fake.report(version=5, **{
-            "report_data": report_data, "host_data": host_data(POLICY), "measurement": MEASUREMENT, **self.fields})
+        return Collected(self.fake.report(version=5, **{
+            "report_data": report_data, "host_data": host_data(POLICY), "measurement": MEASUREMENT, **self.fields}))
 
 
 @dataclass
@@ -49,9 +50,9 @@ class TdxProvider:
     fake: FakeIntel = field(default_factory=FakeIntel)
     platform: str = "tdx"
 
-    def report(self, report_data: bytes) -> bytes:
+    def collect(self, report_data: bytes) -> Collected:
         """A quote over this report data."""
-        return self.fake.quote(report_data=report_data, mr_config_id=POLICY, mr_td=MEASUREMENT)
+        return Collected(self.fake.quote(report_data=report_data, mr_config_id=POLICY, mr_td=MEASUREMENT))
 
 
 def _evidence(provider: evidence.Provider, nonce: bytes = NONCE, spki: bytes = SPKI) -> evidence.Evidence:
