@@ -19,6 +19,7 @@
     │   ├── UnsupportedEvidenceError a format, version, product or root that is not known here; it is named
     │   └── UncheckedEvidenceError   nothing wrong was found, but something to check it with is absent
     ├── AuditError             the audit log cannot be written
+    ├── StateError             the state disk cannot be used: absent, full, broken, altered
     ├── BootError              a boot step failed; names the step
     ├── ImageError             an image cannot be built, predicted or written; names file and field
     └── ServiceError           a request cannot be served
@@ -152,6 +153,12 @@ class AuditError(ApplianceError):
     """The audit log cannot be written; the appliance does not go on without it."""
 
     code = "audit-error"
+
+
+class StateError(ApplianceError):
+    """The state disk cannot be used: absent, full, broken, or somebody altered it."""
+
+    code = "state-error"
 
 
 class BootError(ApplianceError):

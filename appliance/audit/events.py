@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from appliance.audit.fields import Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
 
-STEPS = ("policy", "hardening", "self-test", "key-release", "models", "attestation", "service")
+STEPS = ("policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service")
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LOGGERS = ("appliance", "asyncio", "concurrent", "httptools", "h11", "litestar", "numba", "py.warnings", "root",
            "uvicorn", "other")
@@ -54,6 +54,7 @@ def schema(words: Vocabularies) -> Mapping[str, Mapping[str, Field]]:
         "boot.ready": {
             "duration_us": MICROSECONDS, "self_test_sha384": DIGEST48, "generation": Integer(), "models": Integer()},
         "boot.failed": {"step": choice(*STEPS), "code": words.codes},
+        "state.opened": {"epoch": Integer(), "disk": hex_bytes(16), "records": Integer()},
         "generation.new": {"generation": Integer(), "models": Integer(), "tls_spki_sha256?": DIGEST32},
         "service.listening": {"listener": words.listeners, "kind": choice("tcp", "tls", "ra-tls", "unix", "vsock")},
         "service.draining": {"in_flight": Integer()},

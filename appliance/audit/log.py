@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, MutableMapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import structlog
 
@@ -27,6 +27,23 @@ from appliance.policy.canonical import canonical
 FORMAT = 1
 # Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records are chained.
 ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
+
+
+class Sink(Protocol):
+    """Where lines go: any binary file that is not buffered will do."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        ...
+
+    def write(self, data: bytes, /) -> int | None:
+        """Write one line; how much of it was taken. OSError when it fails."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
 
 
 def new_request_id() -> str:
@@ -58,7 +75,7 @@ def open_sink(path: Path | None) -> BinaryIO:
 class AuditLog:
     """Writes records; safe to call from several threads. `sink` is any binary file; nothing is buffered."""
 
-    def __init__(self, sink: BinaryIO, *, strict: bool = False) -> None:
+    def __init__(self, sink: Sink, *, strict: bool = False) -> None:
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
         self.silenced = 0      # records of Python's logging whose text was thrown away (audit.stdlib)

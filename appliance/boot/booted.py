@@ -15,6 +15,7 @@ from appliance.boot.models import RunningModel
 from appliance.boot.report import BootReport
 from appliance.boot.sandbox import Sandbox
 from appliance.boot.selftest import SelfTest
+from appliance.boot.state import StateDisk
 from appliance.boot.tenantlist import TenantList
 from appliance.errors import BootError
 from appliance.policy.schema import Policy
@@ -34,6 +35,7 @@ class Booted:
     silence: Silence                # counts of silenced log records; handler for the event loop's exceptions
     self_test: SelfTest
     sandbox: Sandbox
+    state: StateDisk | None
     report: BootReport
     _end: Callable[[Exception | None], BootError | None] = field(default=lambda error: None, repr=False)
     listening: bool = False
@@ -59,8 +61,10 @@ class Booted:
         return self._end(error) or BootError(str(error))
 
     def close(self) -> None:
-        """Drop the models, let go of the platform and close the audit log."""
+        """Drop the models, let go of the platform, close the audit log and the state disk."""
         for model in reversed(list(self.models.values())):  # who drafts for others was loaded before them
             model.close()
         self.attestor.close()
         self.audit.close()
+        if self.state is not None:
+            self.state.close()

@@ -19,6 +19,10 @@ class Measure:
     outcome: Outcome
     detail: str = ""
 
+    def as_json(self) -> dict[str, str]:
+        """Plain data for `/health`."""
+        return {"name": self.name, "outcome": self.outcome, "detail": self.detail}
+
 
 def take(name: str, action: Callable[[], str | None], tolerant: bool) -> Measure:
     """Do it; an OSError or ValueError says that the kernel refused. What `action` returns is the measure's detail.

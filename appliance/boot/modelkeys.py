@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -20,9 +21,13 @@ _PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
 }
 
 
+STATE = "state"
+
+
 def wanted(policy: Policy) -> dict[str, Key]:
     """Every key that the policy names, by what needs it, as diagnostics call it."""
-    return {f"model {model.name}": model.key for model in policy.models if model.key is not None}
+    found = {f"model {model.name}": model.key for model in policy.models if model.key is not None}
+    return found if policy.state is None else {**found, STATE: policy.state.key}
 
 
 def provider(key: Key) -> KeyProvider:
@@ -54,11 +59,30 @@ def release(models: Iterable[Model], from_brokers: Mapping[str, Secret] | None =
     return keys
 
 
+def state_key(policy: Policy, from_brokers: Mapping[str, Secret] | None = None) -> Secret | None:
+    """The key of the state disk, if the policy has one; an ephemeral one is made here. The caller wipes it.
+    ModelKeyError when it cannot be had."""
+    if policy.state is None:
+        return None
+    key = policy.state.key
+    if key.provider == "ephemeral":
+        return Secret(bytearray(secrets.token_bytes(32)))
+    try:
+        return (from_brokers or {}).get(STATE) or _from(STATE, key)
+    finally:
+        if key.variable is not None:
+            os.environ.pop(key.variable, None)
+
+
 def _released(model: Model, key: Key) -> Secret:
+    return _from(f"model {model.name}", key)
+
+
+def _from(name: str, key: Key) -> Secret:
     try:
         return provider(key).key()
     except ModelKeyError as error:
-        raise ModelKeyError(f"model {model.name}: {error.summary}", hint=error.hint, code=error.code) from None
+        raise ModelKeyError(f"{name}: {error.summary}", hint=error.hint, code=error.code) from None
 
 
 def wipe(keys: Mapping[str, Secret]) -> None:

@@ -32,6 +32,13 @@ class Note:
         """There was nothing to do."""
         self.verdict, self.detail = "skipped", why
 
+    def tell(self, what: str, otherwise: str) -> None:
+        """What was done; or, if that is nothing, why there was nothing to do."""
+        if what:
+            self.detail = what
+        else:
+            self.skip(otherwise)
+
     def tolerate(self, what: Iterable[str]) -> None:
         """Some measures did not hold, on a platform where that is tolerated."""
         names = ", ".join(what)

@@ -5,6 +5,7 @@
     hardening    what the process gives up, and the sandbox that it enters
     self-test    known answers for cryptography, random source and kernels
     key-release  keys of sealed models, from where the policy says; whatever went out to a broker has ended
+    state        the sealed disk opens, its epoch goes up by one; the audit log moves there if the policy says so
     models       read, checked against their pins, loaded
     attestation  policy, models and self-test are bound
     service      listeners open, and the sandbox is closed behind them
@@ -26,20 +27,11 @@ from appliance.attestation.evidence import Provider
 from appliance.attestation.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
-from appliance.boot import (
-    budget,
-    checks,
-    hardening,
-    identity,
-    keyrelease,
-    modelkeys,
-    models,
-    placement,
-    sandbox,
-    selftest,
-)
+from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, sandbox, selftest
 from appliance.boot.booted import Booted
+from appliance.boot.placement import bind
 from appliance.boot.report import BootReport, Progress, quiet
+from appliance.boot.state_sink import StateSink, open_disk
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.tenantlist import tenants_of
 from appliance.errors import AuditError
@@ -71,13 +63,15 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
     tolerant = policy.simulated
     try:
         granted = "log_sink" in policy.service.operator_may_set
-        audit = AuditLog(open_sink(operator.log_sink if granted else None))
+        sink = StateSink() if policy.audit.sink == "state" else None
+        audit = AuditLog(sink or open_sink(operator.log_sink if granted else None))
     except AuditError as error:
         raise diagnostic("policy", error) from None
     silence, steps = Silence(audit).install(), Steps(audit, BootReport(), progress)
     running: dict[str, models.RunningModel] = {}
     brokers = keyrelease.KeyRelease(modelkeys.wanted(policy))
     keys: dict[str, Secret] = {}  # each is wiped when its model was read
+    disk = None
     provider: Provider | None = None
     try:
         with steps.step("policy") as note:
@@ -86,7 +80,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             tenants = tenants_of(policy, [loaded.path.parent, *model_folders])
             identity.name_things(audit, policy, tenants.tenants)
             provider = collect.provider(policy.tee.platforms, loaded.host_data, places)  # its devices stay open
-            bound = placement.bind(loaded, provider, root=places.intel_root)
+            bound = bind(loaded, provider, root=places.intel_root)
             audit.write("boot.start", version=__version__, platform=provider.platform,
                         policy_sha384=loaded.digest.hex())
             approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
@@ -112,12 +106,15 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         with steps.step("key-release") as note:
             build = identity.build(table)
             asker = ReleaseAttestor(provider, loaded.digest, tested.digest, build)
-            keys = modelkeys.release(policy.models, brokers.keys(asker, tolerant=tolerant))
-            if keys:
-                note.detail = ", ".join(keys)
-            else:
-                note.skip("no model is sealed")
+            released = brokers.keys(asker, tolerant=tolerant)
+            keys = modelkeys.release(policy.models, released)
+            state_key = modelkeys.state_key(policy, released)
+            note.tell(", ".join([*keys, *(["state"] if state_key else [])]), "nothing is sealed")
             box.tighten("load")
+
+        with steps.step("state") as note:
+            disk = open_disk(policy, state_key, sink, audit)
+            note.tell(f"epoch {disk.epoch}, disk {disk.disk.hex()}" if disk else "", "nothing is written")
 
         with steps.step("models") as note:
             division = budget.fitting(policy, files, compiles=not prebuilt)
@@ -135,7 +132,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             generation = attestor.new_generation(model.bound() for model in running.values())
             note.detail = f"{collect.described(provider.platform)}, generation {generation}"
 
-        return Booted(policy, loaded.digest, operator, tenants, running, attestor, audit, silence, tested, box,
+        return Booted(policy, loaded.digest, operator, tenants, running, attestor, audit, silence, tested, box, disk,
                       steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
         brokers.close()
@@ -145,5 +142,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         if provider is not None:
             provider.close()
         audit.close()
+        if disk is not None:
+            disk.close()
         silence.restore()
         raise

@@ -31,6 +31,7 @@ VERBS: dict[str, str] = {
     "evidence": "tell whether raw hardware evidence is genuine, and what it claims",
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
+    "state": "check a state disk, and print its audit log",
     "serve": "boot by a policy and serve the API",
 }
 

@@ -18,7 +18,8 @@ ANY: Final = object()
 
 BLOCKS = frozenset({
     "model", "model.publisher", "model.key", "model.key.broker", "privacy.timing_padding", "privacy.redaction.pattern",
-    "tenants.tenant", "service.listen", "approvals", "approvals.approver"})
+    "tenants.tenant", "service.listen", "approvals", "approvals.approver",
+    "state", "state.key", "state.key.broker"})
 
 ENFORCED: dict[str, Any] = {
     "appliance.name": ANY, "appliance.schema": ANY,
@@ -41,7 +42,10 @@ ENFORCED: dict[str, Any] = {
     "limits": ANY,
     "tenants.tenant": ANY, "tenants.authority": ANY, "tenants.list": ANY, "tenants.min_version": ANY,
     "service.listen": ANY, "service.drain_timeout": ANY, "service.operator_may_set": ANY,
-    "audit.sink": ("stdout",),
+    "audit.sink": ANY,
+    "state.device": ANY, "state.key.provider": ("file", "environment", "systemd-credential", "broker", "ephemeral"),
+    "state.key.path": ANY, "state.key.variable": ANY, "state.key.credential": ANY, "state.key.version": ANY,
+    "state.key.broker": ANY,
 }
 
 REASON = "not enforced by this version"

@@ -12,6 +12,7 @@ from litestar.exceptions import HTTPException
 from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Policy
+from appliance.service import quotas
 from appliance.service.attest import Evidences
 from appliance.service.context import ServedModel, Service
 from appliance.service.exchange import Exchange
@@ -33,9 +34,12 @@ def assemble(booted: Booted) -> Service:
     policy = booted.policy
     limits = policy.limits
     booted.audit.admit_codes(PROBLEMS)
+    tenants = Tenants(booted.tenants.tenants)
+    accounts = Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day))
+    if booted.state is not None:
+        quotas.restore(accounts, booted.state.saved, tenants.keys)
     return Service(
-        booted=booted, models=_models(booted), tenants=Tenants(booted.tenants.tenants),
-        accounts=Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day)),
+        booted=booted, models=_models(booted), tenants=tenants, accounts=accounts,
         timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor))
 
 

@@ -146,7 +146,7 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """What `/health` tells: state, platform, policy, models, and the boot's steps."""
-        state = self.booted.attestor.state
+        state, disk = self.booted.attestor.state, self.booted.state
         return {
             "status": "ready" if self.ready else "draining" if self.draining else "unaudited",
             "platform": self.booted.attestor.platform,
@@ -154,6 +154,7 @@ class Service:
             "self_test_sha384": self.booted.self_test.digest.hex(),
             "generation": state.generation,
             "models": [{"name": model.name, "sha256": model.sha256} for model in state.models],
-            "hardening": [{"name": measure.name, "outcome": measure.outcome} for measure in self.booted.measures],
+            "hardening": [measure.as_json() for measure in self.booted.measures],
+            "state": None if disk is None else {"epoch": disk.epoch, "disk": disk.disk.hex(), "free_bytes": disk.free},
             "boot": self.booted.report.as_json(),
         }

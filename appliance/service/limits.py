@@ -6,7 +6,8 @@ and for all the tokens that it may generate when it is admitted; what it did not
 no burst of long requests overshoots. Charged counts are the rounded ones, so the rate-limit headers tell no more
 than `usage` does.
 
-Counters live in memory: they start anew when the appliance starts.
+Counters live in memory. With a state disk they outlive the appliance (quotas.py): what was charged weighs on for as
+long as it had left, the time in which the appliance did not run not counted. Without one they start anew.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from appliance.service.problems import RequestError
 
 MINUTE, DAY = 60.0, 86400.0
 SLOTS = 600  # entries that a window keeps at most; charges of one slot expire together, late rather than early
+
+PARTS = 8    # of a window, into which charges are rounded when they are written down
 
 Clock = Callable[[], float]
 
@@ -42,6 +45,7 @@ class Window:
         self._clock = clock
         self._charges: deque[Charge] = deque()
         self._used = 0
+        self.changes = 0  # how often anything was charged or given back
 
     @property
     def remaining(self) -> int:
@@ -67,6 +71,7 @@ class Window:
         expires = (math.floor(self._clock() / slot) + 1) * slot + self._seconds
         if self.limit is None:
             return Charge(expires, 0)
+        self.changes += 1
         if not self._charges or self._charges[-1].expires < expires:
             self._charges.append(Charge(expires, 0))
         self._charges[-1].amount += amount
@@ -77,6 +82,7 @@ class Window:
         """Give back a part of a charge; nothing if it has expired meanwhile."""
         self._expire()
         if self.limit is not None and charge.expires > self._clock():
+            self.changes += 1
             charge.amount -= amount
             self._used -= amount
 
@@ -84,6 +90,22 @@ class Window:
         """Seconds until nothing weighs on the window."""
         self._expire()
         return max(0.0, self._charges[-1].expires - self._clock()) if self._used else 0.0
+
+    def left(self) -> list[tuple[int, int]]:
+        """What weighs on the window, as pairs (how many `PARTS` of it still, amount): rounded up, late, never early."""
+        self._expire()
+        now, sums = self._clock(), dict[int, int]()
+        for charge in self._charges:
+            parts = math.ceil((charge.expires - now) * PARTS / self._seconds - 1e-9)
+            sums[parts] = sums.get(parts, 0) + charge.amount
+        return [(parts, amount) for parts, amount in sorted(sums.items()) if amount > 0]
+
+    def restore(self, left: Iterable[tuple[int, int]]) -> None:
+        """Put back what `left` told, into a window on which nothing weighs yet."""
+        if self.limit is not None:
+            now = self._clock()
+            self._charges.extend(Charge(now + parts * self._seconds / PARTS, amount) for parts, amount in sorted(left))
+            self._used = sum(charge.amount for charge in self._charges)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -126,6 +148,10 @@ class Account:
                 raise RequestError(code, f"too many tokens in a {period}", retry_after=wait)
         return Grant(self, tokens, self.minute.charge(tokens), self.day.charge(tokens))
 
+    def windows(self) -> dict[str, Window]:
+        """The windows by name."""
+        return {"requests": self.requests, "minute": self.minute, "day": self.day}
+
     def headers(self) -> dict[str, str]:
         """OpenAI's rate-limit headers, for the limits that exist."""
         found: dict[str, str] = {}
@@ -167,3 +193,12 @@ class Accounts:
         if key_digest not in self._accounts:
             self._accounts[key_digest] = Account(self._rates, self._clock)
         return self._accounts[key_digest]
+
+    def __iter__(self) -> Iterator[tuple[bytes, Account]]:
+        """Each account that was asked for, by the SHA-256 of its key."""
+        return iter(self._accounts.items())
+
+    @property
+    def changes(self) -> int:
+        """A number that changes with every charge and refund."""
+        return sum(window.changes for _, account in self for window in account.windows().values())

@@ -24,6 +24,7 @@ from appliance.service.app import assemble, create
 from appliance.service.context import Service
 from appliance.service.guard import HEAD_BYTES
 from appliance.service.listen import BACKLOG, Listening, listen_tcp, listen_unix, listen_vsock
+from appliance.service.quotas import Keeper
 from appliance.service.tls import RaTls
 
 KEEP_ALIVE_SECONDS = 15
@@ -89,7 +90,9 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, listening: Sequence[Listening], identities: Sequence[RaTls]) -> None:
         self._service, self._listening, self._identities = service, listening, identities
-        self._rotations: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        disk = service.booted.state
+        self._keeper = None if disk is None else Keeper(service.accounts, disk)
         drain = service.policy.service.drain_timeout_ms / 1000
         super().__init__(uvicorn.Config(
             create(service), http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
@@ -112,7 +115,9 @@ class Server(uvicorn.Server):
             self.servers.append(await loop.create_server(
                 connection, sock=place.socket, ssl=place.tls, backlog=BACKLOG, ssl_handshake_timeout=handshake,
                 ssl_shutdown_timeout=end))
-        self._rotations = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
+        self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
+        if self._keeper is not None:
+            self._tasks.append(loop.create_task(self._keeper.run(self._state_lost)))
         self.started = True
 
     def _renewed(self, identity: RaTls, error: Exception | None) -> None:
@@ -125,14 +130,20 @@ class Server(uvicorn.Server):
         except AuditError:
             self._service.unaudited = True
 
+    def _state_lost(self) -> None:
+        """What was promised can no longer be kept on the disk: as with the audit log, nothing more is served."""
+        self._service.unaudited = True
+
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain: stop accepting, let requests in progress end, cancel them when the time is over."""
         self._service.draining = True
         self._service.metrics.ready.set(0)
-        for rotation in self._rotations:
-            rotation.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._service.audit.write("service.draining", in_flight=self._service.in_progress)
         await super().shutdown(sockets=sockets)
+        if self._keeper is not None:
+            self._keeper.finish()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -53,6 +53,11 @@ class Tenants:
         self._known = tuple(
             (bytes.fromhex(digest), tenant) for tenant in tenants for digest in tenant.api_key_sha256)
 
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """SHA-256 of every key that is valid."""
+        return frozenset(known for known, _ in self._known)
+
     def authenticate(self, authorization: str | None) -> Caller:
         """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if there is none."""
         scheme, _, key = (authorization or "").partition(" ")

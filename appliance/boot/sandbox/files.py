@@ -85,5 +85,6 @@ def grants(loaded: Loaded, models: Iterable[Path]) -> tuple[Grant, ...]:
 def ports(policy: Policy, chosen: int | None) -> Ports:
     """TCP ports of listeners, with the operator's choice where one was made. None to connect to."""
     bind = {chosen if chosen is not None and listener.kind in _TCP_KINDS else listener.port
-            for listener in policy.service.listeners if listener.kind in ("tcp", "tls", "ra-tls")}
+            for listener in policy.service.listeners
+            if listener.kind in ("tcp", "tls", "ra-tls") and listener.transport != "vsock"}
     return Ports(frozenset(port for port in bind if port is not None))

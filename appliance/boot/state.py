@@ -1,0 +1,216 @@
+"""The state disk: an append-only log and a snapshot, on a raw disk of the host's, sealed. docs/concepts/state.md.
+
+Every append and every save is on the disk when it returns. A process or machine that is killed at any point loses at
+most the record that it was writing. What the host alters is noticed; that it put back a whole older disk is not, from
+the disk alone: the epoch, one more at each boot, is in the audit log for that.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from appliance.boot import state_format as form
+from appliance.boot.state_format import Frame, Reader, Session, Slot
+from appliance.errors import StateError
+from appliance.models.keys import Secret
+
+
+class StateDisk:
+    """An open state disk. Safe to call from several threads. Close it to save the snapshot for the last time."""
+
+    def __init__(self, path: Path, key: Secret, *, fresh: bool = False) -> None:
+        """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is there is given up,
+        which is what an ephemeral key means. A blank disk is formatted. Raises StateError."""
+        self._path, self._key = path, key
+        self._lock = threading.RLock()
+        self._broken = ""
+        self._file = _open(path)
+        try:
+            self._size = os.lseek(self._file, 0, os.SEEK_END)
+            if self._size < form.MIN_DISK_BYTES:
+                raise StateError(f"{path}: {self._size} bytes, at least {form.MIN_DISK_BYTES} are needed",
+                                 code="state-size")
+            self.disk, self._slot = self._found(fresh)
+            self._begin()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    @property
+    def epoch(self) -> int:
+        """How often this disk was opened, this time included."""
+        return self._slot.epoch
+
+    @property
+    def records(self) -> int:
+        """Records in the log, those of earlier epochs included."""
+        return self._slot.sequence
+
+    @property
+    def saved(self) -> bytes:
+        """The snapshot as it was saved last."""
+        return self._slot.saved
+
+    @property
+    def free(self) -> int:
+        """Bytes left for the log."""
+        return self._size - self._slot.tail
+
+    def append(self, kind: int, payload: bytes) -> int:
+        """Write one record; its number. StateError when the disk is full, or failed before."""
+        with self._lock:
+            if self._broken:
+                raise StateError(f"{self._path}: {self._broken}", code="state-broken",
+                                 hint="the appliance must be restarted")
+            slot = self._slot
+            frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
+            if len(frame) > self.free:
+                raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
+                                 hint="attach a larger disk; what is on this one can be read with: appliance state")
+            self._write(slot.tail, frame)
+            self._slot = replace(slot, sequence=slot.sequence + 1, tail=slot.tail + len(frame),
+                                 chain=form.next_chain(slot.chain, frame), session_salt=self._session.salt)
+            return slot.sequence
+
+    def save(self, snapshot: bytes) -> None:
+        """Replace the snapshot, and note how far the log goes. StateError when it is too long or the disk fails."""
+        with self._lock:
+            if len(snapshot) > form.MAX_SAVED:
+                raise StateError(f"{len(snapshot)} bytes to save, at most {form.MAX_SAVED}", code="state-full")
+            slot = replace(self._slot, counter=self._slot.counter + 1, saved=snapshot)
+            data = form.seal_slot(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES), slot)
+            self._write(form.SLOT_BYTES * (slot.counter % 2), data)
+            self._slot = slot
+
+    def close(self) -> None:
+        """Note how far the log goes, wipe the key. Closing twice does nothing."""
+        with self._lock:
+            if self._file < 0:
+                return
+            try:
+                if not self._broken:
+                    self.save(self._slot.saved)
+            finally:
+                os.close(self._file)
+                self._file = -1
+                self._broken = "closed"
+                self._key.wipe()
+
+    def _found(self, fresh: bool) -> tuple[bytes, Slot]:
+        """The newer of the slots that authenticate, brought forward to the log's end; or those of a new disk."""
+        heads = [_read(self._file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        opened = [found for found in (form.open_slot(self._key.data, head) for head in heads) if found is not None]
+        if fresh or (not opened and _never_used(heads, _read(self._file, form.LOG_AT, form.HEAD_BYTES))):
+            return self._format()
+        if not opened:
+            raise StateError(f"{self._path}: neither slot opens", code="state-tampered",
+                             hint="another key, or another disk, or somebody altered it; to begin anew, zero the disk")
+        disk, slot = max(opened, key=lambda found: found[1].counter)
+        if {other for other, _ in opened} != {disk}:
+            raise StateError(f"{self._path}: the slots are of two disks", code="state-tampered")
+        return disk, self._recovered(disk, slot)
+
+    def _recovered(self, disk: bytes, slot: Slot) -> Slot:
+        """The slot, with what was appended after it was saved. StateError if the log ends before."""
+        reader = Reader(self._key.data, disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain,
+                        session_salt=slot.session_salt)
+        for frame in read_frames(self._file, reader):
+            epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == form.SESSION else slot.epoch
+            slot = replace(slot, epoch=max(slot.epoch, epoch), sequence=frame.sequence + 1, tail=frame.end,
+                           chain=frame.chain, session_salt=frame.salt)
+        return slot
+
+    def _format(self) -> tuple[bytes, Slot]:
+        """A new disk: both slots and the first header of the log are made blank first, then slot 0 is written."""
+        for place in (0, form.SLOT_BYTES, form.LOG_AT):
+            self._write(place, bytes(4096))
+        disk = secrets.token_bytes(form.ID_BYTES)
+        slot = Slot(0, 0, 0, form.LOG_AT, form.chain_start(disk), bytes(form.SALT_BYTES))
+        self._write(0, form.seal_slot(self._key.data, disk, secrets.token_bytes(form.SALT_BYTES), slot))
+        return disk, slot
+
+    def _begin(self) -> None:
+        """A new session: its frame carries the new epoch, and the slot after it."""
+        self._slot = replace(self._slot, epoch=self._slot.epoch + 1)
+        self._session = Session(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES))
+        self.append(form.SESSION, self.epoch.to_bytes(8, "little"))
+        self.save(self._slot.saved)
+
+    def _write(self, at: int, data: bytes) -> None:
+        """All of it, and onto the disk. After a failure nothing is written any more: a number is sealed once."""
+        try:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self._file, data[done:], at + done)
+            os.fdatasync(self._file)
+        except OSError as error:
+            self._broken = f"a write failed: {error.strerror}"
+            raise StateError(f"{self._path}: {error.strerror}", code="state-broken",
+                             hint="see that the disk works; the appliance must be restarted") from None
+
+
+def read_frames(file: int, reader: Reader) -> Iterator[Frame]:
+    """Every frame from where the reader stands to the end of the log."""
+    while (size := reader.wanted(_read(file, reader.tail, form.HEAD_BYTES))) is not None:
+        frame = reader.accept(_read(file, reader.tail, size))
+        if frame is None:
+            return
+        yield frame
+
+
+def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
+    """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every record.
+
+    StateError if nothing opens, or if the log is not the one that the slot knows."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        slots = [form.open_slot(key.data, _read(file, place * form.SLOT_BYTES, form.SLOT_BYTES)) for place in (0, 1)]
+        opened = [found for found in slots if found is not None]
+        if not opened:
+            raise StateError(f"{path}: neither slot opens", code="state-tampered", hint="is it the right key?")
+        disk, slot = max(opened, key=lambda found: found[1].counter)
+        found = list(read_frames(file, Reader(key.data, disk)))
+    finally:
+        os.close(file)
+    if slot.sequence and (len(found) < slot.sequence or found[slot.sequence - 1].chain != slot.chain):
+        raise StateError(f"{path}: {len(found)} records authenticate, but {slot.sequence} were written",
+                         code="state-tampered", hint="somebody cut or altered the log behind the last good record")
+    return disk, slot, found
+
+
+def _never_used(slots: list[bytes], log: bytes) -> bool:
+    """Whether a disk is blank, or was left in the middle of its formatting: the other slot and the log are blank."""
+    first, second = slots
+    begun = first[:8].rstrip(b"\0")
+    blank = begun == form.SLOT_MAGIC or (form.SLOT_MAGIC.startswith(begun) and not any(first[8:4096]))
+    return blank and not any(second[:4096]) and not any(log)
+
+
+def _open(path: Path) -> int:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise StateError(f"{path}: {error.strerror}", code="state-absent",
+                         hint="attach a writable disk, or leave the state block out") from None
+    mode = os.fstat(file).st_mode
+    if not (stat.S_ISBLK(mode) or stat.S_ISREG(mode)):
+        os.close(file)
+        raise StateError(f"{path} is neither a disk nor a file", code="state-absent")
+    return file
+
+
+def _read(file: int, at: int, size: int) -> bytes:
+    """`size` bytes, fewer at the end of the disk. StateError when it fails."""
+    found = b""
+    try:
+        while len(found) < size and (more := os.pread(file, size - len(found), at + len(found))):
+            found += more
+    except OSError as error:
+        raise StateError(f"state disk: {error.strerror}", code="state-broken") from None
+    return found

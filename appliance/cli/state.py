@@ -1,0 +1,35 @@
+"""`appliance state DISK`: check a state disk from its first record to its last, and print its audit log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from appliance.boot.state import examine
+from appliance.boot.state_format import AUDIT
+from appliance.models.keys import FileKey
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("disk", metavar="DISK", type=Path, help="the disk, or a copy of it; it is only read")
+    parser.add_argument("--key", metavar="FILE", type=Path, required=True, help="its key, as `model key` writes one")
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON instead of the audit log")
+    parser.epilog = "exit codes: 0 every record authenticates, 2 it cannot be read, or was altered or cut"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the log on standard output, the summary on standard error; or the summary alone as JSON."""
+    with FileKey(args.key).key() as key:
+        disk, slot, frames = examine(args.disk, key)
+    lines = [frame.payload for frame in frames if frame.kind == AUDIT]
+    if args.json:
+        print(json.dumps({"disk": disk.hex(), "epoch": slot.epoch, "records": len(frames), "audit_lines": len(lines),
+                          "chain_sha256": frames[-1].chain.hex() if frames else None}))
+        return 0
+    for line in lines:
+        sys.stdout.write(line.decode("ascii", "backslashreplace"))
+    print(f"disk {disk.hex()}, epoch {slot.epoch}: {len(frames)} records authenticate", file=sys.stderr)
+    return 0
