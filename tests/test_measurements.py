@@ -128,6 +128,17 @@ def test_evidence_without_a_register_is_refused(number: int) -> None:
         assert [rule] == failed
 
 
+def test_the_policy_in_force_is_in_pcr_15() -> None:
+    """Where the policy is known, PCR 15 must hold it, by the formula of policy-digest.md."""
+    policy = bytes(range(48))
+    stands = hashlib.sha256(b"appliance/policy-host-data/v1\n" + policy).digest()
+    right = values() | {15: hashlib.sha256(bytes(32) + stands).digest()}
+    assert {"holds"} == {each.outcome for each in measure_tpm.judge(right, image(), policy)}
+    for wrong in (values(), values() | {15: bytes(32)}, values() | {15: stands}):
+        failed = [each.rule for each in measure_tpm.judge(wrong, image(), policy) if each.outcome == "fails"]
+        assert ["pcr15"] == failed
+
+
 def test_golden_values_of_two_machines_do_not_mix() -> None:
     """PCR 0 of one recorded shape with PCR 7 of another is no recorded shape."""
     mixed = values() | {7: bytes.fromhex(digest("q35-2cpu 7"))}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.measurements import GOLDEN_PCRS, Measurements, PcrEvent, Tpm
 from appliance.attestation.tpm_log import Event
+from appliance.policy.digest import POLICY_PCR, policy_pcr
 
 NOT_PREDICTED = "the measurements hold no TPM prediction of this image"
 
@@ -26,16 +27,20 @@ def replay(events: Iterable[PcrEvent]) -> dict[int, bytes]:
     return values
 
 
-def judge(values: Mapping[int, bytes], measurements: Measurements) -> tuple[Finding, ...]:
+def judge(values: Mapping[int, bytes], measurements: Measurements,
+          policy_sha384: bytes | None = None) -> tuple[Finding, ...]:
     """One finding for each register, on `values`: authentic SHA-256 PCRs, from a quote that covers them.
 
-    Rules are `pcr2` to `pcr13`, and `golden-pcrs` for 0 and 7 together. Absent registers fail.
+    Rules are `pcr2` to `pcr13`, `golden-pcrs` for 0 and 7 together, and, where the policy (48 bytes) is given, `pcr15`,
+    which the boot extends with it. Absent registers fail.
     """
     tpm = measurements.tpm
     if tpm is None:
         return (judged("pcrs-predicted", False, NOT_PREDICTED),)
-    return (*(_register(number, values, wanted) for number, wanted in sorted(tpm.accepted().items())),
-            _golden(values, tpm))
+    accepted = dict(tpm.accepted())
+    if policy_sha384 is not None:
+        accepted[POLICY_PCR] = frozenset((policy_pcr(policy_sha384),))
+    return (*(_register(number, values, wanted) for number, wanted in sorted(accepted.items())), _golden(values, tpm))
 
 
 def _register(number: int, values: Mapping[int, bytes], wanted: frozenset[bytes]) -> Finding:

@@ -133,7 +133,8 @@ def _tpm(claims: TpmClaims, reference: Reference, at: datetime) -> list[Finding]
     if reference.known is None:
         found = [Finding("measurement", "not checked", "no measurements given")]
     else:
-        registers = measure_tpm.judge(claims.pcrs.get("sha256", {}), reference.known.measurements)
+        registers = measure_tpm.judge(claims.pcrs.get("sha256", {}), reference.known.measurements,
+                                      reference.policy.digest)
         held = all(each.outcome == "holds" for each in registers)
         found = [*registers, judged("measurement", held, "by the TPM's registers")]
     bound = claims.bound_by
