@@ -112,6 +112,22 @@ def test_each_lie_of_a_report_is_refused_by_its_name(running: tuple[FakeApplianc
     assert says in verdict.reason
 
 
+def test_a_policy_in_the_image_needs_no_launch_field(running: tuple[FakeAppliance, Path]) -> None:
+    """HOST_DATA of zeros is what placement boots for a baked policy: it will do where the measured image has this
+    policy in it, and nowhere else. A field that names another policy never will."""
+    baked, other = load(running[1]).digest.hex(), "77" * 48
+    for fields, policy, launch, wanted in (
+            ({"host_data": bytes(32)}, baked, fake.LAUNCH, (VERIFIED, "")),
+            ({"host_data": bytes(32)}, None, fake.LAUNCH, (NOT_MET, "evidence-launch-policy")),
+            ({"host_data": bytes(32)}, other, fake.LAUNCH, (NOT_MET, "evidence-launch-policy")),
+            ({"host_data": bytes(32)}, baked, b"\x55" * 48, (NOT_MET, "evidence-launch-policy")),
+            ({"host_data": bytes(31) + b"\1"}, baked, fake.LAUNCH, (NOT_MET, "evidence-launch-policy")),
+            ({}, baked, fake.LAUNCH, (VERIFIED, ""))):
+        with _altered(running, **fields):
+            verdict = _verifier(running, known=fake.measured(policy=policy, launch=(launch,))).verify(running[0].url)
+        assert wanted == (verdict.status, verdict.code), (fields, policy, launch)
+
+
 def test_an_older_firmware_is_a_downgrade(tmp_path: Path) -> None:
     """A chip whose key was derived for an old TCB: everything is signed, and the floor of the policy is not met."""
     old = FakeAmd("Genoa", tcb={"snp": 9})
@@ -282,6 +298,26 @@ def test_tdx(tmp_path: Path, fields: dict[str, Any], options: dict[str, Any], st
     finally:
         server.stop()
     assert (status, code) == (verdict.status, verdict.code)
+
+
+@pytest.mark.parametrize(("rtmrs", "status"), [
+    (fake.RTMRS, VERIFIED), ((None, fake.RTMRS[1], None, None), NOT_MET)], ids=["proved", "not predicted"])
+def test_a_policy_in_the_image_needs_no_mrconfigid(tmp_path: Path, rtmrs: tuple[bytes | None, ...],
+                                                   status: str) -> None:
+    """Zeros will do on TDX only where the registers that cover kernel, command line and so the root are proved."""
+    pytest.importorskip("dcap_qvl")
+    intel = FakeIntel()
+    path = fake.write_policy(tmp_path, "tdx", evidence="")
+    policy = load(path)
+    source = fake.TdxSource(intel, policy.digest, {"mr_config_id": bytes(48)})
+    server = FakeAppliance(fake.attestor(source, policy), tmp_path)
+    roots = Roots(intel=intel.pins["root"], intel_der=intel.pins["root_der"])
+    try:
+        verdict = fake.verifier(path, roots=roots, collateral=intel.collateral(),
+                                known=fake.measured(policy=policy.digest.hex(), rtmrs=rtmrs)).verify(server.url)
+    finally:
+        server.stop()
+    assert status == verdict.status
 
 
 def test_a_register_that_nobody_predicted_leaves_tdx_unchecked(tmp_path: Path) -> None:

@@ -35,7 +35,13 @@ ENFORCED_WHOLE = {
     "service.listen.kind", "service.listen.transport", "service.listen.address", "service.listen.port",
     "service.listen.path", "service.listen.certificate", "service.listen.private_key", "service.listen.names",
     "service.listen.rotation", "service.drain_timeout", "service.operator_may_set", "tee.platforms",
-    "tee.memory_budget",
+    "tee.memory_budget", *(f"tee.evidence.{name}" for name in (
+        "debug", "migration", "smt", "vmpl", "max_collateral_age", "tpm.pcrs",
+        *(f"sev_snp.{rule}" for rule in (
+            "products", "signing_keys", "min_api", "min_guest_svn", "single_socket", "ciphertext_hiding",
+            "rapl_disabled", "aes256_xts", "cxl", "id_key_sha384", "author_key_sha384",
+            *(f"min_tcb.{component}" for component in ("bootloader", "tee", "snp", "microcode", "fmc")))),
+        *(f"tdx.{rule}" for rule in ("tcb_status", "accepted_advisories", "min_evaluation_number")))),
     "audit.sink", "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
 }
@@ -73,8 +79,6 @@ def test_enforced_tables_name_real_fields() -> None:
 
 
 CASES = [
-    ("tee", "evidence { smt = true }", "tee.evidence.smt"),
-    ("tee", "evidence { sev_snp { min_tcb { snp = 1 } } }", "tee.evidence.sev_snp.min_tcb.snp"),
     ("model", "context_shift = true", "model.context_shift"),
     ("privacy", 'timing_padding { cadence = "10ms" }', "privacy.timing_padding.cadence"),
     ("privacy", 'redaction { detectors = ["email"] }', "privacy.redaction.detectors"),
@@ -99,6 +103,7 @@ ALLOWED = [
     ("tee", 'plaintext_budget = "4MiB"'), ("model", "streaming_decrypt = true"), ("model", 'access_pattern = "leaks"'),
     ("model", "streaming_decrypt = false"), ("model", 'streaming_decrypt = "auto"'), ("model", 'kv_cache = "f16"'),
     ("model", 'kv_cache = "q8"'), ("model", 'kv_cache = "q4"'),
+    ("tee", "evidence { smt = true }"), ("tee", "evidence { sev_snp { min_tcb { snp = 1 } } }"),
     ("tee", "evidence { smt = false }"), ("audit", 'sink = "stdout"'), ("privacy", "retention {}"),
     ("service", 'listen "x" {\n kind = "unix"\n path = "/a"\n}'),
     ("service", 'listen "x" {\n kind = "vsock"\n port = 1\n}'),

@@ -36,7 +36,8 @@ class Expected:
     checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes); `self_test_sha384` 48 bytes.
     `release_spki_sha256` (32 bytes) asks for a `key-release/v1` statement about that key in place of a `serve/v1` one.
     `hardware` is the policy's `tee.evidence`, `snp`, `tdx` and `tpm` the expected measurements, `at` the time to judge
-    the age of collateral by; they matter for hardware platforms only.
+    the age of collateral by; they matter for hardware platforms only. `baked`: the images that `snp` and `tdx` name
+    have the policy in them, so that a launch field of zeros, which names no other, will do where the image is proved.
     """
 
     platforms: frozenset[str]
@@ -51,6 +52,7 @@ class Expected:
     tdx: TdxExpected = field(default_factory=TdxExpected)
     tpm: TpmExpected = field(default_factory=TpmExpected)
     at: datetime | None = None
+    baked: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,21 @@ def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None) -> Fi
         f"{name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}" for name in wrong))
 
 
-def _launch_policy(claims: Claims, policy_sha384: bytes) -> Finding:
-    """What the launch field must hold: TDX takes the policy digest whole, the others what stands for it."""
-    rule = "launch-policy"
+# The findings that prove an image, with its verity root and so the policy in it, on the platforms with a launch field.
+_IMAGE: Mapping[type, tuple[str, ...]] = {SnpClaims: ("measurement",), TdxClaims: ("mrtd", "rtmr1", "rtmr2")}
+
+
+def _launch_policy(claims: Claims, expected: Expected, hardware: tuple[Finding, ...]) -> Finding:
+    """What the launch field must hold: TDX takes the policy digest whole, the others what stands for it; or zeros, for
+    a policy in the image that `hardware` proves."""
+    rule, digest = "launch-policy", expected.policy_sha384
     if isinstance(claims.hardware, TpmClaims):
         return Finding(rule, "not checked", "a TPM has no launch field; its registers tell what was booted")
-    return same(rule, claims.host_data,
-                policy_sha384 if isinstance(claims.hardware, TdxClaims) else host_data(policy_sha384))
+    if expected.baked and claims.host_data and not any(claims.host_data):
+        proved = {each.rule for each in hardware if each.outcome == "holds"}
+        if set(_IMAGE.get(type(claims.hardware), (rule,))) <= proved:
+            return Finding(rule, "holds", "zeros: the policy is in the measured image")
+    return same(rule, claims.host_data, digest if isinstance(claims.hardware, TdxClaims) else host_data(digest))
 
 
 def _hardware(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
@@ -117,17 +127,17 @@ def _hardware(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
 
 def validate(claims: Claims, expected: Expected) -> Verdict:
     """Judge every rule on the claims of a statement."""
-    statement = claims.statement
+    statement, hardware = claims.statement, _hardware(claims, expected)
     allowed = claims.platform in expected.platforms
     findings = [
         Finding("platform", "holds" if allowed else "fails",
                 f"{claims.platform}, allowed: {', '.join(sorted(expected.platforms)) or 'none'}"),
         same("nonce", claims.nonce, expected.nonce),
         same("policy", bytes.fromhex(statement.policy_sha384), expected.policy_sha384),
-        _launch_policy(claims, expected.policy_sha384),
+        _launch_policy(claims, expected, hardware),
         same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
     ]
-    return Verdict((*findings, *_of_its_kind(statement, expected), *_hardware(claims, expected)), claims.platform)
+    return Verdict((*findings, *_of_its_kind(statement, expected), *hardware), claims.platform)
 
 
 def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...]:

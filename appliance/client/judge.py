@@ -108,7 +108,8 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
         tls_spki_sha256=question.spki_sha256, hardware=policy.tee.evidence,
         snp=SnpExpected() if known is None else measure_launch.expect_snp(known),
-        tdx=TdxExpected() if known is None else measure_launch.expect_tdx(known), at=question.at)
+        tdx=TdxExpected() if known is None else measure_launch.expect_tdx(known), at=question.at,
+        baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
     findings = list(validate.validate(claims, expected).findings)
     if isinstance(claims.hardware, TpmClaims):
         again = {each.rule for each in findings[:GENERIC]} | {"ak-bound-in-hardware"}  # the TPM's own say less

@@ -24,7 +24,7 @@ BLOCKS = frozenset({
 ENFORCED: dict[str, Any] = {
     "appliance.name": ANY, "appliance.schema": ANY,
     "approvals": ANY,
-    "tee.platforms": ANY,
+    "tee.platforms": ANY, "tee.evidence": ANY,  # whoever verifies demands it: clients and key brokers
     "model.file": ANY, "model.sha256": ANY, "model.sealed_header_sha256": ANY,
     "model.publisher.public_key": ANY, "model.publisher.signature": ANY,
     "model.key.provider": ("file", "environment", "systemd-credential", "broker"), "model.key.path": ANY,

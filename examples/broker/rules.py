@@ -65,6 +65,7 @@ class Rule:
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
             self_test_sha384=self.self_test_sha384, release_spki_sha256=release_spki_sha256,
             hardware=self.policy.policy.tee.evidence, at=at,
+            baked=measured is not None and measured.policy_sha384 == self.policy.digest.hex(),
             snp=SnpExpected(measurements=None if measured is None else measured.sev_snp_digests()),
             tdx=TdxExpected(mr_tds=None if measured is None else measured.tdx_mrtds(),
                             rtmrs={} if measured is None else measured.tdx_rtmrs()))

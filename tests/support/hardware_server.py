@@ -39,7 +39,20 @@ appliance {{
   name   = "hardware"
   schema = 1
 }}
-tee {{ platforms = ["{platform}"] }}
+tee {{
+  platforms = ["{platform}"]
+  evidence {{
+    vmpl               = 1
+    max_collateral_age = "60d"
+    sev_snp {{
+      products     = ["genoa"]
+      signing_keys = ["vcek"]
+      min_tcb {{ snp = 1 }}
+    }}
+    tdx {{ tcb_status = ["UpToDate", "SWHardeningNeeded"] }}
+    tpm {{ pcrs = [4, 9, 11, 12, 13] }}
+  }}
+}}
 {models}
 tenants {{
   authority   = "ed25519:{authority}"
