@@ -54,6 +54,7 @@ tee {{
   }}
 }}
 {models}
+limits {{ concurrent_requests = 2 }}  # little to lock: test machines allow 8 MiB
 tenants {{
   authority   = "ed25519:{authority}"
   list        = "tenants.json"
