@@ -1,0 +1,108 @@
+"""`appliance image predict|record|export|sbom|kubevirt`: files, exit codes, and what people are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from appliance.attestation import measurements
+from appliance.cli.main import main
+from appliance.imaging import predict, provenance
+from appliance.policy import load
+from tests.support import fake_firmware, fake_image, fake_tpm
+from tests.support.expected import ROOT
+
+DEMO = ROOT / "examples/demo.hcl"
+BUILDER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+ID_KEY = ec.derive_private_key(7, ec.SECP384R1())
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """An image with the demo policy, and beside it keys, firmware and an event log."""
+    for name, key in (("builder.pem", BUILDER), ("id.pem", ID_KEY)):
+        (tmp_path / name).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (tmp_path / "ovmf.fd").write_bytes(fake_firmware.firmware())
+    (tmp_path / "old.fd").write_bytes(fake_firmware.firmware(snp=None))
+    (tmp_path / "log").write_bytes(fake_tpm.event_log([(0, 8, b"firmware"), (7, 4, b"\0\0\0\0")]))
+    return fake_image.write(tmp_path / "out", policy=load(DEMO).digest.hex())
+
+
+def _run(*words: object) -> int:
+    return main(["image", *map(str, words)])
+
+
+def test_a_prediction_is_written_signed_and_told(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Golden values from a log, then all of it: what is not verified or not predicted is said plainly."""
+    folder = image.parent
+    assert 0 == _run("record", "--from", folder / "log", "--firmware", folder / "ovmf.fd", "--machine", "mine", "-o",
+                     folder / "golden.json")
+    assert 0 == _run("predict", image, "--golden", folder / "golden.json", "--firmware", folder / "ovmf.fd", "--vcpus",
+                     "1,3", "--cpu-model", "EPYC-Milan,EPYC-v4", "--id-key", folder / "id.pem", "--tdx-firmware",
+                     folder / "ovmf.fd", "--key", folder / "builder.pem")
+    told = capsys.readouterr().out
+    data, signature = ((image / name).read_bytes() for name in (predict.OUTPUT, predict.SIGNATURE))
+    found = measurements.signed(data, signature, BUILDER.public_key().public_bytes_raw())
+    assert {(1, "EPYC-Milan"), (3, "EPYC-Milan"), (1, "EPYC-v4"), (3, "EPYC-v4")} == {
+        (each.vcpus, each.cpu_model) for each in found.sev_snp}
+    assert found.tpm is not None
+    assert ["mine"] == [shape.machine for shape in found.tpm.golden]
+    assert all(each.launch_digest in told for each in found.sev_snp)
+    assert "no value of this entry was compared with TDX hardware" in told
+    assert told.rstrip().endswith("signed")
+
+
+def test_what_is_missing_is_told(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No firmware, no golden values, no key: predicted all the same, and each lack is named."""
+    assert 0 == _run("predict", image)
+    told = capsys.readouterr().out
+    for words in ("no --firmware given", "no --tdx-firmware given", "every TPM quote will be refused", "NOT SIGNED"):
+        assert words in told
+    assert 0 == _run("predict", image, "--json")
+    assert (image / predict.OUTPUT).read_bytes().decode() == capsys.readouterr().out.strip()
+
+
+def test_what_cannot_be_predicted_is_refused(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Firmware that measures no kernel; a key of the wrong kind; two sources of golden values, or none."""
+    folder = image.parent
+    golden = ("--machine", "x", "--firmware", folder / "ovmf.fd", "-o", folder / "golden.json")
+    for words, said in ((("predict", image, "--firmware", folder / "old.fd"), "no SEV-SNP metadata"),
+                        (("predict", image, "--key", folder / "id.pem"), "no Ed25519 key"),
+                        (("predict", image, "--firmware", folder / "ovmf.fd", "--id-key", folder / "builder.pem"),
+                         "P-384"),
+                        (("predict", image, "--id-key", folder / "id.pem"), "SEV-SNP launch"),
+                        (("predict", folder), "image.json"), (("record", *golden), "name one of them"),
+                        (("record", image, "--from", folder / "log", *golden), "name one of them")):
+        assert 0 != _run(*words)
+        assert said in capsys.readouterr().err
+    assert not (image / predict.OUTPUT).exists()
+
+
+def test_papers_are_written(image: Path) -> None:
+    """SBOM with the policy's model, provenance over it, and an envelope only where there is a key."""
+    assert 0 == _run("sbom", image, "--policy", DEMO, "--key", image.parent / "builder.pem")
+    statement = (image / provenance.STATEMENT_NAME).read_bytes()
+    assert "sbom.cdx.json" in {each["name"] for each in json.loads(statement)["subject"]}
+    assert "model:demo" in (image / "sbom.cdx.json").read_text()
+    assert (image / provenance.ENVELOPE_NAME).read_bytes() == provenance.envelope(statement, BUILDER)
+    assert 0 == _run("sbom", image)
+    assert not (image / provenance.ENVELOPE_NAME).exists()
+
+
+def test_a_disk_is_exported_and_a_manifest_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A disk of whole MiB goes out; a container by tag does not go into a manifest."""
+    out = fake_image.write(tmp_path / "out")
+    (out / "disk.raw").write_bytes(fake_image.disk(b"x").ljust(2 << 20, b"\0"))
+    fake_image.manifest(out)
+    assert 0 == _run("export", out, "--format", "raw", "-o", tmp_path / "disk")
+    assert (out / "disk.raw").read_bytes() == (tmp_path / "disk").read_bytes()
+    container = "registry.example/appliance@sha256:" + "ab" * 32
+    assert 0 == _run("kubevirt", DEMO, "--container", container, "-o", tmp_path / "vm.json")
+    assert "List" == json.loads((tmp_path / "vm.json").read_bytes())["kind"]
+    assert 0 != _run("kubevirt", DEMO, "--container", "registry.example/appliance:latest")
+    assert "digest" in capsys.readouterr().err
