@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -42,3 +43,15 @@ def validate(claims: TpmClaims, expected: TpmExpected, policy: Tpm) -> tuple[Fin
     else:
         findings.append(judged("ak-attributes", claims.key.area.attests))
     return (*findings, same("ak-bound-in-hardware", claims.key.spki(), expected.bound_key))
+
+
+def origin(claims: TpmClaims, enrolled: Collection[bytes], *, bound: bool) -> Finding:
+    """Who says that a TPM holds the key: a pinned root, a hardware report of a known guest (`bound`), or the verifier
+    itself, which has `enrolled` it by SHA-256 of its SubjectPublicKeyInfo. Without any of them it is anybody's."""
+    digest = hashlib.sha256(claims.key.spki()).digest()
+    if claims.root is not None or bound:
+        return Finding("ak-origin", "holds", claims.root or "named by the hardware report")
+    if enrolled:
+        return judged("ak-origin", digest in enrolled, f"key sha256:{digest.hex()}, "
+                      f"{'enrolled by the verifier' if digest in enrolled else 'not among those enrolled'}")
+    return Finding("ak-origin", "not checked", f"no certificate says that a TPM holds key sha256:{digest.hex()}")

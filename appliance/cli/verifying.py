@@ -28,6 +28,8 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
                         help="certificates, revocation lists, TCB documents, under any names; nothing is fetched")
     parser.add_argument("--without-revocation", action="store_true",
                         help="do without a list of revoked SEV-SNP certificates; the verdict then says so")
+    parser.add_argument("--ak", metavar="KEY", action="append", default=[],
+                        help="a TPM's attestation key that you enrolled: sha256:HEX or a file; may be repeated")
     unsafe = parser.add_argument_group("for tests only")
     unsafe.add_argument("--unsafe-any-ak", action="store_true",
                         help="believe a TPM quote by any key: it is then anybody's word")
@@ -40,7 +42,8 @@ def verifier(args: argparse.Namespace) -> Verifier:
     return Verifier.from_files(
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
-        need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, roots=_roots(args.unsafe_root))
+        need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
+        roots=_roots(args.unsafe_root))
 
 
 def _roots(paths: list[Path]) -> Roots:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from appliance.attestation import evidence, measure_launch, measure_tpm, snp_validate, validate, verify
+from appliance.attestation import evidence, measure_launch, measure_tpm, snp_validate, tpm_validate, validate, verify
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged
@@ -139,20 +139,30 @@ def _tpm(claims: TpmClaims, reference: Reference, at: datetime) -> list[Finding]
         held = all(each.outcome == "holds" for each in registers)
         found = [*registers, judged("measurement", held, "by the TPM's registers")]
     bound = claims.bound_by
-    if bound is None:
-        found.append(Finding("ak-bound-in-hardware", "not checked", "no hardware report names it: THE HOST IS TRUSTED"))
+    named = bound is not None and _is_known(bound, reference)
+    if bound is not None and named:
+        found += [Finding("ak-bound-in-hardware", "holds", f"AMD SEV-SNP, {bound.product}"), *(
+            each for each in snp_validate.validate(bound, SnpExpected(), reference.policy.policy.tee.evidence, at=at)
+            if each.rule != "measurement")]
     else:
-        allowed = "sev-snp" in reference.policy.policy.tee.platforms
-        found.append(judged("ak-bound-in-hardware", allowed, f"AMD SEV-SNP, {bound.product}" if allowed else
-                            "an SEV-SNP report does, but the policy does not allow sev-snp"))
-        evidence_policy = reference.policy.policy.tee.evidence
-        found += [each for each in snp_validate.validate(bound, SnpExpected(), evidence_policy, at=at)
-                  if each.rule != "measurement"]
-    if claims.root is not None or bound is not None:
-        return [*found, Finding("ak-origin", "holds", claims.root or "named by the hardware report")]
-    if reference.any_ak:
-        return [*found, Finding("ak-origin", "holds", "ANY KEY WAS ACCEPTED, AS ASKED: for tests")]
-    return [*found, Finding("ak-origin", "not checked", "no certificate says that a TPM holds it")]
+        found.append(Finding("ak-bound-in-hardware", "not checked", f"{_unbound(bound)}: THE HOST IS TRUSTED"))
+    origin = tpm_validate.origin(claims, reference.attestation_keys, bound=named)
+    if origin.outcome == "not checked" and reference.any_ak:
+        origin = Finding("ak-origin", "holds", "ANY KEY WAS ACCEPTED, AS ASKED: for tests")
+    return [*found, origin]
+
+
+def _is_known(bound: SnpClaims, reference: Reference) -> bool:
+    """Whether the policy takes SEV-SNP, and the guest that names a TPM's key is one of the measurements'. Any other may
+    name any key: whoever has such hardware can start a guest of their own."""
+    return ("sev-snp" in reference.policy.policy.tee.platforms and reference.known is not None
+            and bound.report.measurement in reference.known.measurements.sev_snp_digests())
+
+
+def _unbound(bound: SnpClaims | None) -> str:
+    if bound is None:
+        return "no hardware report names it"
+    return f"an SEV-SNP guest names it that is not the policy's (launch digest {bound.report.measurement.hex()})"
 
 
 def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.attestation import approvals, keyfile, measurements
+from appliance.attestation import approvals, keyfile, measurements, tpm_verify
 from appliance.attestation.approvals import Approvals
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.collateral import load as load_collateral
@@ -15,6 +17,7 @@ from appliance.attestation.trust import VENDORS, Roots
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, load
 
+MAX_KEY_BYTES = 1 << 16
 SIGNATURE_SUFFIX = ".sig"
 REBUILD = "appliance image build DEPLOYMENT.hcl -o OUT && appliance image predict OUT"
 
@@ -32,7 +35,8 @@ class Reference:
     """Everything that evidence is compared with. `known` is needed for hardware, not for the simulated platform.
 
     `need_revocation`: without a revocation list in force there is no verdict "verified" on SEV-SNP evidence. `any_ak`:
-    a TPM's key needs nobody to vouch for it (for tests: such a quote is anybody's). `roots` other than the vendors' are
+    a TPM's key needs nobody to vouch for it (for tests: such a quote is anybody's). `attestation_keys`: TPM keys that
+    the verifier enrolled itself, by SHA-256 of their SubjectPublicKeyInfo. `roots` other than the vendors' are
     for tests, and every verdict then says so.
     """
 
@@ -43,6 +47,7 @@ class Reference:
     need_revocation: bool = True
     any_ak: bool = False
     roots: Roots = VENDORS
+    attestation_keys: frozenset[bytes] = frozenset()
 
     def findings(self) -> list[Finding]:
         """What holds of the reference itself, before any evidence: whose measurements, and who approved."""
@@ -91,7 +96,8 @@ def _read(path: Path, most: int) -> bytes:
 
 def read(policy: Path, *, measurements_file: Path | None = None, builder_key: str | None = None,
          unsigned: bool = False, approvals_file: Path | None = None, collateral: Path | None = None,
-         need_revocation: bool = True, any_ak: bool = False, roots: Roots = VENDORS) -> Reference:
+         need_revocation: bool = True, any_ak: bool = False, roots: Roots = VENDORS,
+         attestation_keys: Iterable[str] = ()) -> Reference:
     """A reference from files. Approvals are looked for beside the policy. Raises PolicyError, AttestationError."""
     loaded = load(policy)
     known = None if measurements_file is None else read_measurements(
@@ -101,4 +107,19 @@ def read(policy: Path, *, measurements_file: Path | None = None, builder_key: st
     if found is None and approvals_file is not None:
         raise PolicyError(f"approvals: {approvals_file} does not exist", code="approvals-unreadable")
     return Reference(loaded, known, found, load_collateral(collateral) if collateral else Collateral(),
-                     need_revocation, any_ak, roots)
+                     need_revocation, any_ak, roots, frozenset(map(enrolled, attestation_keys)))
+
+
+def enrolled(text: str) -> bytes:
+    """A TPM's attestation key as one names it: `sha256:HEX` of its SubjectPublicKeyInfo, or a file with the key (PEM,
+    DER, TPM2B_PUBLIC) or its certificate. Raises AttestationError."""
+    if text.startswith("sha256:"):
+        try:
+            digest = bytes.fromhex(text.removeprefix("sha256:"))
+        except ValueError:
+            digest = b""
+        if len(digest) != 32:
+            raise MalformedEvidenceError(f"{text}: sha256: and 64 hex digits are a key's fingerprint")
+        return digest
+    key = tpm_verify.load_key(_read(Path(text), MAX_KEY_BYTES))
+    return hashlib.sha256(key.spki()).digest()

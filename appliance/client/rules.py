@@ -58,7 +58,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({
     "evaluation-number": "Intel's judgement is recent enough by its number",
     "collateral-age": "Intel's judgement is recent enough",
     # TPM
-    "ak-origin": "the attestation key is held by a TPM under a pinned root",
+    "ak-origin": "the attestation key is held by a TPM: by a pinned root, or by your enrolment",
     "ak-bound-in-hardware": "an SEV-SNP or TDX report binds the attestation key",
     "ak-attributes": "the attestation key signs nothing but what its TPM says",
     "event-log": "the event log gives the quoted registers",
@@ -83,7 +83,8 @@ HINTS: Mapping[str, str] = MappingProxyType({
     "mrtd": "give the image's measurements: --measurements FILE --builder-key KEY",
     "revocation": "fetch AMD's list (https://kdsintf.amd.com/vcek/v1/Milan/crl for Milan) into the folder of "
                   "--collateral, or do without: --without-revocation",
-    "ak-origin": "a key that nobody vouches for is anybody's; --unsafe-any-ak is for tests",
+    "ak-origin": "a key that nobody vouches for is anybody's: enrol it, and name it by --ak; "
+                 "--unsafe-any-ak is for tests",
 })
 
 # Rules that say nothing new, or that the policy did not ask for: not shown to people where they were not checked.

@@ -11,7 +11,7 @@ A verifier may be used from several threads.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,15 +46,16 @@ class Verifier:
     def from_files(cls, policy: str | Path, measurements: str | Path | None = None, *, builder_key: str | None = None,
                    measurements_unsigned: bool = False, approvals: str | Path | None = None,
                    collateral: str | Path | None = None, need_revocation: bool = True, any_ak: bool = False,
-                   roots: Roots = VENDORS) -> Verifier:
-        """A verifier by files; `builder_key` is `ed25519:HEX` or the path of a key. Raises PolicyError if a file cannot
+                   roots: Roots = VENDORS, attestation_keys: Iterable[str] = ()) -> Verifier:
+        """A verifier by files; `builder_key` is `ed25519:HEX` or the path of a key; `attestation_keys` are keys of TPMs
+        that were enrolled: `sha256:HEX` or paths. Raises PolicyError if a file cannot
         be used, ForgedEvidenceError if the measurements are not the builder's."""
         return cls(reference.read(
             Path(policy), measurements_file=None if measurements is None else Path(measurements),
             builder_key=builder_key, unsigned=measurements_unsigned,
             approvals_file=None if approvals is None else Path(approvals),
             collateral=None if collateral is None else Path(collateral), need_revocation=need_revocation,
-            any_ak=any_ak, roots=roots))
+            any_ak=any_ak, roots=roots, attestation_keys=attestation_keys))
 
     def verify(self, url: str, *, at: datetime | None = None) -> Verdict:
         """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises PolicyError for a text

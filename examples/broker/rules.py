@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import collateral, evidence, measure_tpm, measurements, validate, verify
+from appliance.attestation import collateral, evidence, measure_tpm, measurements, tpm_validate, validate, verify
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.measurements import Measurements
 from appliance.attestation.snp_validate import SnpExpected
@@ -29,7 +29,7 @@ from appliance.policy import Loaded, load
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.
 DECISIVE = {"sev-snp": ("launch-policy", "measurement"), "tdx": ("launch-policy", "mrtd"),
-            "tpm": ("policy-in-image", "golden-pcrs"), "simulated": ("launch-policy",)}
+            "tpm": ("policy-in-image", "pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
 ALWAYS = ("platform", "nonce", "policy", "release-key")
 
 
@@ -57,6 +57,7 @@ class Rule:
     measured: Measurements | None
     collateral: Path | None
     self_test_sha384: bytes | None
+    attestation_keys: frozenset[bytes] = frozenset()  # of TPMs that were enrolled, by SHA-256
 
     def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime) -> None:
         """DeniedError unless these authentic claims are the ones that the rule wants."""
@@ -83,7 +84,8 @@ class Rule:
             return ()
         baked = self.measured.policy_sha384 == self.policy.digest.hex()
         return (judged("policy-in-image", baked, "" if baked else "the image does not carry this policy"),
-                *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured))
+                tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False),
+                *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest))
 
     def document(self) -> bytearray:
         """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file is no key."""
@@ -172,12 +174,19 @@ def _rule(table: _Table) -> Rule:
         platforms=platforms, policy=policy,
         measured=None if measured is None else measurements.parse(measured.read_bytes()),
         collateral=table.path("collateral", optional=True),
-        self_test_sha384=None if self_test is None else bytes.fromhex(self_test))
+        self_test_sha384=None if self_test is None else bytes.fromhex(self_test),
+        attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))))
     table.done()
     if not platforms or not 1 <= rule.version <= keydocument.LAST_VERSION:
         raise ConfigError(f"{table.where}: at least one platform, and a version from 1")
     wipe(rule.document())  # a key that cannot be read is found now, not when it is asked for
     return rule
+
+
+def _fingerprint(text: object) -> bytes:
+    if not isinstance(text, str) or not text.startswith("sha256:") or len(digest := bytes.fromhex(text[7:])) != 32:
+        raise ValueError("attestation_keys: each is sha256: and 64 hex digits")
+    return digest
 
 
 class _Table:
