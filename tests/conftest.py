@@ -62,3 +62,11 @@ def strict_service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -
     running = server.Server(policy, [tiny_model]).wait_ready()
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A VM image with the demo policy, built once; packages come from the machine's mirrors or the user's cache."""
+    from tests.support import images
+
+    return images.make(tmp_path_factory.mktemp("image") / "demo")

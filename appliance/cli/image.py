@@ -1,4 +1,4 @@
-"""`appliance image`: build a measured image, boot it under QEMU, or resolve its lock files again."""
+"""`appliance image`: build a measured image, predict its measurements, boot it under QEMU, resolve its lock files."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def _mirror(text: str) -> tuple[str, str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare `build`, `boot` and `lock`."""
+    """Declare the actions."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     make = actions.add_parser("build", help="build an image with a policy baked in")
     make.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the policy; without: it is given at launch")
     make.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the image")
+    make.add_argument("--target", metavar="NAME", action="append", default=[],
+                      help="kernels for this CPU target only; may be repeated (default: all)")
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
-    _add_boot(actions.add_parser("boot", help="run an image under QEMU"))
     image_predict.add_arguments(actions)
     image_export.add_arguments(actions)
+    _add_boot(actions.add_parser("boot", help="run an image under QEMU"))
     lock = actions.add_parser("lock", help="resolve packages and wheels again and write the lock files")
     lock.add_argument("--requirements", metavar="FILE", type=Path,
                       default=recipe.FOLDER.parent / "requirements-image.lock", help="the hash-locked Python packages")
@@ -74,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> int:
     options = build.Options(
         recipe=recipe.load(args.recipe), output=args.output, policy=load(args.file) if args.file else None,
-        mirrors=dict(args.mirror), cache=args.cache)
+        mirrors=dict(args.mirror), cache=args.cache,
+        targets=tuple(args.target))
     with tqdm(unit="", disable=None, leave=False) as bar:
         def progress(step: str, done: int, total: int) -> None:
             bar.set_description_str(step, refresh=False)
@@ -104,8 +107,9 @@ def _boot(args: argparse.Namespace) -> int:
 
 
 def _lock(args: argparse.Namespace) -> int:
-    done = locking.lock(recipe.load(args.recipe), args.requirements, Downloads(args.cache or default_folder()),
-                        dict(args.mirror), lambda what: tqdm.write(f"  {what}"))
+    downloads = Downloads((args.cache or default_folder()) / "downloads")
+    done = locking.lock(recipe.load(args.recipe), args.requirements, downloads, dict(args.mirror),
+                        lambda what: tqdm.write(f"  {what}"))
     print(json.dumps({"packages": done.packages, "wheels": done.wheels}) if args.json
           else f"locked {done.packages} packages and {done.wheels} wheels")
     return 0

@@ -67,12 +67,13 @@ class Options:
     policy: Loaded | None = None
     mirrors: dict[str, str] | None = None
     cache: Path | None = None
+    targets: tuple[str, ...] = ()  # of the kernels; none: all
     words: tuple[str, ...] = ()  # further words of the kernel command line, measured like the rest
 
     @property
     def downloads(self) -> Downloads:
         """The cache of downloads."""
-        return Downloads(self.cache or default_folder())
+        return Downloads((self.cache or default_folder()) / "downloads")
 
 
 def build(options: Options, steps: Steps) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
                 rootfs.unpack(Tree(work / role, dict(recipe.links)), _of(packages, role), downloads)
         with steps.step("kernels") as step:
             libraries = kernelcache.libraries(
-                downloads.folder.parent / "kernels", tools.command(_LINKER),
+                downloads.folder.parent / "kernels", options.targets, tools.command(_LINKER),
                 lambda done, total, _: steps.progress("kernels", done, total))
             step.detail = f"{len(libraries) // 2} targets"
         with steps.step("root"):
@@ -143,7 +144,7 @@ def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Pack
 def _root_image(tools: Toolchain, tree: Tree, image: Path, epoch: int) -> verity.Verity:
     """Pack the tree as erofs and append the hash tree; salt and UUIDs come from the content."""
     identity = hashlib.sha256(b"appliance/root/v1\n" + str(epoch).encode()).digest()
-    tools.run(_MAKE_EROFS, "--quiet", "-zzstd,level=6", "-C65536", f"-T{epoch}",
+    tools.run(_MAKE_EROFS, "--quiet", "-zzstd,level=3", "-C65536", f"-T{epoch}",
               "--all-root", "-U", str(uuid.UUID(bytes=identity[:16], version=5)), "-x-1", str(image), str(tree.root))
     with image.open("r+b") as file:
         size = -(-image.stat().st_size // verity.BLOCK) * verity.BLOCK

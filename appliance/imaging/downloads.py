@@ -18,9 +18,9 @@ LIMIT = 1 << 30  # bytes of one answer
 
 
 def default_folder() -> Path:
-    """`appliance/downloads` in the user's cache folder."""
+    """`appliance` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "appliance" / "downloads"
+    return (Path(base) if base else Path.home() / ".cache") / "appliance"
 
 
 def fetch(url: str) -> bytes:

@@ -54,7 +54,7 @@ def _boot_sector(clusters: int, table_sectors: int, serial: int) -> bytes:
     short = sectors if sectors < 0x10000 else 0
     head = struct.pack(
         "<3s8sHBHBHHBHHHIIBBBI11s8s", b"\xeb\x3c\x90", b"APPLIANC", SECTOR, _CLUSTER_SECTORS, 1, 2, _ROOT_ENTRIES,
-        short, _MEDIA, table_sectors, 32, 64, 0, 0 if short else sectors, 0x80, 0, 0x29, serial, b"ESP        ",
+        short, _MEDIA, table_sectors, 32, 64, 0, 0 if short else sectors, 0x80, 0, 0x29, serial, b"NO NAME    ",
         b"FAT16   ")
     return head.ljust(SECTOR - 2, b"\0") + b"\x55\xaa"
 

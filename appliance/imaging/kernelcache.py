@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,15 +12,25 @@ from appliance.errors import EngineError
 from appliance.imaging import kernels
 
 
-def libraries(folder: Path, linker: list[str], progress: Callable[[int, int, str], None]) -> list[Path]:
-    """Libraries and manifests of all targets of this architecture, built where the folder lacks them."""
-    files = []
+def libraries(cache: Path, names: tuple[str, ...], linker: list[str],
+              progress: Callable[[int, int, str], None]) -> list[Path]:
+    """Libraries and manifests of these targets (all by default), built where the cache lacks them."""
+    folder, files = cache / _sources(), []
     for target in targets.known("x86_64"):
+        if names and target.name not in names:
+            continue
         library = ahead.default_path(target, folder)
         if not _fits(library, target):
             kernels.build(target, folder, progress=progress, linker=linker)
         files += [library, library.with_suffix(".json")]
     return files
+
+
+def _sources() -> str:
+    """A folder name for these sources and compilers, so that other checkouts keep their own libraries."""
+    known = {"sources": ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")]),
+             "compilers": ahead.compiler_versions()}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fits(library: Path, target: targets.Target) -> bool:

@@ -46,11 +46,9 @@ def build(data: BinaryIO, size: int, salt: bytes, uuid: bytes) -> Verity:
 
     level = b"".join(digest(data.read(BLOCK)) for _ in range(blocks))
     levels: list[bytes] = []
-    while True:
+    while len(level) > DIGEST:
         padded = level + bytes(-len(level) % BLOCK)
         levels.append(padded)
         level = b"".join(digest(padded[at:at + BLOCK]) for at in range(0, len(padded), BLOCK))
-        if len(level) == DIGEST:
-            break
     head = _SUPERBLOCK.pack(b"verity\0\0", 1, 1, uuid, b"sha256", BLOCK, BLOCK, blocks, len(salt), salt)
     return Verity(level.hex(), salt.hex(), blocks, head + bytes(BLOCK - len(head)) + b"".join(reversed(levels)))

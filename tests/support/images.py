@@ -1,0 +1,67 @@
+"""Images for tests: built once a session from the machine's mirrors, kept by content between sessions."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from appliance.imaging import boot, build, recipe
+from appliance.imaging.steps import Steps
+from appliance.policy import load
+from tests.support.require import absent
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "examples" / "demo.hcl"
+MODELS = ROOT / "build" / "models"
+TARGETS = ("avx2",)  # what emulated guests run; the others add nothing but time
+
+
+def need(*tools: str) -> None:
+    """The tools must be installed, or the test skips (fails where all must run)."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        absent(f"{', '.join(missing)}: see .ci/run for the Debian packages")
+
+
+def make(output: Path, *, policy: Path | None = DEMO, folder: Path = recipe.FOLDER, **more: Any) -> Path:
+    """Build an image with kernels for emulated guests only."""
+    build.build(build.Options(recipe=recipe.load(folder), output=output, policy=load(policy) if policy else None,
+                              targets=TARGETS, **more), Steps())
+    return output
+
+
+class Guest:
+    """A machine that ran, or runs in a thread of its own; `console` is what it wrote."""
+
+    def __init__(self, options: boot.Options) -> None:
+        self.options, self.lines = options, list[str]()
+
+    @property
+    def console(self) -> str:
+        """Everything so far."""
+        return "".join(self.lines)
+
+    def run(self, seconds: float = 120, until: Callable[[str], bool] = lambda _: False) -> Guest:
+        """Run until it is off, the time is over, or a line satisfies `until`."""
+        with boot.machine(self.options) as command, tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(["timeout", str(seconds), *command], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=errors)
+            assert process.stdout is not None
+            for line in process.stdout:
+                self.lines.append(line.decode(errors="replace").replace("\r\n", "\n"))
+                if until(self.lines[-1]):
+                    break
+            process.terminate()
+            process.wait()
+            errors.seek(0)
+            self.lines.append(errors.read().decode(errors="replace"))
+        return self
+
+
+def direct(image: Path, **more: Any) -> Guest:
+    """A guest without firmware, emulated: the fastest way to the kernel."""
+    return Guest(boot.Options(image=image, accelerator="tcg", direct=True, port=None, confidential="none", **more))

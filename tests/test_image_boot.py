@@ -1,0 +1,215 @@
+"""Images that boot, under emulation: a chat with the guest, and attacks on its disks, arguments and kernel."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gzip
+import json
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from appliance.imaging import boot, cpio, manifest, recipe
+from appliance.imaging.machine import FIRMWARE
+from tests.support import images
+from tests.support.images import Guest, direct
+from tests.support.require import absent
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+STARTED = "service starts"
+
+
+@pytest.fixture(autouse=True)
+def _machine() -> None:
+    images.need("qemu-system-x86_64", "mkfs.erofs")
+
+
+def _no_service(guest: Guest) -> str:
+    """What the console says of a guest that must not come to its service."""
+    console = guest.run(60, until=lambda line: STARTED in line).console
+    assert STARTED not in console
+    return console
+
+
+class TestTampering:
+    """One byte of root image, command line or initrd, and no service starts."""
+
+    def test_an_argument_more_ends_the_boot(self, image: Path) -> None:
+        """The initrd compares the command line with its own copy."""
+        guest = direct(image, extra=("-append", f"{(image / 'cmdline').read_text()} init=/bin/sh"))
+        assert "refused: the command line is not the one that was measured" in _no_service(guest)
+
+    @pytest.mark.parametrize("where", ["data", "tree"])
+    def test_an_altered_root_image_ends_the_boot(self, image: Path, tmp_path: Path, where: str) -> None:
+        """A byte of the file system's first block, or of the hash tree's root block: dm-verity panics."""
+        sealed = manifest.read(image)["verity"]
+        copy = _copied(image, tmp_path)
+        at = 1024 if where == "data" else sealed["hash_offset"] + sealed["block_size"]
+        _flip(copy / "root.img", at)
+        console = _no_service(direct(copy))
+        assert re.search(r"verity.*(corrupted|metadata block)", console), console
+
+    def test_another_root_image_is_not_found(self, image: Path, tmp_path: Path) -> None:
+        """A disk whose hash tree has another salt is not even tried."""
+        copy = _copied(image, tmp_path)
+        _flip(copy / "root.img", manifest.read(image)["verity"]["hash_offset"] + 88)
+        guest = direct(copy).run(20)
+        assert STARTED not in guest.console
+        assert "init " not in guest.console
+
+    def test_files_that_the_host_adds_to_the_initrd_end_the_boot(self, image: Path, tmp_path: Path) -> None:
+        """Credentials as boot stubs pass them on: an archive behind ours."""
+        copy = _copied(image, tmp_path)
+        more = cpio.pack([cpio.Member(".extra"), cpio.Member(".extra/credentials"),
+                          cpio.Member(".extra/credentials/x.cred", b"evil")])
+        packed = (copy / "initrd.cpio").read_bytes()
+        (copy / "initrd.cpio").write_bytes(packed + bytes(-len(packed) % 4) + gzip.compress(more))
+        assert "refused: the initrd holds what was not measured: credentials" in _no_service(direct(copy))
+
+
+@pytest.mark.parametrize("smbios", [
+    "type=11,value=io.systemd.stub.kernel-cmdline-extra=init=/bin/sh",
+    "type=11,value=io.systemd.credential:appliance.policy=evil"])
+def test_smbios_adds_nothing(image: Path, smbios: str) -> None:
+    """Arguments by SMBIOS end the boot; credentials change nothing."""
+    guest = _firmware(image, extra=("-smbios", smbios)).run(90, until=lambda line: STARTED in line)
+    if "cmdline" in smbios:
+        assert "refused: the command line is not the one that was measured" in guest.console
+        assert STARTED not in guest.console
+    else:
+        assert STARTED in guest.console
+
+
+def _firmware(image: Path, **more: object) -> Guest:
+    if not FIRMWARE[0].is_file():
+        absent("OVMF: install ovmf")
+    return Guest(boot.Options(image=image, accelerator="tcg", confidential="none",
+                              **{"port": None, **more}))  # type: ignore[arg-type]
+
+
+def _copied(image: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(image, folder / "image", ignore=shutil.ignore_patterns("disk.raw")))
+
+
+def _flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+REFUSED = re.compile(r"refused: ")
+
+
+class TestInside:
+    """As root in the guest, with every capability and before any sandbox: what is still refused."""
+
+    @pytest.fixture(scope="class")
+    def verdicts(self, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> dict[str, str]:
+        """An image whose service is the probe, booted once."""
+        folder = tmp_path_factory.mktemp("probe")
+        plan = folder / "recipe"
+        shutil.copytree(recipe.FOLDER, plan)
+        layout, prune = plan / "layout.toml", plan / "prune.toml"
+        probe = (images.ROOT / "tests/support/guest_probe.py").read_text()
+        layout.write_text(layout.read_text().replace("[files]\n", "[files]\n" + (
+            f'"usr/lib/python3/dist-packages/appliance/cli/serve.py" = {json.dumps(probe)}\n')))
+        prune.write_text(prune.read_text().replace(', "appliance/cli/serve.py"]', "]"))
+        image = images.make(folder / "image", folder=plan)
+        (folder / "models").mkdir()
+        shutil.copy(tiny_model, folder / "models")
+        guest = direct(image, models=folder / "models", memory=512).run(120)
+        found = {}
+        for line in guest.console.splitlines():
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                found[record["probe"]] = record["verdict"]
+        assert "service ended: exit code 0" in guest.console, guest.console
+        return found
+
+    def test_everything_that_must_be_refused_is(self, verdicts: dict[str, str]) -> None:
+        """System calls, files, disks, mounts, settings, programs, core dumps, connections."""
+        attempts = {name: verdict for name, verdict in verdicts.items() if not verdict.startswith("found: ")}
+        assert len(attempts) > 45
+        assert {name: verdict for name, verdict in attempts.items() if not REFUSED.match(verdict)} == {}
+
+    @pytest.mark.parametrize(("name", "wanted"), [
+        ("lockdown", r"none integrity \[confidentiality\]"), ("swaps", "0"), ("modules disabled", "1"),
+        ("memory", r"mem auto-init: stack:.*, heap alloc:on, heap free:on"),
+        ("pid 1", r"/usr/bin/python3\.13 -I .*-m appliance\.boot\.init")])
+    def test_state_of_the_kernel(self, verdicts: dict[str, str], name: str, wanted: str) -> None:
+        """What the kernel says of itself."""
+        assert re.match("found: " + wanted, verdicts[name]), verdicts[name]
+
+    def test_two_processes_run(self, verdicts: dict[str, str]) -> None:
+        """Process 1 and the service."""
+        assert len(ast.literal_eval(verdicts["processes"].removeprefix("found: "))) == 2
+
+    def test_only_memory_is_writable(self, verdicts: dict[str, str]) -> None:
+        """Mounts that can be written to hold no file of the image."""
+        mounts = ast.literal_eval(verdicts["writable mounts"].removeprefix("found: "))
+        assert set(mounts) <= {"/dev", "/proc", "/run", "/sys", "/sys/kernel/config", "/tmp"}  # noqa: S108
+
+    def test_environment_is_ours(self, verdicts: dict[str, str]) -> None:
+        """Nothing from the kernel's command line or the host gets into it."""
+        assert set(ast.literal_eval(verdicts["environment"].removeprefix("found: "))) <= {
+            "LANG", "LC_CTYPE", "NO_COLOR", "TERM"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class TestChat:
+    """The whole way: firmware, TPM, kernel image, verity root, models on a disk of their own, a forwarded port."""
+
+    @pytest.fixture(scope="class")
+    def guest(self, image: Path) -> Iterator[tuple[Guest, int]]:
+        """A guest of 512 MiB with the demo model that serves, and the port that leads to it."""
+        if not images.MODELS.is_dir():
+            absent("the demo model: make demo")
+        port, ready, done = _free_port(), threading.Event(), threading.Event()
+        guest = _firmware(image, models=images.MODELS, memory=512, port=port, tpm=True)
+
+        def seen(line: str) -> bool:
+            if line.startswith("ready on"):
+                ready.set()
+            return done.is_set()
+
+        thread = threading.Thread(target=lambda: (guest.run(400, until=seen), ready.set()))
+        thread.start()
+        ready.wait(300)
+        yield guest, port
+        done.set()
+        with contextlib.suppress(openai.OpenAIError):  # a refusal is logged, and the log's line ends the guest
+            openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0).models.list()
+        thread.join(60)
+
+    def test_the_official_client_chats_with_the_guest(self, guest: tuple[Guest, int]) -> None:
+        """A greedy answer, from the model on the second disk."""
+        console, port = guest[0].console, guest[1]
+        assert "ready on" in console, console
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-appliance-demo", max_retries=0,
+                               timeout=120)
+        answer = client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "Name three rivers."}], max_tokens=4, temperature=0)
+        assert answer.choices[0].message.content == "1. The River"
+
+    def test_the_console_reports_each_step(self, guest: tuple[Guest, int]) -> None:
+        """Steps of process 1 and of the service, each with its verdict; no key of the policy's tenants, no prompt."""
+        console = guest[0].console
+        for step in ("mounts", "network", "disks", "sysctl"):
+            assert re.search(rf"^init +[\d.]+: {step} +ok", console, re.M), step
+        assert "sk-appliance" not in console
+        assert "rivers" not in console
