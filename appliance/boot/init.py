@@ -18,11 +18,10 @@ from pathlib import Path
 
 from appliance.boot import init_disks, init_mounts, init_network, init_power
 
-POLICY = Path("/etc/appliance/deployment.hcl")
+BAKED, GIVEN = Path("/etc/appliance/deployment.hcl"), Path("/run/appliance/policy/deployment.hcl")
 SYSCTL = Path("/etc/appliance/sysctl.conf")
 MODELS = Path("/models")
-SERVICE = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8", "-m", "appliance", "serve", str(POLICY), "--models",
-           str(MODELS))
+PYTHON = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8")
 ENVIRONMENT = {"LANG": "C.UTF-8", "NO_COLOR": "1", "TERM": "dumb"}
 
 
@@ -33,8 +32,9 @@ def main() -> None:
         step("network", init_network.bring_up)
         step("disks", lambda: init_disks.mount_models(MODELS))
         step("sysctl", lambda: init_mounts.apply_sysctl(SYSCTL))
-        say(f"service starts, policy {POLICY}")
-        say(f"service ended: {supervise(start(SERVICE))}")
+        policy = find_policy()
+        say(f"service starts, policy {policy}")
+        say(f"service ended: {supervise(start('appliance', 'serve', str(policy), '--models', str(MODELS)))}")
     except Exception as error:  # noqa: BLE001  whatever it was, the machine goes off
         say(f"failed: {type(error).__name__}: {error}")
     init_power.off()
@@ -53,13 +53,27 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def start(command: tuple[str, ...]) -> int:
-    """The service's process, in a session of its own."""
+def find_policy() -> Path:
+    """The baked policy, or the launch disk's, which a process of its own reads. OSError when there is none."""
+    if BAKED.is_file():
+        return BAKED
+    disk = init_disks.find(init_disks.LAUNCH_ROLE)
+    ended = supervise(start("appliance.boot.init_policy", *([str(disk)] if disk else [])))
+    if ended != "exit code 0":
+        raise OSError(f"no policy: {ended}")
+    return GIVEN
+
+
+def start(module: str, *arguments: str) -> int:
+    """A process that runs a module; its standard output is the audit port where there is one, else the console."""
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
-            os.execve(command[0], command, ENVIRONMENT)  # noqa: S606  a fixed program, no shell
+            port = init_disks.audit_port()
+            if port is not None:
+                os.dup2(os.open(port, os.O_WRONLY), 1)
+            os.execve(PYTHON[0], (*PYTHON, "-m", module, *arguments), ENVIRONMENT)  # noqa: S606  no shell
         finally:
             os._exit(127)
     return child

@@ -2,7 +2,8 @@
 
 A disk's role is its virtio serial number or its partition's name: `appliance-models` holds a read-only erofs file
 system with model files, which the policy's pins decide on; `appliance-state` belongs to the application, which seals
-what it writes there.
+what it writes there; `appliance-launch` holds a policy for an image without one. A virtio serial port of the name
+`appliance-audit` takes the audit log.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from pathlib import Path
 
 from appliance.boot.init_mounts import NODEV, NOEXEC, NOSUID, RDONLY, mount
 
-MODELS_ROLE, STATE_ROLE = "appliance-models", "appliance-state"
+MODELS_ROLE, STATE_ROLE, LAUNCH_ROLE = "appliance-models", "appliance-state", "appliance-launch"
+AUDIT_PORT = "appliance-audit"
 STATE_LINK = Path("/run/state-device")
 _BLOCK = Path("/sys/class/block")
+_PORTS = Path("/sys/class/virtio-ports")
 _DEVICES = Path("/dev")
 
 
@@ -40,3 +43,12 @@ def mount_models(target: Path) -> str:
     if state is not None:
         STATE_LINK.symlink_to(state)
     return f"models {models or 'none'}, state {state or 'none'}"
+
+
+def audit_port(ports: Path = _PORTS) -> Path | None:
+    """The device of the port for the audit log, or None."""
+    for entry in sorted(ports.iterdir()) if ports.is_dir() else []:
+        with contextlib.suppress(OSError):
+            if (entry / "name").read_text(encoding="utf-8", errors="replace").strip() == AUDIT_PORT:
+                return _DEVICES / entry.name
+    return None

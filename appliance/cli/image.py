@@ -50,7 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     parser.add_argument("--models", metavar="DIR|DISK", type=Path, help="model files, or a disk that holds them")
+    parser.add_argument("--add", metavar="FILE", type=Path, action="append", default=[],
+                        help="a further file for the models' disk, such as a tenant list; may be repeated")
     parser.add_argument("--state", metavar="DISK", type=Path, help="a disk that the guest may write to")
+    parser.add_argument("--policy", metavar="FILE", type=Path, help="the policy, for an image without one")
+    parser.add_argument("--audit-log", metavar="FILE", type=Path,
+                        help="write the guest's audit log here (default: on the console)")
+    parser.add_argument("--firmware", metavar="FILE", type=Path, help="default: of Debian's ovmf packages")
     parser.add_argument("--memory", metavar="MIB", type=int, default=768, help="default: 768")
     parser.add_argument("--cpus", metavar="N", type=int, default=1, help="default: 1")
     parser.add_argument("--port", metavar="PORT", type=int, default=8080,
@@ -95,7 +101,9 @@ def _build(args: argparse.Namespace) -> int:
 
 def _boot(args: argparse.Namespace) -> int:
     options = boot.Options(
-        image=args.image, models=args.models, state=args.state, memory=args.memory, cpus=args.cpus, port=args.port,
+        image=args.image, models=args.models, add=tuple(args.add), state=args.state,
+        policy=load(args.policy) if args.policy else None, audit=args.audit_log, firmware=args.firmware,
+        memory=args.memory, cpus=args.cpus, port=args.port,
         accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
         confidential=args.confidential, extra=tuple(args.qemu))
 

@@ -6,16 +6,19 @@ import contextlib
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.boot import launchdisk
 from appliance.errors import ImageError
 from appliance.imaging import accelerator, confidential, manifest
 from appliance.imaging.machine import FIRMWARE, Forward, Machine
 from appliance.imaging.softtpm import SoftTpm
+from appliance.policy import Loaded
 
 _QEMU = "qemu-system-x86_64"
 _ENDED = re.compile(rb"init +[\d.]+: service ended: exit code 0\r?\n")
@@ -27,7 +30,11 @@ class Options:
 
     image: Path
     models: Path | None = None  # a folder, which is packed, or a disk
+    add: tuple[Path, ...] = ()  # further files for a disk that is packed: a tenant list, say
     state: Path | None = None
+    policy: Loaded | None = None  # for an image without one
+    audit: Path | None = None  # a file for the audit log; else it is on the console
+    firmware: Path | None = None
     memory: int = 768  # MiB
     cpus: int = 1
     port: int | None = 8080  # of this machine's loopback
@@ -67,13 +74,31 @@ def machine(options: Options) -> Iterator[list[str]]:
             tpm = SoftTpm(options.tpm_state or scratch / "tpm")
             stack.callback(tpm.close)
         kind = confidential.offered(qemu) if options.confidential == "auto" else options.confidential
-        words = confidential.arguments(kind) if kind in ("snp", "tdx") else ()
+        words = confidential.arguments(kind, options.memory, options.policy) if kind in ("snp", "tdx") else ()
+        firmware = options.firmware or (confidential.firmware(kind) if words and kind else FIRMWARE[0])
         yield Machine(
-            folder=options.image, accelerator=_accelerator(options, qemu), memory=options.memory, cpus=options.cpus,
-            variables=None if options.direct or words else _variables(scratch), tpm=tpm.socket if tpm else None,
-            models=_models(options.models, scratch), state=options.state, forwards=_forwards(options, document),
-            confidential=tuple(word.format(memory=options.memory) for word in words), extra=options.extra,
-        ).command(qemu)
+            folder=options.image, accelerator="kvm" if words else _accelerator(options, qemu), memory=options.memory,
+            cpus=options.cpus, variables=None if options.direct or words else _variables(scratch),
+            tpm=tpm.socket if tpm else None, models=_models(options, scratch), state=options.state,
+            launch=_launch(options.policy, scratch), audit=options.audit, forwards=_forwards(options, document),
+            confidential=words, firmware=firmware, extra=options.extra).command(qemu)
+
+
+def _launch(policy: Loaded | None, scratch: Path) -> Path | None:
+    """A launch disk (docs/formats/launch-disk.md) with the policy."""
+    if policy is None:
+        return None
+    disk = scratch / "launch.img"
+    with tarfile.open(disk, "w", format=tarfile.USTAR_FORMAT) as archive:
+        archive.add(policy.path, launchdisk.POLICY, filter=_plain)
+    return disk
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nothing of this machine's user or time."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def _accelerator(options: Options, qemu: str) -> str:
@@ -90,15 +115,37 @@ def _variables(scratch: Path) -> Path:
     return Path(shutil.copy(FIRMWARE[1], scratch / "variables.fd"))
 
 
-def _models(source: Path | None, scratch: Path) -> Path | None:
-    """A disk with models: as it is, or packed from a folder's files."""
-    if source is None or source.is_file() or source.is_block_device():
+def _models(options: Options, scratch: Path) -> Path | None:
+    """A disk with models: as it is, or packed from a folder's files and those to add."""
+    source = options.models
+    if source is not None and not source.is_dir():
+        if options.add:
+            raise ImageError(f"{source} is a disk: nothing can be added to it", hint="name a folder of models")
+        if not source.exists():
+            raise ImageError(f"{source} is neither a folder nor a disk")
         return source
-    if not source.is_dir():
-        raise ImageError(f"{source} is neither a folder nor a disk")
+    if source is None and not options.add:
+        return None
+    folder = source
+    if options.add:
+        folder = scratch / "models"
+        folder.mkdir()
+        for path in (*(source.iterdir() if source else ()), *options.add):
+            _same(path, folder / path.name)
     disk = scratch / "models.img"
-    pack_models(source, disk)
+    if folder is not None:
+        pack_models(folder, disk)
     return disk
+
+
+def _same(path: Path, place: Path) -> None:
+    """The same file at another place: a hard link, or a copy where there can be none."""
+    try:
+        place.hardlink_to(path.resolve())
+    except FileExistsError:
+        raise ImageError(f"{path.name} is there twice") from None
+    except OSError:
+        shutil.copy(path, place)
 
 
 def pack_models(folder: Path, disk: Path) -> None:
@@ -114,13 +161,12 @@ def pack_models(folder: Path, disk: Path) -> None:
 
 def _forwards(options: Options, document: dict[str, object]) -> tuple[Forward, ...]:
     """The policy's first TCP listener on the chosen port."""
-    listeners = document.get("listeners")
     if options.port is None:
         return ()
-    if not isinstance(listeners, list) or not listeners:
-        return (Forward(options.port, 8080),)
-    first = listeners[0]
-    return (Forward(options.port, int(first["port"]), "127.0.0.1" if first["loopback"] else ""),)
+    places = manifest.listeners(options.policy) if options.policy else document.get("listeners")
+    if not isinstance(places, list) or not places:
+        return ()
+    return (Forward(options.port, int(places[0]["port"]), "127.0.0.1" if places[0]["loopback"] else ""),)
 
 
 def _copy(process: subprocess.Popen[bytes], console: Callable[[bytes], None]) -> bool:

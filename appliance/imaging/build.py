@@ -17,7 +17,6 @@ The bytes of every artefact depend on the sources, lock files and policy alone.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import shutil
 import tempfile
 import uuid
@@ -186,7 +185,7 @@ def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
                    "hash_offset": sealed.hash_offset, "block_size": verity.BLOCK},
         "policy": {"placement": "baked" if options.policy else "launch",
                    "sha384": options.policy.digest.hex() if options.policy else None},
-        "listeners": _listeners(options.policy),
+        "listeners": manifest.listeners(options.policy),
         "build": {"version": __version__, "code_sha384": code, "kernels_sha384": None},  # which one, the CPU decides
         "kernels": digests,
         "kernel": {"release": release},
@@ -195,14 +194,6 @@ def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
         "wheels": [{"name": item.name, "version": item.version, "sha256": item.sha256} for item in locked],
         "source_date_epoch": epoch,
     }
-
-
-def _listeners(policy: Loaded | None) -> list[dict[str, Any]]:
-    """Where the policy's service listens in the guest, for whoever forwards a port to it."""
-    places = policy.policy.service.listeners if policy else ()
-    return [{"name": place.name, "kind": place.kind, "port": place.port,
-             "loopback": ipaddress.ip_address(place.host).is_loopback}
-            for place in places if place.kind in ("tcp", "tls", "ra-tls") and place.transport != "vsock"]
 
 
 @contextmanager

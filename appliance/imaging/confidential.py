@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 from pathlib import Path
 
+from appliance.errors import ImageError
+from appliance.policy import Loaded
+
 _SNP = Path("/sys/module/kvm_amd/parameters/sev_snp")
 _TDX = Path("/sys/module/kvm_intel/parameters/tdx")
+_FIRMWARE = {"snp": Path("/usr/share/ovmf/OVMF.amdsev.fd"), "tdx": Path("/usr/share/ovmf/OVMF.inteltdx.ms.fd")}
 
 
 def offered(qemu: str) -> str | None:
@@ -23,11 +28,28 @@ def offered(qemu: str) -> str | None:
     return None
 
 
-def arguments(kind: str) -> tuple[str, ...]:
-    """The words: first what is added to `-M`, then the rest. The kernel's hash goes into the launch measurement."""
+def arguments(kind: str, memory: int, policy: Loaded | None) -> tuple[str, ...]:
+    """The words: first what is added to `-M`, then the rest. `memory` in MiB; a policy given at launch is bound.
+
+    The kernel's hash goes into the launch measurement (kernel-hashes), and into nothing else that a guest could check.
+    """
     if kind == "snp":
+        bound = f",host-data={_base64(policy.host_data)}" if policy else ""
         return ("confidential-guest-support=cc0,memory-backend=ram0", "-object",
-                "sev-snp-guest,id=cc0,cbitpos=51,reduced-phys-bits=1,kernel-hashes=on", "-object",
-                "memory-backend-memfd,id=ram0,size={memory}M,share=true,prealloc=false")
-    return ("confidential-guest-support=cc0,kernel-irqchip=split,memory-backend=ram0", "-object", "tdx-guest,id=cc0",
-            "-object", "memory-backend-ram,id=ram0,size={memory}M")
+                f"sev-snp-guest,id=cc0,cbitpos=51,reduced-phys-bits=1,kernel-hashes=on{bound}", "-object",
+                f"memory-backend-memfd,id=ram0,size={memory}M,share=true,prealloc=false")
+    bound = f",mrconfigid={_base64(policy.digest)}" if policy else ""
+    return ("confidential-guest-support=cc0,kernel-irqchip=split,memory-backend=ram0", "-object",
+            f"tdx-guest,id=cc0{bound}", "-object", f"memory-backend-ram,id=ram0,size={memory}M")
+
+
+def firmware(kind: str) -> Path:
+    """The firmware of Debian's `ovmf-amdsev` and `ovmf-inteltdx`. ImageError when it is not installed."""
+    path = _FIRMWARE[kind]
+    if not path.is_file():
+        raise ImageError(f"{path} is not there", code="tool-missing", hint="install it, or name one: --firmware FILE")
+    return path
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -37,8 +37,11 @@ class Machine:
     tpm: Path | None = None
     models: Path | None = None
     state: Path | None = None
+    launch: Path | None = None
+    audit: Path | None = None  # a file that the audit log is written to
     forwards: tuple[Forward, ...] = ()
-    confidential: tuple[str, ...] = ()
+    confidential: tuple[str, ...] = ()  # what is added to -M, then further words
+    firmware: Path = FIRMWARE[0]
     extra: tuple[str, ...] = ()
 
     def command(self, qemu: str) -> list[str]:
@@ -51,6 +54,11 @@ class Machine:
             words += _disk("models", self.models, read_only=True)
         if self.state is not None:
             words += _disk("state", self.state, read_only=False)
+        if self.launch is not None:
+            words += _disk("launch", self.launch, read_only=True)
+        if self.audit is not None:
+            words += ["-device", "virtio-serial-pci", "-chardev", f"file,id=audit,path={_escaped(self.audit)}",
+                      "-device", "virtserialport,chardev=audit,name=appliance-audit"]
         if self.tpm is not None:
             words += ["-chardev", f"socket,id=tpm,path={self.tpm}", "-tpmdev", "emulator,id=tpm0,chardev=tpm",
                       "-device", "tpm-crb,tpmdev=tpm0"]
@@ -58,10 +66,10 @@ class Machine:
 
     def _boot(self) -> list[str]:
         if self.confidential:  # the kernel is measured with the firmware: kernel-hashes
-            return ["-bios", str(FIRMWARE[0]), "-kernel", str(self.folder / "appliance.efi"),
+            return ["-bios", str(self.firmware), "-kernel", str(self.folder / "appliance.efi"),
                     *_disk("root", self.folder / "root.img", read_only=True)]
         if self.variables is not None:
-            return ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE[0]}",
+            return ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={_escaped(self.firmware)}",
                     "-drive", f"if=pflash,unit=1,format=raw,file={self.variables}",
                     *_disk("root", self.folder / "disk.raw", read_only=True, boot=True)]
         return ["-kernel", str(self.folder / "vmlinuz"), "-initrd", str(self.folder / "initrd.cpio"), "-append",
@@ -75,6 +83,11 @@ class Machine:
 
 def _disk(name: str, path: Path, *, read_only: bool, boot: bool = False) -> list[str]:
     """A virtio disk; its serial number is the role that the guest looks for."""
-    return ["-drive", f"if=none,id={name},file={str(path).replace(',', ',,')},format=raw,cache=unsafe,"
+    return ["-drive", f"if=none,id={name},file={_escaped(path)},format=raw,cache=unsafe,"
             f"read-only={'on' if read_only else 'off'}",
             "-device", f"virtio-blk-pci,drive={name},serial=appliance-{name}{',bootindex=1' if boot else ''}"]
+
+
+def _escaped(path: Path) -> str:
+    """A path in a QEMU option."""
+    return str(path).replace(",", ",,")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 from pathlib import Path
 from typing import Any
 
 from appliance.errors import ImageError
+from appliance.policy import Loaded
 from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/image/v1"
@@ -39,3 +41,11 @@ def read(folder: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ImageError(f"{path}: not a manifest of format {FORMAT}")
     return document
+
+
+def listeners(policy: Loaded | None) -> list[dict[str, Any]]:
+    """Where the policy's service listens in the guest, for whoever forwards a port to it."""
+    places = policy.policy.service.listeners if policy else ()
+    return [{"name": place.name, "kind": place.kind, "port": place.port,
+             "loopback": ipaddress.ip_address(place.host).is_loopback}
+            for place in places if place.kind in ("tcp", "tls", "ra-tls") and place.transport != "vsock"]
