@@ -32,7 +32,7 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 os.umask(0o077)
 os.chdir("/")
-import appliance.cli.main, pip, encodings.idna, multiprocessing
+import appliance.cli.main, encodings.ascii, encodings.cp437, encodings.idna, importlib.readers
 from pathlib import Path
 from appliance.imaging import build, kernelcache, recipe
 from appliance.imaging.steps import Steps
@@ -92,8 +92,8 @@ def test_kernel_image_holds_its_parts(image: Path, tmp_path: Path) -> None:
     """binutils reads the same sections out of the EFI program that lie beside it."""
     for section, name in ((".cmdline", "cmdline"), (".initrd", "initrd.cpio"), (".linux", "vmlinuz")):
         out = tmp_path / name
-        subprocess.run(["objcopy", "-O", "binary", f"--only-section={section}", "--set-section-flags",
-                        f"{section}=alloc", image / "appliance.efi", out], check=True)
+        subprocess.run(["objcopy", f"--dump-section={section}={out}", image / "appliance.efi", tmp_path / "rest"],
+                       check=True)
         assert out.read_bytes() == (image / name).read_bytes()
 
 
@@ -125,7 +125,7 @@ class TestRoot:
         assert scripts == []
         for name in ("sh", "bash", "dash", "busybox", "perl", "dpkg", "apt", "login", "agetty", "sshd", "su", "mount",
                      "ld.bfd", "gcc", "as", "systemd", "init", "pip", "numba", "llvmlite"):
-            assert not list(root.rglob(name)), name
+            assert not [path for path in root.rglob(name) if path.is_file()], name
 
     def test_nothing_but_files_folders_and_links_and_no_special_bits(self, root: Path) -> None:
         """No setuid, setgid, sticky or writable-by-others bit, no device node; all of it root's."""
@@ -148,10 +148,10 @@ class TestRoot:
                 assert full.resolve().is_relative_to(root.resolve()), path
 
     def test_no_key_and_no_path_of_the_build_machine(self, root: Path) -> None:
-        """No private key in any form that tools write; no folder of this checkout, this user or the build."""
+        """No private key in any form that tools write; no folder of this checkout or the build, no name of it."""
         forbidden = [b"-----BEGIN PRIVATE KEY", b"-----BEGIN RSA PRIVATE", b"-----BEGIN EC PRIVATE",
                      b"-----BEGIN OPENSSH PRIVATE", str(images.ROOT).encode(), b"appliance-image-",
-                     str(Path.home()).encode() + b"/" if len(str(Path.home())) > 1 else b"\0no home\0"]
+                     str(Path(sys.prefix)).encode()]
         # these hold the words to look for keys by, as text, and no key
         readers = re.compile(r"(ssh|serialization|keyfile|ssl)[^/]*\.(py|pyc|so)|_rust\.abi3\.so|libcrypto\.so\.3")
         for path in self.files(root):

@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import image_export, image_predict
-from appliance.imaging import boot, build, locking, recipe
+from appliance.imaging import boot, build, container, locking, recipe
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.steps import Step, Steps
 from appliance.policy import load
@@ -39,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lock.add_argument("--requirements", metavar="FILE", type=Path,
                       default=recipe.FOLDER.parent / "requirements-image.lock", help="the hash-locked Python packages")
     lock.add_argument("--json", action="store_true", help="print what was locked as JSON")
-    for action in (make, lock):
+    pack = actions.add_parser("container", help="write the root file system as a container's archive")
+    pack.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
+    pack.add_argument("-o", "--output", metavar="TAR", type=Path, required=True, help="the archive")
+    pack.epilog = f"docker import --change 'ENTRYPOINT {json.dumps(container.COMMAND)}' TAR NAME"
+    for action in (make, lock, pack):
         action.add_argument("--recipe", metavar="DIR", type=Path, default=recipe.FOLDER,
                             help="the recipe's folder (default: image/ of the checkout)")
         action.add_argument("--mirror", metavar="NAME=URL", type=_mirror, action="append", default=[],
@@ -75,8 +79,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
-    return {"build": _build, "boot": _boot, "lock": _lock, **image_predict.ACTIONS,
-            **image_export.ACTIONS}[args.action](args)
+    own = {"build": _build, "boot": _boot, "lock": _lock, "container": _container}
+    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS}[args.action](args)
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -120,4 +124,11 @@ def _lock(args: argparse.Namespace) -> int:
                         lambda what: tqdm.write(f"  {what}"))
     print(json.dumps({"packages": done.packages, "wheels": done.wheels}) if args.json
           else f"locked {done.packages} packages and {done.wheels} wheels")
+    return 0
+
+
+def _container(args: argparse.Namespace) -> int:
+    container.export(args.image, args.output, recipe.load(args.recipe),
+                     Downloads((args.cache or default_folder()) / "downloads"))
+    print(f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB")
     return 0

@@ -36,7 +36,8 @@ def unpack(tree: Tree, packages: Iterable[Package], downloads: Downloads, drop: 
     for package in packages:
         for entry in deb.entries(_cached(downloads, package.sha256, package.name), package.name):
             if not matches(tree.place(entry.path), drop):
-                tree.add(entry.path, entry.data, entry.link, entry.executable)
+                program = entry.executable and entry.data.startswith(b"\x7fELF")  # a script's bit would start nothing
+                tree.add(entry.path, entry.data, entry.link, program)
 
 
 def install_wheels(tree: Tree, recipe: Recipe, locked: Iterable[Wheel], downloads: Downloads) -> None:

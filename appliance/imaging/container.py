@@ -1,0 +1,61 @@
+"""The root file system of an image as an archive that container engines import: the same files, read out of root.img.
+
+For machines without virtualisation, and for tests. A container has the host's kernel and none of the image's boot: no
+dm-verity, no measured command line.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+from pathlib import Path
+
+from appliance.imaging import lockfile, manifest, rootfs
+from appliance.imaging.downloads import Downloads
+from appliance.imaging.recipe import Recipe
+from appliance.imaging.toolchain import Toolchain
+from appliance.imaging.tree import FOLDER, PROGRAM, Tree
+
+_READ_EROFS = "usr/bin/fsck.erofs"
+# What process 1 starts in a machine.
+COMMAND = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8", "-m", "appliance", "serve", "/etc/appliance/deployment.hcl",
+           "--models", "/models")
+
+
+def unpack(image: Path, into: Path, recipe: Recipe, downloads: Downloads) -> None:
+    """The files of root.img, by the pinned erofs tools. ImageError when it is damaged."""
+    _, packages = lockfile.read_packages(recipe.file("packages.lock"))
+    with tempfile.TemporaryDirectory(prefix="appliance-tools-") as folder:
+        tools = Tree(Path(folder, "tools"), dict(recipe.links))
+        rootfs.unpack(tools, [package for package in packages if package.role == "tools"], downloads)
+        Toolchain(tools.root).run(_READ_EROFS, f"--extract={into}", "--no-preserve-owner", "--preserve-perms",
+                                  str(image / "root.img"))
+
+
+def export(image: Path, output: Path, recipe: Recipe, downloads: Downloads) -> None:
+    """Write the archive: sorted, owned by root, with the image's time stamp."""
+    epoch = int(manifest.read(image)["source_date_epoch"])
+    with tempfile.TemporaryDirectory(prefix="appliance-container-") as folder:
+        root = Path(folder, "root")
+        unpack(image, root, recipe, downloads)
+        fresh = output.with_name(output.name + ".new")
+        with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as archive:
+            for path in sorted(root.rglob("*")):
+                _add(archive, path, path.relative_to(root).as_posix(), epoch)
+        fresh.replace(output)
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str, epoch: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.mtime = epoch
+    if path.is_symlink():
+        member.type, member.linkname, member.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+        archive.addfile(member)
+    elif path.is_dir():
+        member.type, member.mode = tarfile.DIRTYPE, FOLDER
+        archive.addfile(member)
+    else:
+        data = path.read_bytes()
+        member.size, member.mode = len(data), path.stat().st_mode & PROGRAM
+        archive.addfile(member, io.BytesIO(data))
