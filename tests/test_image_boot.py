@@ -13,10 +13,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
-from appliance.imaging import boot, cpio, manifest, recipe
+from appliance.attestation.trust.unsafe import with_roots
+from appliance.client import Verifier, transport
+from appliance.client.verdict import HOST_TRUSTED
+from appliance.imaging import boot, cpio, manifest, predict, predict_golden, recipe
 from appliance.imaging.machine import FIRMWARE
 from tests.support import images
 from tests.support.images import Guest, direct
@@ -171,45 +175,69 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+VM = images.ROOT / "examples/vm"
+
+
 class TestChat:
-    """The whole way: firmware, TPM, kernel image, verity root, models on a disk of their own, a forwarded port."""
+    """The README's three commands: build and predict; boot with firmware, TPM, kernel image, verity root, models on a
+    disk of their own, a forwarded port; verify the quote, and chat."""
 
     @pytest.fixture(scope="class")
-    def guest(self, image: Path) -> Iterator[tuple[Guest, int]]:
-        """A guest of 512 MiB with the demo model that serves, and the port that leads to it."""
+    def vm(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The example's image, with its measurements."""
+        folder = images.make(tmp_path_factory.mktemp("vm") / "image", policy=VM / "deployment.hcl")
+        golden = predict_golden.started("here", boot.Options(folder, accelerator="tcg", confidential="none"))
+        predict.predict(predict.Options(folder, golden=(golden,)))
+        return folder
+
+    @pytest.fixture(scope="class")
+    def guest(self, vm: Path) -> Iterator[tuple[Guest, int, Path]]:
+        """A guest of 768 MiB with the demo model that serves, the port that leads to it, and its TPM's authority."""
         if not images.MODELS.is_dir():
             absent("the demo model: make demo")
         port, ready, done = _free_port(), threading.Event(), threading.Event()
-        guest = _firmware(image, models=images.MODELS, memory=512, port=port, tpm=True)
+        guest = _firmware(vm, models=images.MODELS, add=(VM / "tenants.json",), port=port, tpm_state=vm / "tpm",
+                          audit=vm / "audit.jsonl")
 
-        def seen(line: str) -> bool:
-            if line.startswith("ready on"):
+        def ended(line: str) -> bool:
+            if line.startswith(("ready on", "init")) and ("ready on" in line or "ended" in line):
                 ready.set()
             return done.is_set()
 
-        thread = threading.Thread(target=lambda: (guest.run(400, until=seen), ready.set()))
+        thread = threading.Thread(target=lambda: (guest.run(400, until=ended), ready.set()))
         thread.start()
         ready.wait(300)
-        yield guest, port
+        yield guest, port, vm / "tpm/authority/issuercert.pem"
         done.set()
-        with contextlib.suppress(openai.OpenAIError):  # a refusal is logged, and the log's line ends the guest
-            openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0).models.list()
+        guest.stop()
         thread.join(60)
 
-    def test_the_official_client_chats_with_the_guest(self, guest: tuple[Guest, int]) -> None:
-        """A greedy answer, from the model on the second disk."""
-        console, port = guest[0].console, guest[1]
+    def verifier(self, vm: Path, root: Path) -> Verifier:
+        """One that holds the policy, the predicted measurements, and the software TPM's authority."""
+        return Verifier.from_files(VM / "deployment.hcl", vm / "measurements.json", measurements_unsigned=True,
+                                   roots=with_roots([root.read_bytes()]))
+
+    def test_the_quote_is_checked_and_the_official_client_chats(self, vm: Path, guest: tuple[Guest, int, Path]) -> None:
+        """Registers as predicted, a fresh nonce, the key of the TLS connection; then a greedy answer over it."""
+        console, port, root = guest[0].console, guest[1], guest[2]
         assert "ready on" in console, console
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-appliance-demo", max_retries=0,
-                               timeout=120)
-        answer = client.chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": "Name three rivers."}], max_tokens=4, temperature=0)
+        verifier = self.verifier(vm, root)
+        verdict = verifier.verify(f"https://127.0.0.1:{port}")
+        assert verdict.status == HOST_TRUSTED, verdict
+        with httpx.Client(transport=transport(verifier, accept=(HOST_TRUSTED,)), timeout=120) as http:
+            client = openai.OpenAI(base_url=f"https://127.0.0.1:{port}/v1", api_key="sk-appliance-demo", max_retries=0,
+                                   http_client=http)
+            answer = client.chat.completions.create(
+                model="demo", messages=[{"role": "user", "content": "Name three rivers."}], max_tokens=4, temperature=0)
         assert answer.choices[0].message.content == "1. The River"
 
-    def test_the_console_reports_each_step(self, guest: tuple[Guest, int]) -> None:
-        """Steps of process 1 and of the service, each with its verdict; no key of the policy's tenants, no prompt."""
+    def test_the_console_reports_each_step(self, guest: tuple[Guest, int, Path]) -> None:
+        """Each step of process 1 with its verdict; no key of a tenant, no prompt; the audit log is in its own file."""
         console = guest[0].console
         for step in ("mounts", "network", "disks", "sysctl"):
             assert re.search(rf"^init +[\d.]+: {step} +ok", console, re.M), step
         assert "sk-appliance" not in console
         assert "rivers" not in console
+        audit = (guest[2].parents[1].parent / "audit.jsonl").read_text().splitlines()
+        assert {json.loads(line)["event"] for line in audit} >= {"boot.start", "boot.ready", "service.listening"}
+        assert '"event":"boot.' not in console

@@ -10,6 +10,7 @@ Whatever fails, and the end of the service, powers the machine off. One line on 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -73,6 +74,7 @@ def start(module: str, *arguments: str) -> int:
             port = init_disks.audit_port()
             if port is not None:
                 os.dup2(os.open(port, os.O_WRONLY), 1)
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             os.execve(PYTHON[0], (*PYTHON, "-m", module, *arguments), ENVIRONMENT)  # noqa: S606  no shell
         finally:
             os._exit(127)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import image_export, image_predict
-from appliance.imaging import boot, build, container, locking, recipe
+from appliance.imaging import boot, build, container, locking, predict, predict_golden, recipe
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.steps import Step, Steps
 from appliance.policy import load
@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the image")
     make.add_argument("--target", metavar="NAME", action="append", default=[],
                       help="kernels for this CPU target only; may be repeated (default: all)")
+    make.add_argument("--here", action="store_true", help="start it once under QEMU, keep PCR 0 and 7 of that machine "
+                      "as golden values, and predict the other measurements (see `record` and `predict`)")
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
     image_export.add_arguments(actions)
@@ -99,6 +101,10 @@ def _build(args: argparse.Namespace) -> int:
                 tqdm.write(f"  {step.name:<14}{step.seconds:7.1f} s  {step.detail}")
 
         document = build.build(options, Steps(progress, ended))
+        if args.here:
+            progress("measurements", 0, 0)
+            golden = predict_golden.started("here", boot.Options(args.output, confidential="none"))
+            predict.predict(predict.Options(args.output, golden=(golden,)))
     print(json.dumps(document) if args.json else f"{args.output}: root hash {document['verity']['root_hash']}")
     return 0
 

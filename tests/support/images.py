@@ -39,6 +39,7 @@ class Guest:
 
     def __init__(self, options: boot.Options) -> None:
         self.options, self.lines = options, list[str]()
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def console(self) -> str:
@@ -50,6 +51,7 @@ class Guest:
         with boot.machine(self.options) as command, tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(["timeout", str(seconds), *command], stdin=subprocess.DEVNULL,
                                        stdout=subprocess.PIPE, stderr=errors)
+            self._process = process
             assert process.stdout is not None
             for line in process.stdout:
                 self.lines.append(line.decode(errors="replace").replace("\r\n", "\n"))
@@ -60,6 +62,11 @@ class Guest:
             errors.seek(0)
             self.lines.append(errors.read().decode(errors="replace"))
         return self
+
+    def stop(self) -> None:
+        """Switch it off, from another thread than the one that runs it."""
+        if self._process is not None:
+            self._process.terminate()
 
 
 def direct(image: Path, **more: Any) -> Guest:
