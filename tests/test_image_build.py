@@ -32,7 +32,10 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 os.umask(0o077)
 os.chdir("/")
-import appliance.cli.main, encodings.ascii, encodings.cp437, encodings.idna, importlib.readers
+import appliance.cli.main, encodings, importlib, importlib.readers, pkgutil
+for module in pkgutil.iter_modules(encodings.__path__):  # this interpreter may be where others cannot read
+    if module.name not in ("mbcs", "oem"):
+        importlib.import_module(f"encodings.{module.name}")
 from pathlib import Path
 from appliance.imaging import build, kernelcache, recipe
 from appliance.imaging.steps import Steps
@@ -100,8 +103,9 @@ def test_kernel_image_holds_its_parts(image: Path, tmp_path: Path) -> None:
 class TestRoot:
     """A scan of the root file system, unpacked from the image by erofs-utils."""
 
+    @staticmethod
     @pytest.fixture(scope="class")
-    def root(self, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def root(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The files of root.img, and nothing that the builder says of them."""
         folder = tmp_path_factory.mktemp("scan")
         plan = recipe.load()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.engine.kernels import ahead
 from appliance.imaging import container, recipe
 from appliance.imaging.downloads import Downloads, default_folder
 from tests.support import images
@@ -18,6 +19,7 @@ from tests.support.require import absent
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")  # no second container from a registry
 
 LIMIT = 512 << 20
+SITE = "/usr/lib/python3/dist-packages"
 QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "Name three rivers."}], "max_tokens": 4,
             "temperature": 0}
 # There is no other program in the image to ask with.
@@ -48,6 +50,8 @@ def test_serves_the_demo_model_in_512_mb(image: Path, tmp_path: Path) -> None:
         running = DockerContainer("appliance-test-image:latest").with_command(list(container.COMMAND)).with_kwargs(
             network_mode="none", read_only=True, cap_drop=["ALL"], mem_limit=LIMIT, memswap_limit=LIMIT
         ).with_volume_mapping(str(images.MODELS), "/models", "ro")
+        # The test's image has kernels for emulated guests only; this machine's own are in the checkout.
+        running = running.with_volume_mapping(str(ahead.PREBUILT), f"{SITE}/appliance/engine/kernels/prebuilt", "ro")
         with running:
             wrapped = running.get_wrapped_container()
             until = time.monotonic() + 120

@@ -107,6 +107,8 @@ def processes():
 
 def main():
     """Every attempt in turn."""
+    attempt("writable mounts", lambda: sorted(line.split()[1] for line in text("/proc/mounts").splitlines()
+                                              if "rw" in line.split()[3].split(",")))
     for name, (number, *arguments) in CALLS.items():
         attempt(name, lambda number=number, arguments=arguments: call(number, *arguments))
     for path in ("/usr/bin/x", "/etc/appliance/deployment.hcl", "/x", "/models/x", "/usr/bin/python3.13"):
@@ -134,8 +136,6 @@ def main():
     attempt("modules disabled", lambda: text("/proc/sys/kernel/modules_disabled"))
     attempt("pid 1", lambda: text("/proc/1/cmdline").replace("\0", " "))
     attempt("processes", processes)
-    attempt("writable mounts", lambda: sorted(line.split()[1] for line in text("/proc/mounts").splitlines()
-                                              if "rw" in line.split()[3].split(",")))
     attempt("environment", lambda: dict(os.environ))
 
 
