@@ -111,8 +111,8 @@ REFUSED = re.compile(r"refused: ")
 class TestInside:
     """As root in the guest, with every capability and before any sandbox: what is still refused."""
 
-    @staticmethod
     @pytest.fixture(scope="class")
+    @staticmethod
     def verdicts(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> dict[str, str]:
         """An image whose service is the probe, booted once."""
         folder = tmp_path_factory.mktemp("probe")
@@ -178,8 +178,8 @@ class TestChat:
     """The README's three commands: build and predict; boot with firmware, TPM, kernel image, verity root, models on a
     disk of their own, a forwarded port; verify the quote, and chat."""
 
-    @staticmethod
     @pytest.fixture(scope="class")
+    @staticmethod
     def vm(tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The example's image, with its measurements."""
         folder = images.make(tmp_path_factory.mktemp("vm") / "image", policy=VM / "deployment.hcl")
@@ -187,8 +187,8 @@ class TestChat:
         predict.predict(predict.Options(folder, golden=(golden,)))
         return folder
 
-    @staticmethod
     @pytest.fixture(scope="class")
+    @staticmethod
     def guest(vm: Path) -> Iterator[tuple[Guest, int]]:
         """A guest of 768 MiB with the demo model that serves, and the port that leads to it. What SMBIOS offers it for
         systemd changes nothing: the registers below are as predicted."""

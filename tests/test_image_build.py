@@ -103,8 +103,8 @@ def test_kernel_image_holds_its_parts(image: Path, tmp_path: Path) -> None:
 class TestRoot:
     """A scan of the root file system, unpacked from the image by erofs-utils."""
 
-    @staticmethod
     @pytest.fixture(scope="class")
+    @staticmethod
     def root(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The files of root.img, and nothing that the builder says of them."""
         folder = tmp_path_factory.mktemp("scan")
