@@ -92,7 +92,7 @@ def _from_disk(args: argparse.Namespace, sealed: Path, key: Path) -> dict[str, A
     group = Group("appliance-streaming", _spare(sealed))
     engine = Engine("disk", "streamed_server", str(sealed), str(key), "0", enter=group.enter)
     try:
-        engine.ask("open", model="", threads=args.threads, context=_CONTEXT, slots=1)
+        engine.ask("open", model=str(sealed), threads=args.threads, context=_CONTEXT, slots=1)
         engine.ask("decode", depth=8, tokens=1)
         speeds, bounds = [], []
         for _ in range(args.rounds):
