@@ -201,6 +201,13 @@ def ask(client: httpx.Client, ids: list[int], answer: int, temperature: float = 
             "prompt_tokens_per_second": usage["prompt_tokens"] / times[0]}
 
 
+def forget(file: Path) -> None:
+    """Drop a file from the page cache, so that whoever reads it next is charged for it."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def measure(case: Case, limit: int | None, search: Search | None, every: float = 5.0,
             kind: type[Served] = Served) -> dict[str, Any]:
     """Serve one prompt within `limit` bytes; while it is answered, `search` looks at the process now and then."""
@@ -304,6 +311,7 @@ def main() -> int:
     parser.add_argument("--budget", action="store_true", help="the limit is also the policy's tee.memory_budget")
     parser.add_argument("--scan", action="store_true", help="search the process for plaintext weights")
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="between two searches")
+    parser.add_argument("--warm", action="store_true", help="leave the file in the page cache, charged to nobody")
     parser.add_argument("--plain", action="store_true", help="serve the GGUF file, not the sealed one")
     parser.add_argument("--container", action="store_true", help="serve in a container, through testcontainers")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
@@ -325,6 +333,8 @@ def main() -> int:
                     tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "")
         if not args.prompt and limit is not None:
             case = longest(case, limit - SPARE)
+        if not args.warm:
+            forget(case.file)
         row = measure(case, limit, search, args.every, _kind(args.container))
         document["rows"].append(row)
         print(_line(row), flush=True)

@@ -55,6 +55,7 @@ def _enter(group: Group, threads: int) -> None:
 
 def theirs(folder: Path, model: Path, threads: int, tokens: int, limit: int | None) -> dict[str, Any]:
     """One run of PicoLM."""
+    memory.forget(model)
     group = Group("picolm", limit)
     peaks = {"anonymous_peak": 0, "process_peak": 0}
     command = [str(folder / "picolm" / "picolm"), str(model), "-p", "a" * (_PROMPT - 4), "-n", str(tokens), "-t", "1",
@@ -83,6 +84,7 @@ def theirs(folder: Path, model: Path, threads: int, tokens: int, limit: int | No
 
 def ours(case: memory.Case, threads: int, limit: int | None) -> dict[str, Any]:
     """One run of the service with the same file."""
+    memory.forget(case.file)
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:threads])  # the service takes it over
     try:
