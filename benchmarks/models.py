@@ -128,8 +128,9 @@ def is_known(name: str) -> bool:
     return _parse(name) is not None
 
 
-def make(name: str, work: Path) -> Path:
-    """Write the synthetic model of a known name, unless it is there: `<work>/<shape>-<type>.gguf`."""
+def make(name: str, work: Path, *, architecture: str = "llama") -> Path:
+    """Write the synthetic model of a known name, unless it is there: `<work>/<shape>-<type>.gguf`. `architecture`: a
+    name under which llama.cpp knows the same tensors."""
     parsed = _parse(name)
     if parsed is None:
         raise ValueError(f"no such model: {name}")
@@ -140,7 +141,7 @@ def make(name: str, work: Path) -> Path:
     work.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(1)
     part = path.with_suffix(".part")
-    writer = gguf.GGUFWriter(part, "llama")
+    writer = gguf.GGUFWriter(part, architecture)
     _metadata(writer, name, shape)
     plan = tensors(shape, only)
     for tensor, rows, columns, kind in plan:

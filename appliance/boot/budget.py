@@ -65,7 +65,8 @@ def room(policy: Policy) -> int | None:
 def divide(policy: Policy, files: dict[str, Path], room: int | None, *, models: Sequence[Model] | None = None,
            compiles: bool = False, threads: int | None = None) -> Division:
     """Divide `room` among the policy's models (or those of `models`). `compiles`: kernels are compiled as needed."""
-    prints = [read(model, policy.limits, files) for model in (policy.models if models is None else models)]
+    prints = [read(model, policy.limits, files, simulated=policy.simulated)
+              for model in (policy.models if models is None else models)]
     return _Divider(policy, prints, room, compiles, quota.cpus() if threads is None else threads).division()
 
 
@@ -99,9 +100,9 @@ class _Divider:
     def division(self) -> Division:
         """The most that fits."""
         slots = self._limits.concurrent_requests
-        most = {each.name: Share(slots, ROWS, 0 if each.model.streaming_decrypt is True else None)
+        most = {each.name: Share(slots, ROWS, 0 if each.streaming is True else None, foreign=each.foreign)
                 for each in self._prints}
-        least = {each.name: Share(1, _LEAST_ROWS, None if each.model.streaming_decrypt is False else 0)
+        least = {each.name: Share(1, _LEAST_ROWS, None if each.streaming is False else 0, foreign=each.foreign)
                  for each in self._prints}
         if self._total(least) > self._room:
             return self._refused(least)
@@ -134,7 +135,7 @@ class _Divider:
 
     def _with_weights(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
         """What is left, for weights of the models that may keep some, in proportion to their size."""
-        sizes = {each.name: each.weights for each in self._prints if each.model.streaming_decrypt == "auto"}
+        sizes = {each.name: each.weights for each in self._prints if each.streaming == "auto"}
         left = max(self._room - self._total(shares) - self._room // _CACHED_SHARE, 0)
         return {name: replace(share, resident=left * sizes[name] // sum(sizes.values())) if name in sizes else share
                 for name, share in shares.items()}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.boot import backends
 from appliance.engine import architecture, draft, footprint
 from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import OUTPUT
@@ -31,12 +32,14 @@ _VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft
 @dataclass(frozen=True, slots=True)
 class Share:
     """What a model is given. `slots` of keys and values; passes of up to `rows` rows; `resident` bytes of its weights
-    kept decrypted and the rest streamed, None: all of it resident; `kept` bytes of the rest kept encrypted."""
+    kept decrypted and the rest streamed, None: all of it resident; `kept` bytes of the rest kept encrypted. `foreign`:
+    why llama.cpp runs it, if it does."""
 
     slots: int
     rows: int
     resident: int | None = None
     kept: int = 0
+    foreign: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,12 @@ class Footprint:
     context: int  # positions of a slot
     draft: Architecture | None = None
     draft_tiles: Tiling | None = None
+    foreign: str | None = None  # why llama.cpp runs it; what that takes beside the file is not reckoned
+
+    @property
+    def streaming(self) -> bool | str:
+        """The policy's `streaming_decrypt`; llama.cpp keeps all of a model."""
+        return False if self.foreign is not None else self.model.streaming_decrypt
 
     @property
     def name(self) -> str:
@@ -140,7 +149,9 @@ class Footprint:
 
     def reason(self, share: Share, room: int | None) -> str:
         """Why its weights are kept as they are, for people."""
-        asked, there = self.model.streaming_decrypt, "the memory" if room is None else mebibytes(room)
+        asked, there = self.streaming, "the memory" if room is None else mebibytes(room)
+        if self.foreign is not None:
+            return self.foreign
         if asked != "auto":
             return f"streaming_decrypt is {str(asked).lower()}"
         if share.resident is None:
@@ -176,8 +187,8 @@ def positions(model: Model, limits: Limits) -> int:
     return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
 
 
-def read(model: Model, limits: Limits, files: dict[str, Path]) -> Footprint:
-    """The footprint of a policy's model."""
+def read(model: Model, limits: Limits, files: dict[str, Path], *, simulated: bool = False) -> Footprint:
+    """The footprint of a policy's model. `simulated`: the policy is for development."""
     path = files[model.name]
     size = path.stat().st_size if path.is_file() else 0
     sealed_file, tiles = _tiling(path) if size else (False, None)
@@ -187,7 +198,7 @@ def read(model: Model, limits: Limits, files: dict[str, Path]) -> Footprint:
     if model.draft_model is not None and files[model.draft_model].is_file():
         helper = _tiling(files[model.draft_model])[1]
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
-                     helper)
+                     helper, backends.foreign_reason(model, path, simulated=simulated) if size else None)
 
 
 def _tiling(path: Path) -> tuple[bool, Tiling | None]:

@@ -14,6 +14,7 @@ from appliance.attestation.binding import LoadedModel
 from appliance.boot import modelkeys
 from appliance.boot.footprint import Share, positions
 from appliance.engine.engine import Engine
+from appliance.engine.foreign import open_foreign
 from appliance.engine.forward import ROWS
 from appliance.engine.kernels import quota
 from appliance.engine.kernels import table as kernel_table
@@ -22,6 +23,7 @@ from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
 from appliance.models import inspection, libcrypto, locked, residency
+from appliance.models.foreign import ForeignSource
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
 from appliance.models.resident import ResidentSource, open_resident
@@ -32,7 +34,7 @@ from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model
 
-Source = ResidentSource | SealedResidentSource | StreamedSource
+Source = ResidentSource | SealedResidentSource | StreamedSource | ForeignSource
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class RunningModel:
     @property
     def residency(self) -> str:
         """How its weights are kept, for the report of the boot."""
+        if isinstance(self.source, ForeignSource):
+            return "run by llama.cpp"
         if not isinstance(self.source, StreamedSource):
             return "resident"
         kept = f", {self.source.kept_nbytes / 2**20:.1f} MiB kept encrypted" if self.source.kept_nbytes else ""
@@ -203,8 +207,28 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
     """
     with _named(model):
         share = Share(limits.concurrent_requests, ROWS) if share is None else share
+        if share.foreign is not None:
+            return _foreign(model, limits, path, share, threads, progress)
         source = _open(model, path, key, progress, share)
         return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
+
+
+def _foreign(model: Model, limits: Limits, path: Path, share: Share, threads: int | None,
+             progress: Callable[[int, int], None]) -> RunningModel:
+    """A model on llama.cpp. Its publisher's signature and its pin are checked as for any other."""
+    pin = bytes.fromhex(model.sha256)
+    if model.publisher is not None:
+        modelkeys.check_publisher(model.publisher, pin, None)
+    source = ForeignSource(path, pin, progress)
+    try:
+        template = ChatTemplate.from_metadata(
+            source.metadata, override=model.chat_template, fallback=model.chat_template_fallback)
+        return RunningModel(model, source, open_foreign(
+            source, context_length=positions(model, limits), slots=share.slots, rows=share.rows, threads=threads),
+            template)
+    except BaseException:
+        source.close()
+        raise
 
 
 def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] | None, kernels: KernelTable | None,

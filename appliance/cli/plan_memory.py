@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     if found.room is not None:
         print(f"{mebibytes(found.room):>12}  there are")
     for name, reason in found.reasons.items():
-        print(f"{name}: {'resident' if found.shares[name].resident is None else 'streamed'}: {reason}")
+        share = found.shares[name]
+        how = "run by llama.cpp" if share.foreign else "resident" if share.resident is None else "streamed"
+        print(f"{name}: {how}: {reason}")
     if measured is not None:
         print(f"measured here, GB/s: memory {measured.memory / 1e9:.1f}, cipher {measured.cipher / 1e9:.1f}, "
               f"file in the page cache {measured.cache / 1e9:.1f}, from disk {measured.disk / 1e9:.1f}")

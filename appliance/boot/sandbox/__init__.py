@@ -28,6 +28,7 @@ from appliance.boot.sandbox import capabilities, files, kernel, landlock, limits
 from appliance.boot.sandbox.bpf import assemble
 from appliance.boot.sandbox.calls import Needs, Stage, rules
 from appliance.boot.sandbox.syscalls import MACHINES, Machine, number
+from appliance.engine import foreign
 from appliance.errors import BootError
 from appliance.policy import Loaded
 from appliance.policy.schema import Policy
@@ -41,7 +42,8 @@ def needs(policy: Policy, *, prebuilt: bool, child: int | None = None) -> Needs:
     families = {socket.AF_INET, socket.AF_INET6, socket.AF_UNIX}
     if any(listener.kind == "vsock" or listener.transport == "vsock" for listener in listeners):
         families.add(socket.AF_VSOCK)
-    return Needs(compiling=not prebuilt, child=child, devices=not policy.simulated, families=frozenset(families))
+    return Needs(compiling=not prebuilt, child=child, devices=not policy.simulated,
+                 foreign=policy.simulated and foreign.loaded(), families=frozenset(families))
 
 
 def _machine() -> Machine:

@@ -69,6 +69,7 @@ _PR_SET_MDWE, _PR_SET_NAME, _PR_GET_NAME, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS
 _PR_GET_DUMPABLE, _PR_GET_SECCOMP, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS, _PR_GET_MDWE = 3, 21, 23, 39, 66
 _IOCTLS = (termios.TCGETS, termios.TIOCGWINSZ, termios.FIONBIO, termios.FIONREAD, termios.FIOCLEX, termios.FIONCLEX)
 _FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1034)  # duplicate, flags, locks, F_DUPFD_CLOEXEC, F_GET_SEALS
+_ADD_SEALS = 1033
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | (os.O_TMPFILE & ~os.O_DIRECTORY)
 
 
@@ -79,6 +80,7 @@ class Needs:
     compiling: bool = False   # kernels are compiled at run time: pages become executable
     child: int | None = None  # the process that fetches keys: it may be waited for and killed
     devices: bool = False     # reports are made through configfs or a TPM: files are opened for writing while serving
+    foreign: bool = False     # llama.cpp may run a model (development): it is given a file in memory
     families: frozenset[int] = frozenset({socket.AF_INET, socket.AF_INET6, socket.AF_UNIX})  # of listeners
 
 
@@ -116,7 +118,10 @@ def _files(stage: Stage, needs: Needs) -> Iterator[Rule]:
     """Files are opened for reading alone while serving; Landlock says which."""
     for name, argument in (("open", 1), ("openat", 2)):
         yield Rule(name, ((Condition(argument, 0, _WRITING),),) if stage == "serve" and not needs.devices else ((),))
-    yield Rule("fcntl", _any(1, _FCNTLS))
+    keeping = needs.foreign and stage != "serve"
+    yield Rule("fcntl", _any(1, (*_FCNTLS, _ADD_SEALS) if keeping else _FCNTLS))
+    if keeping:
+        yield Rule("memfd_create")
     yield Rule("ioctl", _any(1, _IOCTLS))
     if needs.devices:
         yield from (Rule(name) for name in sorted(FOLDERS))
