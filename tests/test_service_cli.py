@@ -41,6 +41,28 @@ def test_refused_boots_exit_with_2(tmp_path: Path, tiny_model: Path) -> None:
     assert (2, True) == (done.returncode, "tiny.gguf" in done.stderr)
 
 
+STEPS = ["policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service"]
+
+
+def test_the_console_reports_each_step_with_its_verdict(service: Server) -> None:
+    """Every step is told as it ends, by name and verdict, and then where the service listens."""
+    told = [json.loads(line) for line in service.text("stderr").splitlines() if line.startswith("{")]
+    steps = [record for record in told if record["event"] == "step"]
+    assert STEPS == [record["step"] for record in steps]
+    assert {"passed", "skipped"} <= {record["verdict"] for record in steps} <= {"passed", "skipped", "tolerated"}
+    assert "ready" == told[len(steps)]["event"]
+
+
+def test_the_console_tells_which_step_failed(tmp_path: Path, tiny_model: Path) -> None:
+    """A boot that fails ends its report with the step, and then one diagnostic."""
+    policy = write_policy(tmp_path, {"tiny": tiny_model})
+    (tmp_path / "tiny.gguf").write_bytes(b"another model")
+    policy.write_text(policy.read_text().replace(f'"{tiny_model.name}"', '"tiny.gguf"'))
+    lines = _serve(str(policy)).stderr.splitlines()
+    assert any(line.split()[:2] == ["models", "failed"] for line in lines)
+    assert any("boot stopped at step models" in line for line in lines)
+
+
 def test_a_taken_port_is_told(service: Server, tmp_path: Path) -> None:
     """Two cannot listen on one port, nor on one Unix socket; a socket that nobody serves is replaced."""
     with pytest.raises(BootError, match="cannot listen on"):

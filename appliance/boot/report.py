@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Verdict = Literal["passed", "tolerated", "skipped", "failed"]
-# Called with (step, done, total, unit) while a step works: bytes read, answers checked.
+VERDICTS: tuple[Verdict, ...] = ("passed", "tolerated", "skipped", "failed")
+# Called with (step, done, total, unit) while a step works: bytes read, answers checked. When it begins, with zeros and
+# no unit; when it has ended, with zeros and its verdict for a unit.
 Progress = Callable[[str, int, int, str], None]
 
 

@@ -54,6 +54,7 @@ class Steps:
     def _done(self, name: str, verdict: Verdict, begun: int, detail: str = "", code: str | None = None) -> None:
         took = (time.monotonic_ns() - begun) // 1000
         self.report.steps.append(Step(name, verdict, took, detail))
+        self._progress(name, 0, 0, verdict)
         self.audit.write("boot.step", step=name, verdict=verdict, duration_us=took, code=code)
 
     def _failed(self, name: str, begun: int, error: Exception) -> BootError:

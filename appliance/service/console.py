@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from appliance.boot.booted import Booted
 from appliance.boot.checks import Operator
+from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
 from appliance.policy import InvalidPolicyError, load, render
 from appliance.service import serve
@@ -37,13 +38,14 @@ class Console:
         self._step, self._begun, self._drawn = "", 0.0, 0.0
 
     def progress(self, step: str, done: int, total: int, unit: str) -> None:
-        """A `Progress` of the boot: a new step begins, or a step has come this far."""
+        """A `Progress` of the boot: a new step begins, has come this far, or has ended."""
         now = time.monotonic()
         if step != self._step:
-            self._end_step()
             self._step, self._begun = step, now
             if self._live:
                 self._draw(f"{step} ...")
+        if unit in VERDICTS:
+            self._end_step(unit)
         elif self._live and total and (now - self._drawn > 0.1 or done == total):
             self._drawn = now
             filled = 24 * done // total
@@ -51,8 +53,7 @@ class Console:
             self._draw(f"{step:<12} [{'#' * filled:<24}] {amount}")
 
     def ready(self, booted: Booted, listening: list[Listening]) -> None:
-        """The boot report and the ready line."""
-        self._end_step()
+        """The rest of the boot report, and the ready line."""
         urls = [place.url for place in listening]
         if self._json:
             self._emit({"event": "ready", "listening": urls, "policy_sha384": booted.policy_digest.hex(),
@@ -60,6 +61,8 @@ class Console:
             return
         tolerated = [f"{step.name}: {step.detail}" for step in booted.report.steps if step.verdict == "tolerated"]
         lines = [f"  tolerated    {line}" for line in tolerated]
+        done = sum(measure.outcome == "done" for measure in booted.measures)
+        lines.append(f"  sandbox      {done} of {len(booted.measures)} measures in force; /health names each")
         if booted.attestor.platform == "simulated":
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
         if booted.attestor.platform == "tpm":
@@ -79,14 +82,12 @@ class Console:
         else:
             self._out.write(render([found for found in error.diagnostics if found.severity == "error"]) + "\n")
 
-    def _end_step(self) -> None:
-        if not self._step:
-            return
+    def _end_step(self, verdict: str) -> None:
         seconds = time.monotonic() - self._begun
         if self._json:
-            self._emit({"event": "step", "step": self._step, "seconds": round(seconds, 3)})
+            self._emit({"event": "step", "step": self._step, "verdict": verdict, "seconds": round(seconds, 3)})
         else:
-            self._draw(f"  {self._step:<12} {seconds:6.2f} s")
+            self._draw(f"  {self._step:<12} {verdict:<9} {seconds:6.2f} s")
             self._out.write("\n")
         self._step = ""
 
