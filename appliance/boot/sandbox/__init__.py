@@ -34,6 +34,7 @@ from appliance.policy import Loaded
 from appliance.policy.schema import Policy
 
 _SET_MODE_FILTER, _TSYNC = 1, 1  # linux/seccomp.h
+_LOCKING = "RLIMIT_MEMLOCK cannot be raised here: CAP_IPC_LOCK is kept where it is held"
 
 
 def needs(policy: Policy, *, prebuilt: bool, child: int | None = None) -> Needs:
@@ -70,11 +71,15 @@ def _one_thread() -> None:
         raise OSError(0, f"there are {count} threads, and some would stay outside")
 
 
-def _drop(machine: Machine, *, strict: bool) -> str:
-    left = capabilities.drop(machine)
+def _limits() -> str:
+    return "" if limits.apply() else _LOCKING
+
+
+def _drop(machine: Machine, *, strict: bool, keep_locking: bool) -> str:
+    left = capabilities.drop(machine, keep_locking=keep_locking)
     if left and strict:
         raise OSError(0, left)
-    return left
+    return left or (_LOCKING if keep_locking else "")
 
 
 def _landlock(grants: tuple[landlock.Grant, ...], ports: landlock.Ports, child: int | None,
@@ -149,10 +154,11 @@ def enter(loaded: Loaded, *, prebuilt: bool, tolerant: bool, models: Iterable[Pa
         box.measures = [Measure(name, "tolerated", traced) for name in names]
         return box
     grants = files.grants(loaded, models)
+    limited = take("resource-limits", _limits, tolerant)
+    locking = bool(limited.detail)
     box.measures += [
-        take("resource-limits", limits.apply, tolerant),
-        take("one-thread", _one_thread, tolerant),
-        take("no-capabilities", lambda: _drop(_machine(), strict=not tolerant), tolerant),
+        limited, take("one-thread", _one_thread, tolerant),
+        take("no-capabilities", lambda: _drop(_machine(), strict=not tolerant, keep_locking=locking), tolerant),
         *_landlock(grants, files.ports(loaded.policy, port), child, tolerant),
     ]
     box.tighten("boot")

@@ -13,6 +13,7 @@ from appliance.boot.sandbox.syscalls import Machine, number
 
 _VERSION_3: Final = 0x20080522  # linux/capability.h; two words of 32 bits for each set
 _SETPCAP: Final = 8
+IPC_LOCK: Final = 14
 # linux/securebits.h: NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each with its lock, and the lock of KEEP_CAPS
 _SECUREBITS: Final = 0b1110_1111
 _STATUS = Path("/proc/thread-self/status")
@@ -25,12 +26,14 @@ def held() -> dict[str, int]:
     return {name: int(value, 16) for name, value in lines if name in SETS}
 
 
-def drop(machine: Machine) -> str:
+def drop(machine: Machine, *, keep_locking: bool = False) -> str:
     """Give up everything; returns what could not be given up, in words, or nothing. OSError as the kernel says it.
 
     Without CAP_SETPCAP (an ordinary user) the bounding set stays: with no_new_privs it can give nothing back.
+    `keep_locking`: but for CAP_IPC_LOCK, if it is there, which allows to lock memory beyond the limit.
     """
-    if held()["CapEff"] >> _SETPCAP & 1:
+    before = held()
+    if before["CapEff"] >> _SETPCAP & 1:
         for capability in range(64):
             try:
                 kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
@@ -40,6 +43,9 @@ def drop(machine: Machine) -> str:
                 raise
         kernel.prctl(kernel.PR_SET_SECUREBITS, _SECUREBITS)
     kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+    kept = before["CapEff"] & 1 << IPC_LOCK if keep_locking else 0
     header = ctypes.create_string_buffer(struct.pack("<Ii", _VERSION_3, 0), 8)
-    kernel.syscall(number("capset", machine) or 0, header, ctypes.create_string_buffer(24))
-    return ", ".join(f"{name} is not empty" for name, bits in held().items() if bits)
+    sets = ctypes.create_string_buffer(struct.pack("<III12x", kept, kept, 0), 24)  # effective, permitted, inheritable
+    kernel.syscall(number("capset", machine) or 0, header, sets)
+    wanted = {"CapPrm": kept, "CapEff": kept}
+    return ", ".join(f"{name} is not empty" for name, bits in held().items() if bits != wanted.get(name, 0))

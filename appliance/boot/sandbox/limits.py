@@ -7,9 +7,10 @@ import resource
 NOTHING = ("RLIMIT_CORE", "RLIMIT_MSGQUEUE", "RLIMIT_RTPRIO", "RLIMIT_NICE")
 
 
-def apply() -> None:
-    """No core dumps, message queues or real-time priorities. Locked memory as far as the hard limit lets: weights must
-    be lockable when the capability to ignore that limit is gone. OSError or ValueError as the kernel says it."""
+def apply() -> bool:
+    """No core dumps, message queues or real-time priorities. Locked memory without a limit, since weights must be
+    lockable when the capability to ignore that limit is gone; returns whether the kernel allowed that. OSError or
+    ValueError as the kernel says it."""
     for name in NOTHING:
         if hasattr(resource, name):
             resource.setrlimit(getattr(resource, name), (0, 0))
@@ -18,3 +19,5 @@ def apply() -> None:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     except (OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+        return False
+    return True
