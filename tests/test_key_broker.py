@@ -30,7 +30,7 @@ from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
 KEY = bytes(range(3, 35))
-IMAGE, OTHER_IMAGE = b"\x21" * 48, b"\x22" * 48
+IMAGE, OTHER_IMAGE, BOOTED = b"\x21" * 48, b"\x22" * 48, b"\x23" * 48
 ZERO = "00" * 32
 PRODUCTION = (Path(__file__).parents[1] / "policies/sev-snp-production.hcl").read_text().replace(
     '["sev-snp"]', '["sev-snp", "tdx"]')
@@ -51,14 +51,14 @@ collateral = "collateral"
 
 
 def measurements(**change: Any) -> bytes:
-    """An image's measurements: one SEV-SNP shape, one MRTD."""
+    """An image's measurements: one SEV-SNP shape, one TD."""
     return Measurements.model_validate({
         "format": "appliance/measurements/v1", "image": {}, "policy_sha384": None, "tpm": None,
         "build": {"version": "0.1.0", "code_sha384": None, "kernels_sha384": None},
         "sev_snp": [{"vmm": "qemu", "vcpus": 4, "cpu_model": "EPYC-v4", "guest_features": "0x1",
                      "firmware_sha256": ZERO, "launch_digest": IMAGE.hex(), "id_block": None}],
-        "tdx": [{"firmware_sha256": ZERO, "page_order": "page", "mrtd": IMAGE.hex(), "rtmr": [None] * 4,
-                 "unverified": []}], **change}).to_json()
+        "tdx": [{"firmware_sha256": ZERO, "page_order": "page", "mrtd": IMAGE.hex(),
+                 "rtmr": [None, BOOTED.hex(), BOOTED.hex(), None], "unverified": []}], **change}).to_json()
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Tdx(Provider):
     def collect(self, report_data: bytes) -> Collected:
         """A quote of the right image under the right policy, but for `fields`."""
         quote = self.fake.quote(**{"report_data": report_data, "mr_config_id": self.digest, "mr_td": IMAGE,
-                                   **self.fields})
+                                   "rtmr1": BOOTED, "rtmr2": BOOTED, **self.fields})
         return Collected(quote, (json.dumps(self.fake.document()).encode(),))
 
 
@@ -196,7 +196,8 @@ def test_tdx_evidence(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path)
     digest, fake = deployment.policy.digest, deployment.intel
     assert KEY == deployment.ask(deployment.broker(), Tdx(digest, fake), "tdx")
-    for fields, reason in (({"mr_td": OTHER_IMAGE}, "mrtd: found"), ({"mr_config_id": bytes(48)}, "launch-policy: "),
+    for fields, reason in (({"mr_td": OTHER_IMAGE}, "mrtd: found"), ({"rtmr1": OTHER_IMAGE}, "rtmr1: found"),
+                           ({"rtmr2": OTHER_IMAGE}, "rtmr2: found"), ({"mr_config_id": bytes(48)}, "launch-policy: "),
                            ({"attributes": 1 << 28 | 1 << 27}, "td-attributes: ")):
         with pytest.raises(_RefusedError):
             deployment.ask(deployment.broker(), Tdx(digest, fake, fields), "tdx")

@@ -28,7 +28,7 @@ from appliance.policy import Loaded, load
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.
-DECISIVE = {"sev-snp": ("launch-policy", "measurement"), "tdx": ("launch-policy", "mrtd"),
+DECISIVE = {"sev-snp": ("launch-policy", "measurement"), "tdx": ("launch-policy", "mrtd", "rtmr1", "rtmr2"),
             "tpm": ("policy-in-image", "pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
 ALWAYS = ("platform", "nonce", "policy", "release-key")
 
