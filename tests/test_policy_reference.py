@@ -95,7 +95,7 @@ def test_every_field_is_in_the_manual() -> None:
     assert "| `prompt_tokens` | A whole number from 1 to 16777216 | `2048` |" in text
     assert '| `first_token_timeout` | A duration from "100ms" to "1h" | `"30s"` |' in text
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
-    assert rows["max_collateral_age"].endswith("*Later.* |")
+    assert rows["session_persistence"].endswith("*Later.* |")
     assert rows["sink"].endswith('*Now: "stdout"; others later.* |')
     assert "ater" not in rows["kv_cache"]
     assert "ater" not in rows["prompt_tokens"]
