@@ -13,6 +13,7 @@ from appliance.models.locked import LockedBuffer
 from appliance.models.resident import address as address_of
 from appliance.models.resident import anonymous, discard
 from tests.support.engines import running
+from tests.support.environment import unmeasured
 
 
 def _flags(address: int) -> set[str]:
@@ -80,7 +81,8 @@ assert models.described({}, {}, tolerant=False) == ""
 def test_a_limit_that_is_too_small() -> None:
     """What RLIMIT_MEMLOCK does not let be locked is told with figures; a boot refuses to go on, unless it is
     tolerated."""
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False,
+                          env=unmeasured())
     lines = done.stdout.splitlines()
     assert "" == done.stderr
     assert lines[0] == lines[1]
