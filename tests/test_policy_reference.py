@@ -96,11 +96,11 @@ def test_every_field_is_in_the_manual() -> None:
     assert '| `first_token_timeout` | A duration from "100ms" to "1h" | `"30s"` |' in text
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     assert rows["session_persistence"].endswith("*Later.* |")
-    assert rows["sink"].endswith('*Now: "stdout"; others later.* |')
+    assert rows["provider"].endswith("others later.* |")
     assert "ater" not in rows["kv_cache"]
     assert "ater" not in rows["prompt_tokens"]
     assert 'state {}' in rows["state {}"]
-    assert rows["state {}"].endswith("*Later.* |")
+    assert rows["vault {}"].endswith("*Later.* |")
 
 
 def test_descriptions_are_sentences() -> None:
