@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -28,6 +31,7 @@ from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_appliance import FakeAppliance
 from tests.support.fake_intel import FakeIntel
+from tests.support.require import absent
 from tests.test_approvals import KEYS, block
 
 AMD = FakeAmd("Genoa")
@@ -444,6 +448,39 @@ def test_the_command_line(running: tuple[FakeAppliance, Path], tmp_path: Path,
     assert 1 == main(["verify", str(saved), *words])
     assert 2 == main(["verify", str(tmp_path / "absent.json"), *words])
     assert 2 == main(["verify", running[0].url, *words, "--nonce", "00" * 32])
+
+
+ALONE = """
+import os, socket, sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {absent}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Nothing())
+from appliance.cli.main import main
+from appliance.client import Verifier
+assert os.geteuid() != 0
+code = main(sys.argv[1:])
+print(sorted(each for each in sys.modules if each in ('appliance.engine', 'appliance.models', 'appliance.service')))
+sys.exit(code)
+"""
+EXTRAS = {"numpy", "numba", "llvmlite", "litestar", "uvicorn", "msgspec", "structlog", "httpx", "openai", "dcap_qvl"}
+
+
+def test_a_verifier_needs_neither_root_nor_network_nor_engine(running: tuple[FakeAppliance, Path],
+                                                              tmp_path: Path) -> None:
+    """As a user without privileges, in a namespace without a network, with the base installation's packages alone."""
+    words, saved = _files(tmp_path, running), tmp_path / "evidence.json"
+    assert 0 == main(["verify", running[0].url, *words, "--save", str(saved)])
+    unshare = ["unshare", "--user", "--net"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
+        absent("user namespaces (unshare of util-linux, and a kernel that lets it)")
+    program = ALONE.replace("{absent}", repr(EXTRAS))
+    done = subprocess.run([*unshare, sys.executable, "-c", program, "verify", str(saved), *words],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert 0 == done.returncode, done.stderr
+    assert "VERIFIED" in done.stdout
+    assert "[]" == done.stdout.splitlines()[-1]
 
 
 def test_measurements_are_the_builders_or_explicitly_taken(running: tuple[FakeAppliance, Path], tmp_path: Path,

@@ -277,6 +277,22 @@ def test_revocation_is_reported_as_checked_only_by_a_list_in_force(crl: dict[str
     assert consulted == (_verify(fake, fake.report(), collateral=known).revocation is not None)
 
 
+def test_an_altered_revocation_list_counts_for_nothing() -> None:
+    """A list with one byte flipped is refused or left aside, as if nobody had brought it: never "not revoked"."""
+    fake = FakeAmd()
+    der, outcomes = fake.crl().public_bytes(Encoding.DER), set()
+    for place in range(len(der)):
+        flipped = bytearray(der)
+        flipped[place] ^= 1 << place % 8
+        known = fake.collateral()
+        known.add(bytes(flipped), "list.crl")
+        try:
+            outcomes.add(_verify(fake, fake.report(), collateral=known).revocation is not None)
+        except AttestationError as error:
+            outcomes.add(error.code)
+    assert {False, "crl-signature"} == outcomes
+
+
 def test_validity_is_judged_at_the_time_given() -> None:
     """The same evidence holds at one time and not at another."""
     folder = need("snp")
