@@ -12,6 +12,7 @@ from tqdm import tqdm
 from appliance.cli import image_export, image_predict
 from appliance.imaging import boot, build, container, locking, predict, predict_golden, recipe
 from appliance.imaging.downloads import Downloads, default_folder
+from appliance.imaging.machine import Reach
 from appliance.imaging.steps import Step, Steps
 from appliance.policy import load
 
@@ -21,6 +22,13 @@ def _mirror(text: str) -> tuple[str, str]:
     if not name or not address:
         raise argparse.ArgumentTypeError("expected NAME=URL, such as debian=https://HOST/debian")
     return name, address
+
+
+def _reach(text: str) -> Reach:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError("expected HOST:PORT, such as 127.0.0.1:8443")
+    return Reach(host.strip("[]"), int(port))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +75,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus", metavar="N", type=int, default=1, help="default: 1")
     parser.add_argument("--port", metavar="PORT", type=int, default=8080,
                         help="this machine's loopback port that leads to the guest's service (default: 8080)")
+    parser.add_argument("--broker", metavar="HOST:PORT", type=_reach,
+                        help=f"let the guest connect to this alone; it finds it at {Reach.ADDRESS}:PORT")
     parser.add_argument("--tpm", action="store_true", help="give it a software TPM")
     parser.add_argument("--tpm-state", metavar="DIR", type=Path, help="keep the TPM's state and authority here")
     parser.add_argument("--accelerator", choices=("auto", "kvm", "tcg"), default="auto",
@@ -113,7 +123,7 @@ def _boot(args: argparse.Namespace) -> int:
     options = boot.Options(
         image=args.image, models=args.models, add=tuple(args.add), state=args.state,
         policy=load(args.policy) if args.policy else None, audit=args.audit_log, firmware=args.firmware,
-        memory=args.memory, cpus=args.cpus, port=args.port,
+        memory=args.memory, cpus=args.cpus, port=args.port, broker=args.broker,
         accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
         confidential=args.confidential, extra=tuple(args.qemu))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from appliance.boot import launchdisk
 from appliance.errors import ImageError
 from appliance.imaging import accelerator, confidential, manifest
-from appliance.imaging.machine import FIRMWARE, Forward, Machine
+from appliance.imaging.machine import FIRMWARE, Forward, Machine, Reach
 from appliance.imaging.softtpm import SoftTpm
 from appliance.policy import Loaded
 
@@ -38,6 +38,7 @@ class Options:
     memory: int = 768  # MiB
     cpus: int = 1
     port: int | None = 8080  # of this machine's loopback
+    broker: Reach | None = None  # the only thing that the guest may connect to
     accelerator: str = "auto"  # kvm, tcg
     direct: bool = False  # no firmware: QEMU loads the kernel
     tpm: bool = False
@@ -159,14 +160,14 @@ def pack_models(folder: Path, disk: Path) -> None:
         raise ImageError(f"mkfs.erofs: {done.stderr.strip()[-500:]}", code="tool-failed")
 
 
-def _forwards(options: Options, document: dict[str, object]) -> tuple[Forward, ...]:
-    """The policy's first TCP listener on the chosen port."""
-    if options.port is None:
-        return ()
+def _forwards(options: Options, document: dict[str, object]) -> tuple[Forward | Reach, ...]:
+    """The policy's first TCP listener on the chosen port, and the way to the broker."""
+    ways: list[Forward | Reach] = [] if options.broker is None else [options.broker]
     places = manifest.listeners(options.policy) if options.policy else document.get("listeners")
-    if not isinstance(places, list) or not places:
-        return ()
-    return (Forward(options.port, int(places[0]["port"]), "127.0.0.1" if places[0]["loopback"] else ""),)
+    if options.port is not None and isinstance(places, list) and places:
+        guest = "127.0.0.1" if places[0]["loopback"] else ""
+        ways.append(Forward(options.port, int(places[0]["port"]), guest))
+    return tuple(ways)
 
 
 def _copy(process: subprocess.Popen[bytes], console: Callable[[bytes], None]) -> bool:

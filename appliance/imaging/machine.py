@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from appliance.imaging import accelerator
+from appliance.imaging import accelerator, relay
 
 # Where Debian's `ovmf` puts firmware and an empty store of variables.
 FIRMWARE = (Path("/usr/share/OVMF/OVMF_CODE_4M.fd"), Path("/usr/share/OVMF/OVMF_VARS_4M.fd"))
@@ -26,6 +29,22 @@ class Forward:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """The one thing that a guest may connect to: a port of `ADDRESS`, behind which is a host and port of this side."""
+
+    ADDRESS: ClassVar[str] = "10.0.2.100"  # of the guest's network; it names it in its policy
+
+    host: str
+    port: int
+
+    @property
+    def rule(self) -> str:
+        """In QEMU's words: a process of its own for each connection."""
+        command = shlex.join([sys.executable, "-I", "-S", str(relay.__file__), self.host, str(self.port)])
+        return f"guestfwd=tcp:{self.ADDRESS}:{self.port}-cmd:{command.replace(',', ',,')}"
+
+
+@dataclass(frozen=True)
 class Machine:
     """One machine. `variables` None: no firmware, the kernel is loaded by QEMU; `tpm`: a control socket of swtpm."""
 
@@ -39,7 +58,7 @@ class Machine:
     state: Path | None = None
     launch: Path | None = None
     audit: Path | None = None  # a file that the audit log is written to
-    forwards: tuple[Forward, ...] = ()
+    forwards: tuple[Forward | Reach, ...] = ()
     confidential: tuple[str, ...] = ()  # what is added to -M, then further words
     firmware: Path = FIRMWARE[0]
     extra: tuple[str, ...] = ()

@@ -14,8 +14,9 @@ from tests.support.require import absent
 
 
 @contextlib.contextmanager
-def running(*, manufactured: bool = False) -> Iterator[Path]:
-    """The path of a fresh TPM's socket; `manufactured`: with an endorsement key certificate, by swtpm_setup."""
+def running(state: Path | None = None, *, manufactured: bool = False) -> Iterator[Path]:
+    """The path of a TPM's socket: of a fresh one, or of the one in `state`. `manufactured`: with an endorsement key
+    certificate, by swtpm_setup."""
     if shutil.which("swtpm") is None or (manufactured and shutil.which("swtpm_setup") is None):
         absent("swtpm and swtpm-tools (apt-get install swtpm swtpm-tools)")
     with tempfile.TemporaryDirectory(prefix="swtpm-") as name:  # a short path: sockets have at most 107 bytes
@@ -23,7 +24,7 @@ def running(*, manufactured: bool = False) -> Iterator[Path]:
         if manufactured:
             manufacture(folder)
         process = subprocess.Popen(
-            ["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={folder}", "--server",
+            ["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state or folder}", "--server",
              f"type=unixio,path={folder / 'tpm'}", "--ctrl", f"type=unixio,path={folder / 'tpm.ctrl'}",
              "--flags", "not-need-init,startup-clear"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

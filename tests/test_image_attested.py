@@ -1,0 +1,240 @@
+"""A guest in QEMU with a software TPM, from the builder's machine to the first answer: an image with a sealed model's
+policy in it, predicted and recorded measurements, a key broker that is all the guest may connect to, and the official
+client through `appliance connect`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from appliance.attestation import tpm_evidence, tpm_verify
+from appliance.attestation.collect_tpm import TpmProvider
+from appliance.boot import tenantlist
+from appliance.imaging import boot, predict, predict_golden, softtpm
+from appliance.imaging.machine import FIRMWARE, Reach
+from appliance.models import sealing
+from examples.broker.server import Server
+from tests.support import images, server, swtpm
+from tests.support.brokers import Authority, reference
+from tests.support.images import Guest
+from tests.support.require import absent
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+KEY = secrets.token_bytes(32)
+BROKER = Authority("guest", host=Reach.ADDRESS)
+MEMORY = 512  # MiB; golden values are of this shape of machine
+POLICY = """
+appliance {{
+  name   = "attested"
+  schema = 1
+}}
+tee {{ platforms = ["tpm"] }}
+model "tiny" {{
+  file                   = "tiny.sealed"
+  sha256                 = "{sha256}"
+  sealed_header_sha256   = "{header}"
+  chat_template_fallback = "chatml"
+  key {{
+    provider = "broker"
+    version  = 2
+    broker {{
+      url         = "https://{address}:{port}"
+      root_sha256 = "{root}"
+      resource    = "default/key/tiny"
+    }}
+  }}
+}}
+limits {{ first_token_timeout = "2m" }}
+tenants {{
+  authority = "ed25519:{authority}"
+  list      = "tenants.json"
+}}
+service {{
+  listen "api" {{
+    kind    = "ra-tls"
+    address = "0.0.0.0"
+    port    = 8443
+  }}
+}}
+"""
+CONFIG = """
+port = {port}
+certificate = "server.pem"
+private_key = "server.key"
+log = "broker.jsonl"
+"""
+RULE = """
+[[release]]
+resource = "default/key/tiny"
+key_file = "tiny.key"
+version = 2
+policy = "policy.hcl"
+measurements = "image/measurements.json"
+platforms = ["tpm"]
+host_trusted = true
+attestation_keys = ["sha256:{ak}"]
+"""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def _enrol(state: Path) -> str:
+    """Make a TPM and take its attestation key's fingerprint, before it is in anybody else's hands."""
+    softtpm.SoftTpm(state).close()
+    with swtpm.running(state) as socket_path:
+        provider = TpmProvider(socket_path, state / "none")
+        key = tpm_verify.load_key(tpm_evidence.parse(provider.report(bytes(64))).key)
+        provider.close()
+    return hashlib.sha256(key.spki()).hexdigest()
+
+
+class Deployment:
+    """Everything that its owner has: policy, sealed model, tenants, image, signed measurements, broker."""
+
+    def __init__(self, folder: Path, plain: Path) -> None:
+        self.folder, self.image, self.models = folder, folder / "image", folder / "models"
+        self.broker_port, self.builder = _free_port(), Ed25519PrivateKey.generate()
+        self.models.mkdir()
+        made = sealing.seal(plain, self.models / "tiny.sealed", KEY, tile_size=65536)
+        authority = Ed25519PrivateKey.generate()
+        tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
+        (self.models / "tenants.json").write_bytes(tenantlist.sign(
+            {"appliance": "attested", "version": 1, "tenants": [tenant]}, authority))
+        self.policy = folder / "policy.hcl"
+        self.policy.write_text(POLICY.format(
+            sha256=made.sha256.hex(), header=made.header_sha256.hex(), address=Reach.ADDRESS, port=self.broker_port,
+            root=BROKER.pin, authority=authority.public_key().public_bytes_raw().hex()))
+        BROKER.write(folder)
+        (folder / "tiny.key").touch(0o600)
+        (folder / "tiny.key").write_text(KEY.hex())
+        images.make(self.image, policy=self.policy)
+        self.tpm, self.ak = folder / "tpm", _enrol(folder / "tpm")
+        self.rule = RULE.format(ak=self.ak)
+        golden = predict_golden.started("qemu", self.options(port=None))
+        predict.predict(predict.Options(self.image, golden=(golden,), key=self.builder))
+
+    def options(self, **more: object) -> boot.Options:
+        """The guest: as the operator would start it."""
+        return boot.Options(**{  # type: ignore[arg-type]
+            "image": self.image, "memory": MEMORY, "accelerator": "tcg", "confidential": "none", **more})
+
+    @contextlib.contextmanager
+    def broker(self, rules: str) -> Iterator[Server]:
+        """The reference broker on this machine's loopback."""
+        (self.folder / "broker.toml").write_text(CONFIG.format(port=self.broker_port) + rules)
+        with reference(self.folder / "broker.toml") as found:
+            yield found
+
+    def broker_log(self) -> str:
+        """What the broker wrote."""
+        log = self.folder / "broker.jsonl"
+        return log.read_text() if log.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Deployment:
+    """One image for all."""
+    images.need("qemu-system-x86_64", "mkfs.erofs", "swtpm", "swtpm_setup")
+    if not FIRMWARE[0].is_file():
+        absent("OVMF: install ovmf")
+    return Deployment(tmp_path_factory.mktemp("attested"), tiny_model)
+
+
+@contextlib.contextmanager
+def _serving(guest: Guest) -> Iterator[str]:
+    """The guest's console once it serves, or has ended; it is switched off afterwards."""
+    ready, done = threading.Event(), threading.Event()
+
+    def seen(line: str) -> bool:
+        if line.startswith("ready on"):
+            ready.set()
+        return done.is_set()
+
+    thread = threading.Thread(target=lambda: (guest.run(400, until=seen), ready.set()))
+    thread.start()
+    ready.wait(400)
+    try:
+        yield guest.console
+    finally:
+        done.set()
+        with contextlib.suppress(OSError):  # a connection is logged, and the log's line ends the guest
+            socket.create_connection(("127.0.0.1", guest.options.port or 0), timeout=5).close()
+        thread.join(60)
+
+
+@contextlib.contextmanager
+def _connected(deployment: Deployment, port: int, *more: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """`appliance connect` as a process of its own: the local address (empty: it refused), and what it told."""
+    builder = f"ed25519:{deployment.builder.public_key().public_bytes_raw().hex()}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "appliance", "connect", f"https://127.0.0.1:{port}", "--policy",
+         str(deployment.policy), "--measurements", str(deployment.image / "measurements.json"), "--builder-key",
+         builder, "--json", *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={"PATH": os.environ["PATH"]})
+    said: list[dict[str, object]] = []
+    url = ""
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("{"):
+                said.append(json.loads(line))
+                if said[-1]["event"] == "ready":
+                    url = str(said[-1]["listening"])
+                    break
+        yield url, said
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment) -> None:
+    """The right image with the right policy: the broker releases the key, the model unlocks, RA-TLS carries the TPM's
+    evidence, and `connect` says "measured boot, host trusted", which has to be accepted by a flag."""
+    port = _free_port()
+    guest = Guest(deployment.options(
+        port=port, models=deployment.models, tpm_state=deployment.tpm,
+        broker=Reach("127.0.0.1", deployment.broker_port)))
+    with deployment.broker(deployment.rule), _serving(guest) as console:
+        assert "ready on" in console, console + deployment.broker_log()
+        assert KEY.hex() not in console
+        with _connected(deployment, port, "--ak", f"sha256:{deployment.ak}") as (refused, said):
+            assert "" == refused
+            assert "host-trusted" in json.dumps(said)
+        with _connected(deployment, port, "--ak", f"sha256:{deployment.ak}", "--accept", "host-trusted") as (url, said):
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=server.KEY, max_retries=0, timeout=120)
+            answer = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+            assert answer.choices[0].finish_reason in ("length", "stop")
+
+
+@pytest.mark.parametrize(("with_rule", "reason"), [(False, "no rule releases"), (True, "pcr4: found")],
+                         ids=["a broker without rules", "an image started in another way"])
+def test_without_the_key_there_is_no_boot(deployment: Deployment, with_rule: bool, reason: str) -> None:
+    """The broker's log names what failed; the guest says that it was refused, serves nothing and goes off."""
+    (deployment.folder / "broker.jsonl").write_text("")
+    # In another way: the host loads kernel and initrd itself, so the boot that the registers tell is another
+    guest = Guest(deployment.options(port=None, models=deployment.models, tpm_state=deployment.tpm,
+                                     broker=Reach("127.0.0.1", deployment.broker_port), direct=True))
+    with deployment.broker(deployment.rule if with_rule else ""):
+        console = guest.run(300).console
+    assert "key-denied" in console, console
+    assert "service ended: exit code 2" in console
+    assert "ready on" not in console
+    assert reason in deployment.broker_log()
