@@ -16,6 +16,8 @@ from appliance.attestation import measurements
 from appliance.attestation.tpm_log import Event
 from appliance.errors import ImageError
 from appliance.imaging import (
+    confidential,
+    machine,
     manifest,
     predict,
     predict_firmware,
@@ -230,6 +232,19 @@ def test_rtmr_1_has_one_separator() -> None:
             value = hashlib.sha384(value + hashlib.sha384(content).digest()).digest()
         registers.append(value)
     assert (None, *registers, bytes(48)) == predict_tpm.rtmrs(log)
+
+
+@pytest.mark.parametrize(("kind", "there", "not_there"), [
+    ("snp", ["-kernel"], ["-initrd", "-append"]), ("tdx", [], ["-kernel", "-initrd", "-append"])])
+def test_confidential_machines_start_as_is_predicted(tmp_path: Path, kind: str, there: list[str],
+                                                     not_there: list[str]) -> None:
+    """SEV-SNP: the whole image as kernel, with kernel hashes and nothing beside it. TDX: from the disk."""
+    words = machine.Machine(tmp_path, "tcg", 768, confidential=confidential.arguments(kind, 768, None)).command("qemu")
+    assert set(there) <= set(words)
+    assert not set(not_there) & set(words)
+    whole = " ".join(words)
+    assert ("snp" == kind) == ("kernel-hashes=on" in whole) == (f"-kernel {tmp_path}/appliance.efi" in whole)
+    assert ("tdx" == kind) == ("disk.raw" in whole)
 
 
 def test_golden_values_come_from_an_event_log(tmp_path: Path) -> None:

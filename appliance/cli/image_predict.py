@@ -50,7 +50,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--author-key", metavar="KEY.pem", type=Path, help="SEV-SNP: vouch for the ID key with this one")
     make.add_argument("--guest-policy", metavar="BITS", type=_policy, default=predict_idblock.STRICT_POLICY,
                       help="SEV-SNP: guest policy in ID blocks (default: 0x20000: no SMT, migration or debugging)")
-    make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, such as OVMF.inteltdx.ms.fd")
+    make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, as OVMF.fd of trixie's ovmf")
     make.add_argument("--json", action="store_true", help="print the measurements as JSON")
     summary = "keep PCR 0 and 7 of a machine that you trust, as golden values"
     keep = actions.add_parser("record", help=summary, description=summary)

@@ -11,7 +11,7 @@ from appliance.policy import Loaded
 
 _SNP = Path("/sys/module/kvm_amd/parameters/sev_snp")
 _TDX = Path("/sys/module/kvm_intel/parameters/tdx")
-_FIRMWARE = {"snp": Path("/usr/share/ovmf/OVMF.amdsev.fd"), "tdx": Path("/usr/share/ovmf/OVMF.inteltdx.ms.fd")}
+_FIRMWARE = {"snp": Path("/usr/share/ovmf/OVMF.amdsev.fd"), "tdx": Path("/usr/share/ovmf/OVMF.fd")}
 
 
 def offered(qemu: str) -> str | None:
@@ -44,7 +44,8 @@ def arguments(kind: str, memory: int, policy: Loaded | None) -> tuple[str, ...]:
 
 
 def firmware(kind: str) -> Path:
-    """The firmware of Debian's `ovmf-amdsev` and `ovmf-inteltdx`. ImageError when it is not installed."""
+    """The firmware of Debian's `ovmf-amdsev`, and for TDX of `ovmf` (trixie or newer): that of `ovmf-inteltdx` has
+    Secure Boot on with Microsoft's keys, and refuses the image. ImageError when it is not installed."""
     path = _FIRMWARE[kind]
     if not path.is_file():
         raise ImageError(f"{path} is not there", code="tool-missing", hint="install it, or name one: --firmware FILE")

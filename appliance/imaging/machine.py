@@ -84,7 +84,9 @@ class Machine:
         return [*words, *self.extra]
 
     def _boot(self) -> list[str]:
-        if self.confidential:  # the kernel is measured with the firmware: kernel-hashes
+        if any("tdx-guest" in word for word in self.confidential):  # RTMR 1 and 2 are predicted for the disk
+            return ["-bios", str(self.firmware), *_disk("root", self.folder / "disk.raw", read_only=True, boot=True)]
+        if self.confidential:  # SEV-SNP: the kernel is measured with the firmware: kernel-hashes
             return ["-bios", str(self.firmware), "-kernel", str(self.folder / "appliance.efi"),
                     *_disk("root", self.folder / "root.img", read_only=True)]
         if self.variables is not None:

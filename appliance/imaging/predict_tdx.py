@@ -38,7 +38,7 @@ def mrtd(firmware: Firmware, order: Order) -> bytes:
     """MRTD (48 bytes). Raises ImageError unless the firmware's code is measured."""
     if not firmware.tdx:
         raise ImageError(f"{firmware.what}: has no TDX metadata, so no TD starts from it", code="image-firmware",
-                         hint="use an OVMF build with TDX support, such as OVMF.inteltdx.ms.fd")
+                         hint="use an OVMF build with TDX support, such as OVMF.fd of Debian trixie's ovmf")
     if not any(each.kind == TDX_BFV and each.attributes & TDX_EXTEND for each in firmware.tdx):
         raise ImageError(f"{firmware.what}: does not ask that its own code is measured", code="image-firmware")
     digest = hashlib.sha384()
