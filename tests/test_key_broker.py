@@ -122,6 +122,7 @@ class Deployment:
         for number, each in enumerate(fake.collateral().certificates):
             (self.folder / f"collateral/{number}.der").write_bytes(each.public_bytes(
                 Encoding.DER))
+        (self.folder / "collateral/list.crl").write_bytes(fake.crl().public_bytes(Encoding.DER))
         pins = self.intel.pins
         roots = Roots(amd=fake.roots, intel=pins["root"], intel_der=pins["root_der"])
         return Broker(dataclasses.replace(read(self.folder / "broker.toml", roots), now=lambda: NOW))
@@ -174,6 +175,19 @@ def test_snp_attacks(deployment: Deployment, what: str, fields: dict[str, Any], 
         deployment.ask(deployment.broker(), Snp(deployment.policy.digest, fields=fields), "snp")
     assert (403, True) == (caught.value.status, reason in deployment.reason()), deployment.reason()
     assert "measurement" not in caught.value.detail
+
+
+def test_a_revocation_list_is_needed_or_waived(deployment: Deployment) -> None:
+    """Whoever brings the evidence could leave the list out: without one there is no key, unless the rule says so."""
+    broker = deployment.broker()
+    (deployment.folder / "collateral/list.crl").unlink()
+    with pytest.raises(_RefusedError):
+        deployment.ask(broker, Snp(deployment.policy.digest), "snp")
+    assert "revocation: not checked" in deployment.reason()
+    (deployment.folder / "broker.toml").write_text(CONFIG + "without_revocation = true\n")
+    broker = deployment.broker()
+    (deployment.folder / "collateral/list.crl").unlink()
+    assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp")
 
 
 def test_evidence_that_is_not_genuine(deployment: Deployment) -> None:

@@ -28,7 +28,8 @@ from appliance.policy import Loaded, load
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.
-DECISIVE = {"sev-snp": ("launch-policy", "measurement"), "tdx": ("launch-policy", "mrtd", "rtmr1", "rtmr2"),
+DECISIVE = {"sev-snp": ("launch-policy", "measurement", "revocation"),
+            "tdx": ("launch-policy", "mrtd", "rtmr1", "rtmr2"),
             "tpm": ("policy-in-image", "pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
 ALWAYS = ("platform", "nonce", "policy", "release-key")
 
@@ -58,6 +59,7 @@ class Rule:
     collateral: Path | None
     self_test_sha384: bytes | None
     attestation_keys: frozenset[bytes] = frozenset()  # of TPMs that were enrolled, by SHA-256
+    waived: tuple[str, ...] = ()  # what may go unchecked, because the rule says so
 
     def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime) -> None:
         """DeniedError unless these authentic claims are the ones that the rule wants."""
@@ -71,10 +73,9 @@ class Rule:
             tdx=TdxExpected(mr_tds=None if measured is None else measured.tdx_mrtds(),
                             rtmrs={} if measured is None else measured.tdx_rtmrs()))
         findings = (*validate.validate(claims, expected).findings, *self._registers(claims))
-        holding = {finding.rule for finding in findings if finding.outcome == "holds"}
         failed = [f"{each.rule}: {each.detail}" for each in findings if each.outcome == "fails"]
-        failed += [f"{rule}: not checked" for rule in (*ALWAYS, *DECISIVE[claims.platform]) if rule not in holding
-                   and not any(each.rule == rule and each.outcome == "fails" for each in findings)]
+        judged_rules = {each.rule for each in findings if each.outcome != "not checked"} | set(self.waived)
+        failed += [f"{rule}: not checked" for rule in (*ALWAYS, *DECISIVE[claims.platform]) if rule not in judged_rules]
         if failed:
             raise DeniedError(f"{self.resource}: {'; '.join(failed)}")
 
@@ -175,7 +176,8 @@ def _rule(table: _Table) -> Rule:
         measured=None if measured is None else measurements.parse(measured.read_bytes()),
         collateral=table.path("collateral", optional=True),
         self_test_sha384=None if self_test is None else bytes.fromhex(self_test),
-        attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))))
+        attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))),
+        waived=("revocation",) if table.take("without_revocation", bool, False) else ())
     table.done()
     if not platforms or not 1 <= rule.version <= keydocument.LAST_VERSION:
         raise ConfigError(f"{table.where}: at least one platform, and a version from 1")
