@@ -23,6 +23,7 @@ from appliance.attestation.evidence import SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.cli.main import main
 from appliance.client import Verdict, Verifier, target
+from appliance.client.rules import ATTACKS, MEANINGS
 from appliance.client.verdict import EXIT_CODES, HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, UNCHECKED, VERIFIED
 from appliance.errors import ForgedEvidenceError, PolicyError, RejectedEvidenceError, UncheckedEvidenceError
 from appliance.policy import load, without_tenants
@@ -504,3 +505,11 @@ def test_vendors_own_evidence_is_not_enough(tmp_path: Path) -> None:
     report.write_bytes(AMD.report())
     verdict = fake.verifier(path, roots=Roots(amd=AMD.roots)).verify_file(report)
     assert (UNCHECKED, "no-statement") == (verdict.status, verdict.code)
+
+
+def test_every_rule_is_in_the_reference() -> None:
+    """Whoever reads the name of a rule finds it."""
+    text = (Path(__file__).parents[1] / "docs/reference/verify.md").read_text()
+    assert set() == {rule for rule in MEANINGS if f"`{rule}`" not in text}
+    assert set() == set(ATTACKS) - set(MEANINGS)
+    assert all(f"| {code} | `{status}` |" in text for status, code in EXIT_CODES.items())

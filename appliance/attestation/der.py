@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from appliance.errors import MalformedEvidenceError
 
+BIT_STRING = 0x03
 SEQUENCE, OBJECT_IDENTIFIER, BOOLEAN, OCTET_STRING, EXTENSIONS = 0x30, 0x06, 0x01, 0x04, 0xA3
 _VERSION = 0xA0
 
@@ -93,6 +94,16 @@ def certificate(der: bytes) -> RawCertificate:
                     raise MalformedEvidenceError(f"certificate: extension {oid} stands twice")
                 found[oid] = value
     return RawCertificate(body[5].whole, found)
+
+
+def check_signature_whole(data: bytes) -> None:
+    """The signature of a certificate or revocation list is whole bytes: no bit of it is declared unused.
+
+    Parsers pass over that count, so that a byte could be altered unnoticed. Raises MalformedEvidenceError.
+    """
+    parts = elements(only(data, SEQUENCE).content)
+    if len(parts) != 3 or parts[2].tag != BIT_STRING or parts[2].content[:1] != b"\x00":
+        raise MalformedEvidenceError("certificate: the signature is not a string of whole bytes")
 
 
 def _extension(extension: Element) -> tuple[str, bytes]:

@@ -76,8 +76,9 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a small file so that it is there whole or as it was before. Raises PolicyError `file-unwritable`."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # Windows would alter line feeds
         try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            with os.fdopen(os.open(part, flags, mode), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

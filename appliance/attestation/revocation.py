@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance.attestation import der
 from appliance.attestation.x509chain import name_of
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
@@ -26,6 +28,7 @@ def load(data: bytes, what: str) -> x509.CertificateRevocationList:
     """A list in PEM or DER. Raises MalformedEvidenceError naming `what`."""
     try:
         crl = x509.load_pem_x509_crl(data) if _PEM in data else x509.load_der_x509_crl(data)
+        der.check_signature_whole(crl.public_bytes(Encoding.DER))
         _ = (crl.issuer, crl.extensions, crl.last_update_utc, crl.next_update_utc, crl.signature_hash_algorithm,
              list(_entries(crl)))
     except Exception as error:  # noqa: BLE001 - the parser's errors are of many kinds, all of them: malformed

@@ -152,6 +152,24 @@ def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[
         hint="Intel's PCS serves it: https://api.trustedservices.intel.com")
 
 
+def _check_issuers(fields: Mapping[str, str], root: str) -> None:
+    """The chains that come with Intel's documents: usual PEM to the byte, and up to the root.
+
+    dcap-qvl verifies the documents by them and judges their times, but does not read every byte of them.
+    """
+    for name in ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain"):
+        text = fields[name].encode(errors="replace")
+        chain = x509chain.load(text, f"TDX collateral, {name}")
+        if text.strip() != b"".join(each.public_bytes(Encoding.PEM) for each in chain).strip() or len(chain) != 2:
+            raise MalformedEvidenceError(f"TDX collateral: {name} is not two certificates in PEM in its usual form")
+        child, top = chain
+        x509chain.check_issued(child, top)
+        x509chain.check_issued(top, top)
+        if x509chain.fingerprint(top) != root:
+            raise ForgedEvidenceError(
+                f"TDX collateral: {name} does not lead to the pinned root of Intel", code="chain-root")
+
+
 def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> None:
     """No certificate of the quote's chain is revoked; said here by name, which dcap-qvl's errors do not."""
     crls = []
@@ -207,6 +225,7 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     chain = verify_signatures(parsed, at=at, root=root)
     library = _library()
     fields, info = _document(library, quote, collateral)
+    _check_issuers(fields, root)
     _check_revocation(parsed, fields, at)
     return TdxClaims(parsed, _tcb(_judge(library, quote, fields, at, root_der), info), chain)
 

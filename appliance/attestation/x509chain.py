@@ -15,8 +15,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import SignatureAlgorithmOID
 
+from appliance.attestation import der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
 MAX_CERTIFICATE_BYTES = 1 << 16
@@ -39,6 +41,7 @@ def load(data: bytes, what: str) -> list[x509.Certificate]:
 
 def _read_whole(certificate: x509.Certificate) -> None:
     """Touch everything that the parser reads lazily, so that later use raises nothing."""
+    der.check_signature_whole(certificate.public_bytes(Encoding.DER))
     certificate.public_key()
     _ = (certificate.extensions, certificate.subject, certificate.issuer, certificate.version,
          certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.serial_number,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import x509chain
 from appliance.attestation.findings import Finding
-from appliance.errors import ForgedEvidenceError
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
 
 def check(der: bytes, *, at: datetime, foreign: bool = False) -> Finding:
@@ -21,6 +22,8 @@ def check(der: bytes, *, at: datetime, foreign: bool = False) -> Finding:
     Raises MalformedEvidenceError; ForgedEvidenceError `certificate-expired`, `certificate-signature`.
     """
     certificate = x509chain.load(der, "the connection's certificate")[0]
+    if certificate.public_bytes(Encoding.DER) != der:  # PEM inside of DER would be another certificate
+        raise MalformedEvidenceError("the connection's certificate: not one certificate in DER")
     x509chain.check_valid(certificate, at)
     if foreign and certificate.issuer != certificate.subject:
         return Finding("certificate", "not checked", "an authority's, which nobody asks: the key counts")

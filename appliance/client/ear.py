@@ -38,8 +38,9 @@ _VECTORS: dict[Status, dict[str, int]] = {
     INVALID: {"instance-identity": 99},  # "cryptographic validation of the Evidence has failed"
     NOT_MET: {}, UNCHECKED: {}}
 _ABOUT: dict[str, tuple[str, ...]] = {
-    "instance-identity": ("nonce", "tls-key", "certificate", "channel", "product", "signing-key", "id-key",
-                          "author-key", "ak-origin", "ak-attributes", "ak-bound-in-hardware", "platform"),
+    "instance-identity": ("nonce", "tls-key", "certificate", "certificate-evidence", "channel", "product",
+                          "signing-key", "id-key", "author-key", "ak-origin", "ak-attributes", "ak-bound-in-hardware",
+                          "platform"),
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "guest-policy", "smt",
                       "single-socket", "cxl", "aes256-xts", "rapl", "td-attributes", "self-test"),
     "executables": ("measurement", "mrtd", "golden-pcrs", "event-log", "pcrs-covered", "pcr", "rtmr", "guest-svn"),

@@ -10,6 +10,7 @@ from appliance.attestation import evidence, measure_launch, measure_tpm, snp_val
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged
+from appliance.attestation.ratls import Carried
 from appliance.attestation.snp_validate import SnpExpected
 from appliance.attestation.snp_verify import SnpClaims
 from appliance.attestation.tdx_validate import TdxExpected
@@ -69,6 +70,17 @@ def authentic(parsed: Evidence, reference: Reference, at: datetime) -> Claims:
     given = reference.collateral
     collateral = Collateral(list(given.certificates), list(given.crls), list(given.documents), list(given.problems))
     return verify.verify(parsed, collateral=collateral, at=at, roots=reference.roots)  # which leaves remarks in it
+
+
+def certificate_evidence(carried: Carried, reference: Reference, at: datetime) -> Finding:
+    """The rule `certificate-evidence`: what the certificate carries is about its own key and meets the policy.
+
+    That it is of this moment it cannot show; that is why a nonce is sent. Raises AttestationError.
+    """
+    claims = authentic(carried.evidence, reference, at)
+    question = Question("certificate", at, carried.nonce, carried.spki_sha256)
+    wrong = [each for each in _findings(claims, reference, question) if each.outcome == "fails"]
+    return judged("certificate-evidence", not wrong, "; ".join(_told(each) for each in wrong))
 
 
 def failed(error: AttestationError, reference: Reference, question: Question, data: bytes | None = None) -> Verdict:

@@ -37,7 +37,7 @@ _SAYS: Mapping[Status, str] = MappingProxyType({
     SIMULATED: "SIMULATED: PROVES NOTHING. No hardware is behind it, and anyone can answer like this"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """`code` names the first rule that failed or what stopped the check, in kebab case; empty for a good verdict.
 
@@ -89,6 +89,9 @@ class Verdict:
             "findings": [{"rule": each.rule, "outcome": each.outcome, "meaning": rules.meaning(each.rule),
                           "detail": each.detail} for each in self.findings],
             "statement": None if self.statement is None else self.statement.model_dump(mode="json")}
+
+    def __repr__(self) -> str:
+        return f"Verdict({self.status!r}, {self.code!r}, {self.reason!r}, {self.target!r})"
 
     def __str__(self) -> str:
         lines = [f"{self.target}: {self.status.upper()}" + (f" [{self.code}]" if self.code else ""),

@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.attestation import collateral, recognise
+from appliance.attestation import collateral, ratls, recognise, x509dice
 from appliance.attestation.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.client import certificate, judge, reference, target
@@ -84,7 +84,10 @@ class Verifier:
         if connection.certificate is None:
             return [Finding("channel", "not checked", "plain HTTP on the loopback: nothing binds it to the evidence")]
         foreign = any(listener.kind == "tls" for listener in self.reference.policy.policy.service.listeners)
-        return [certificate.check(connection.certificate, at=question.at, foreign=foreign)]
+        found = [certificate.check(connection.certificate, at=question.at, foreign=foreign)]
+        if not ratls.is_ours(connection.certificate):
+            return [*found, Finding("certificate-evidence", "not checked", "none in it")]
+        return [*found, judge.certificate_evidence(ratls.parse(connection.certificate), self.reference, question.at)]
 
     def verify_evidence(self, data: bytes, *, nonce: bytes | None = None, spki_sha256: bytes | None = None,
                         at: datetime | None = None, name: str = "evidence") -> Verdict:
@@ -92,9 +95,23 @@ class Verifier:
         without `spki_sha256` nothing whose connection it is about."""
         return judge.judge(data, self.reference, Question(name, at or self._clock(), nonce, spki_sha256))
 
+    def verify_certificate(self, data: bytes, *, nonce: bytes | None = None, at: datetime | None = None,
+                           name: str = "certificate") -> Verdict:
+        """The verdict on an RA-TLS certificate (DER or PEM) by itself: who has its key, but not when, nor whether it is
+        still so. `nonce`, if given, is not one that a certificate can answer, and fails."""
+        question = Question(name, at or self._clock(), nonce)
+        try:
+            found = certificate.check(x509dice.to_der(data), at=question.at)
+            carried = ratls.parse(data)
+        except AttestationError as error:
+            return judge.failed(error, self.reference, question, data)
+        own = replace(question, nonce=nonce or carried.nonce, spki_sha256=carried.spki_sha256, seen=(found, Finding(
+            "certificate-evidence", "holds", "fresh it is not: a certificate lives for a while")))
+        return judge.judge(carried.evidence.to_json(), self.reference, own)
+
     def verify_file(self, path: Path, *, nonce: bytes | None = None, at: datetime | None = None) -> Verdict:
-        """The verdict on a file: evidence in JSON. Certificates and so on beside it serve as collateral too. Raises
-        UncheckedEvidenceError if the file cannot be read."""
+        """The verdict on a file: evidence in JSON, or an RA-TLS certificate. Certificates and so on beside it serve as
+        collateral too. Raises UncheckedEvidenceError if the file cannot be read."""
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES)
@@ -106,6 +123,8 @@ class Verifier:
         found.crls += given.crls
         found.documents += given.documents
         beside = Verifier(replace(self.reference, collateral=found), clock=self._clock)
+        if ratls.is_ours(data):
+            return beside.verify_certificate(data, nonce=nonce, at=at, name=str(path))
         kind = recognise.recognise(data)
         if kind not in (recognise.APPLIANCE, None):
             return judge.failed(UncheckedEvidenceError(
