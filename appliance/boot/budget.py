@@ -146,10 +146,12 @@ class _Divider:
                  if each.model.streaming_decrypt is True and each.records}
         left = self._room - self._total(shares)
         left -= left // _RECORDS_SHARE + _PAGE_CACHE_BYTES
-        if left <= 0 or not sizes:
-            return shares
-        return {name: replace(share, kept=min(sizes[name], left * sizes[name] // sum(sizes.values())))
-                if name in sizes else share for name, share in shares.items()}
+        kept = {name: min(size, max(left, 0) * size // sum(sizes.values())) for name, size in sizes.items()}
+        made = {name: replace(share, kept=kept.get(name, 0)) for name, share in shares.items()}
+        read = {each.name: each.records - made[each.name].kept - (made[each.name].resident or 0)
+                for each in self._prints if made[each.name].resident is not None}
+        short = sum(read.values()) > self._room - self._total(made)
+        return {name: replace(share, drop=short and read.get(name, 0) > 0) for name, share in made.items()}
 
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
         requests = self._limits.concurrent_requests

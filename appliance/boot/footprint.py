@@ -32,13 +32,15 @@ _VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft
 @dataclass(frozen=True, slots=True)
 class Share:
     """What a model is given. `slots` of keys and values; passes of up to `rows` rows; `resident` bytes of its weights
-    kept decrypted and the rest streamed, None: all of it resident; `kept` bytes of the rest kept encrypted. `foreign`:
-    why llama.cpp runs it, if it does."""
+    kept decrypted and the rest streamed, None: all of it resident; `kept` bytes of the rest kept encrypted, and what is
+    left of it read in each pass: with `drop`, there is no memory for it in the page cache. `foreign`: why llama.cpp
+    runs it, if it does."""
 
     slots: int
     rows: int
     resident: int | None = None
     kept: int = 0
+    drop: bool = False
     foreign: str | None = None
 
 

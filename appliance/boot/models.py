@@ -112,7 +112,7 @@ def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> St
     if model.streaming_decrypt == "auto":
         resident = residency.choose(tiles.tiling, share.resident or 0, hidden=hidden)
     kept = residency.choose_kept(tiles.tiling, share.kept, resident)
-    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept)
+    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop)
 
 
 def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],

@@ -62,8 +62,9 @@ class Streaming:
         return memory.address
 
     def plan(self) -> None:
-        """After all matrices: how far ahead the system is to read."""
-        if not self._plan:
+        """After all matrices: how far ahead the system is to read, where what was read is dropped. Otherwise the system
+        finds its own way: what it is told to read ahead it keeps in single pages, which take longer to read later."""
+        if not self._plan or not self._source.drop:
             return
         memory = Memory(16 * len(self._plan))
         memory.view(np.int64)[:] = np.array(self._plan, np.int64).reshape(-1)

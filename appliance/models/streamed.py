@@ -54,9 +54,9 @@ class StreamedSource:
         UnsupportedError for tensors of more than two dimensions.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass asks the disk for
-        them. `ahead_nbytes`: how far the system is to read ahead of what is in use; `drop`: whether its page cache is
-        to forget what was read. `compiled`: whether compiled code may fetch tiles by itself; None is where that is
-        faster."""
+        them. `drop`: whether the page cache is to forget what was read, as there is no memory for it; the system then
+        reads `ahead_nbytes` ahead of what is in use. `compiled`: whether compiled code may fetch tiles by itself; None
+        is where that is faster."""
         self._tiles = tiles
         self._plain = isinstance(tiles, PlainTiles)
         self._segments = tuple(segment for segment in tiles.tiling.segments if segment.info is not None)

@@ -18,7 +18,7 @@ from appliance.engine.kernels import fetch_layout
 from appliance.engine.kernels.atomic import exchange_long, load_long
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
-from appliance.engine.kernels.vector import get_i32, get_i64, pointer_call, prefetch, set_i64
+from appliance.engine.kernels.vector import get_i32, get_i64, pointer_call, set_i64
 
 call_read = pointer_call("i8(i4,i8,i4,i8,i4)")
 call_advise = pointer_call("i4(i4,i8,i8,i4)")
@@ -46,7 +46,7 @@ _FAULTS = fetch_layout.FAULTS
 UNREADABLE, END, TAMPERED, PADDING, RANGE = (
     _FAULTS.index(name) << 48 for name in ("read", "end", "tag", "padding", "range"))
 TAG_NBYTES, SET_TAG = 16, 0x11  # EVP_CTRL_AEAD_SET_TAG
-EINTR, PAGE = 4, 4096
+EINTR = 4
 NOWAIT, WILL_NEED, DO_NOT_NEED = 8, 3, 4  # RWF_NOWAIT of preadv2; POSIX_FADV_*
 
 
@@ -145,21 +145,6 @@ def decrypt(stream: int, worker: int, piece: int, at: int, held: int, nbytes: in
 
 
 @device(inline=False)
-def open_kept(stream: int, worker: int, record: int, record_nbytes: int, nbytes: int) -> int:
-    """Decrypt the record at address `record`; 0 or a fault. Each page is asked for while the one before is decrypted:
-    faster than to leave that to the CPU, which begins anew with each tile."""
-    at = 0
-    while at < record_nbytes:
-        for line in range(PAGE, 2 * PAGE, 64):
-            prefetch(record + at + line)
-        fault = decrypt(stream, worker, record + at, at, min(PAGE, record_nbytes - at), nbytes)
-        if fault != 0:
-            return fault
-        at += PAGE
-    return 0
-
-
-@device(inline=False)
 def open_read(stream: int, worker: int, offset: int, record_nbytes: int, nbytes: int) -> int:
     """Read the record at byte `offset` of the file, and decrypt it; 0 or a fault."""
     piece, most, at = get_i64(worker + RECORD), get_i64(stream + PIECE), 0
@@ -185,7 +170,7 @@ def open_tile(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> 
     if not begin(stream, worker, get_i64(matrix + FIRST_TILE) + tile):
         return TAMPERED
     if kept != 0:
-        fault = open_kept(stream, worker, kept + offset, record, nbytes)
+        fault = decrypt(stream, worker, kept + offset, 0, record, nbytes)
     else:
         look_ahead(stream, get_i64(matrix + FIRST_PLANNED) + tile)
         fault = open_read(stream, worker, get_i64(matrix + OFFSET) + offset, record, nbytes)
