@@ -8,6 +8,8 @@ import json
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -24,11 +26,13 @@ from appliance.attestation.evidence import Collected, Evidence, SimulatedProvide
 from appliance.attestation.release import ReleaseAttestor
 from appliance.boot import keyrelease_jwe
 from appliance.boot.keyrelease import KeyRelease
+from appliance.boot.sandbox import landlock
 from appliance.errors import ModelKeyError
 from appliance.policy import Loaded, load
 from appliance.policy.schema.keys import Key
 from tests.support import brokers
 from tests.support.brokers import Authority, answer, read_request, reference, scripted
+from tests.support.require import absent
 
 KEY = bytes(range(3, 35))
 SELF_TEST = b"\x07" * 48
@@ -79,7 +83,7 @@ def attestor(loaded: Loaded | None = None, provider: Any = None) -> ReleaseAttes
 def started(keys: dict[str, Key], seconds: float = 20) -> Iterator[KeyRelease]:
     """A key release whose process runs."""
     release = KeyRelease(keys, seconds=seconds)
-    release.start()
+    release.start({})
     try:
         yield release
     finally:
@@ -359,3 +363,46 @@ def test_a_process_that_dies(tmp_path: Path) -> None:
                 release.keys(attestor(), tolerant=True)
         with pytest.raises(ModelKeyError, match="does not run"):
             KeyRelease(keys).keys(attestor(), tolerant=True)
+
+
+def test_as_on_hardware(tmp_path: Path) -> None:
+    """With every measure of hardening demanded, a broker found by its name still hands over the key."""
+    authority = Authority("five", host="localhost")
+    with reference(write_broker(tmp_path, authority=authority)) as broker:
+        url = broker.url.replace("127.0.0.1", "localhost")
+        with started({"model demo": key_at(url, authority.pin)}) as release:
+            assert KEY == release.keys(attestor(), tolerant=False)["model demo"].data
+
+
+CONFINED = """
+import socket, sys
+from pathlib import Path
+from appliance.boot import keyrelease_process as process
+port, other = int(sys.argv[1]), int(sys.argv[2])
+process._harden({"tolerant": False, "seconds": 20, "tpm": "/dev/tpmrm0",
+                 "brokers": [{"url": f"https://127.0.0.1:{port}", "root_sha256": "00"}]})
+def refused(action):
+    try:
+        action()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+print(refused(lambda: socket.create_connection(("127.0.0.1", port)).close()),
+      refused(lambda: socket.create_connection(("127.0.0.1", other)).close()),
+      refused(lambda: socket.create_server(("127.0.0.1", 0))),
+      refused(lambda: Path("/proc/self/environ").read_bytes()), refused(lambda: Path(sys.argv[3]).read_bytes()),
+      refused(lambda: Path(sys.argv[3]).write_bytes(b"x")), refused(lambda: Path("/etc/hosts").read_bytes()))
+"""
+
+
+def test_what_the_process_may_do(tmp_path: Path) -> None:
+    """One port, libraries and settings: every other port, file and listener is refused by the kernel."""
+    if landlock.version() < landlock.NETWORK:
+        absent("a kernel with Landlock 4 (Linux 6.7)")
+    (tmp_path / "model").write_bytes(b"secret")
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        done = subprocess.run(
+            [sys.executable, "-c", CONFINED, str(one.getsockname()[1]), str(two.getsockname()[1]),
+             str(tmp_path / "model")], capture_output=True, text=True, timeout=60, check=False, env={})
+    no = "PermissionError"
+    assert f"done {no} {no} {no} {no} {no} done" == done.stdout.strip(), done.stderr

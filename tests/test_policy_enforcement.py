@@ -19,7 +19,8 @@ ENFORCED_WHOLE = {
     "tee.plaintext_budget", "model.streaming_decrypt", "model.access_pattern",
     "model.file", "model.sha256", "model.sealed_header_sha256", "model.publisher.public_key",
     "model.publisher.signature", "model.key.path", "model.key.variable", "model.key.credential",
-    "model.key.version", "model.key.broker.url", "model.key.broker.root_sha256", "model.key.broker.resource",
+    "model.key.version", "model.key.pcrs", "model.key.broker.url", "model.key.broker.root_sha256",
+    "model.key.broker.resource",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
     "model.chat_template_fallback",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (

@@ -17,7 +17,7 @@ def test_all_known_answers_hold() -> None:
     """The cryptography of this machine gives every published answer, for every algorithm that is relied on."""
     results = list(crypto_results(crypto_answers.answers()))
     assert [] == [result.name for result in results if not result.passed]
-    assert {"aes-256-gcm", "sha256", "sha384", "sha512", "hkdf-sha-256", "ed25519"} == {
+    assert {"aes-256-gcm", "sha256", "sha384", "sha512", "hkdf-sha-256", "ed25519", "p-256", "aes-256-kw"} == {
         result.name.split("/")[0] for result in results}
     assert len(results) == len({result.name for result in results})
 
@@ -29,7 +29,9 @@ def _fields(vector: Any) -> list[str]:
 TABLES = [("GCM", index, field) for index, vector in enumerate(vectors.GCM) for field in _fields(vector)] + [
     ("SHA", index, field) for index, vector in enumerate(vectors.SHA) for field in _fields(vector)] + [
     ("HKDF", index, field) for index, vector in enumerate(vectors.HKDF) for field in _fields(vector)] + [
-    ("ED25519", index, field) for index, vector in enumerate(vectors.ED25519) for field in _fields(vector)]
+    ("ED25519", index, field) for index, vector in enumerate(vectors.ED25519) for field in _fields(vector)] + [
+    ("AGREEMENT", index, field) for index, vector in enumerate(vectors.AGREEMENT) for field in _fields(vector)] + [
+    ("WRAP", index, field) for index, vector in enumerate(vectors.WRAP) for field in _fields(vector)]
 
 
 @pytest.mark.parametrize(("table", "index", "field"), TABLES)

@@ -1,7 +1,7 @@
-"""Keys from brokers: the boot's side of the key release process.
+"""Keys from brokers and from a TPM: the boot's side of the key release process.
 
-The process faces the network; the boot makes the evidence, holds the policy's versions, and trusts nothing that comes
-through the pipe beyond its form. A key goes from the pipe into one bytearray and from there into a `Secret`.
+The process faces the network and the TPM; the boot makes the evidence, holds the policy's versions, and trusts nothing
+that comes through the pipe beyond its form. A key goes from the pipe into one bytearray and from there into a `Secret`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
+from appliance.attestation import tpm_seal
 from appliance.attestation.release import ReleaseAttestor
+from appliance.attestation.tpm_client import DEVICE
 from appliance.boot.keyrelease_pipe import EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
 from appliance.errors import ModelKeyError
 from appliance.models import keydocument
@@ -25,32 +28,44 @@ from appliance.policy.schema.keys import Broker, Key
 
 SECONDS = 60.0  # for all brokers of a policy together
 _GRACE_SECONDS = 2.0  # so that the process can say itself that time ran out
-CODES = ("key-denied", "key-absent", "key-broker-unreachable", "key-broker-untrusted", "key-broker-answer")
+CODES = ("key-denied", "key-absent", "key-broker-unreachable", "key-broker-untrusted", "key-broker-answer",
+         "tpm-absent", "tpm-answer", "tpm-busy", "tpm-key-file", "tpm-other", "tpm-pcrs", "tpm-refused",
+         "hardening-refused", "hardening-environment")
+SUFFIX = ".tpm-key"  # the file of a TPM-sealed key stands beside the file that it opens
 _SPKI_BYTES = 32
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """One key: its name in diagnostics, and where it is."""
+    """One key: its name in diagnostics, and what the policy says of it."""
 
     name: str
-    broker: Broker
-    version: int | None
+    key: Key
+    file: Path | None = None  # of a TPM-sealed key
+
+    @property
+    def broker(self) -> Broker:
+        """Where it is, if a broker has it."""
+        if self.key.broker is None:
+            raise ModelKeyError(f"{self.name}: no broker has its key", code="key-release")
+        return self.key.broker
 
 
 class KeyRelease:
-    """The keys of a policy that brokers hold. Start it before hardening, ask it once, close it in any case.
+    """The keys of a policy that brokers or a TPM hold. Start it before hardening, ask it once, close it in any case.
 
-    Nothing is started for a policy that names no broker.
+    Nothing is started for a policy that names neither.
     """
 
-    def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS) -> None:
+    def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
         """`keys` by name; those of other providers are left out."""
-        wanted = [_Wanted(name, key.broker, key.version) for name, key in keys.items() if key.broker is not None]
         self._brokers: dict[tuple[str, str], list[_Wanted]] = {}
-        for each in wanted:
-            self._brokers.setdefault((each.broker.url, each.broker.root_sha256), []).append(each)
-        self._seconds = seconds
+        for name, key in keys.items():
+            if key.provider == "broker" and key.broker is not None:
+                self._brokers.setdefault((key.broker.url, key.broker.root_sha256), []).append(_Wanted(name, key))
+        self._sealed = [_Wanted(name, key) for name, key in keys.items() if key.provider == "tpm"]
+        self._seconds, self._tpm = seconds, tpm
+        self._task: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -58,24 +73,35 @@ class KeyRelease:
         """The process's id while it runs."""
         return None if self._process is None else self._process.pid
 
-    def start(self) -> None:
-        """Start the process, which waits for its task. OSError when it cannot be started."""
-        if self._brokers:
-            self._process = _spawn()
+    def start(self, files: Mapping[str, Path]) -> None:
+        """Start the process, which waits for its task. `files`: what each key opens, by the key's name; TPM-sealed
+        keys stand beside them and are read now. ModelKeyError; OSError when no process can be started."""
+        if not self._brokers and not self._sealed:
+            return
+        self._task = {
+            "tpm": str(self._tpm), "seconds": self._seconds,
+            "sealed": [{"pcrs": each.key.pcrs, "file": _read(each.name, files[each.name]).hex()}
+                       for each in self._sealed],
+            "brokers": [{"url": url, "root_sha256": root, "resources": [each.broker.resource for each in wanted]}
+                        for (url, root), wanted in self._brokers.items()]}
+        self._process = _spawn()
 
     def keys(self, attestor: ReleaseAttestor, *, tolerant: bool) -> dict[str, Secret]:
         """Every key, by name; the caller wipes them. The process has ended when this returns or raises.
 
         ModelKeyError, which names the key, when one cannot be had; then none is left.
         """
-        if not self._brokers:
+        if not self._brokers and not self._sealed:
             return {}
         if self._process is None:
             raise ModelKeyError("the key release process does not run", code="key-release")
         found: dict[str, Secret] = {}
         pipe = _pipe_to(self._process, time.monotonic() + self._seconds + _GRACE_SECONDS)
         try:
-            pipe.send(TASK, self._task(attestor.provider.platform, tolerant))
+            task = {**self._task, "platform": attestor.provider.platform, "tolerant": tolerant}
+            pipe.send(TASK, json.dumps(task).encode())
+            for each in self._sealed:
+                found[each.name] = _key(pipe, each, "the TPM-sealed key")
             for wanted in self._brokers.values():
                 self._one_broker(pipe, attestor, wanted, found)
             if self._process.wait(timeout=_GRACE_SECONDS) != 0:
@@ -91,24 +117,13 @@ class KeyRelease:
             self.close()
         return found
 
-    def _task(self, platform: str, tolerant: bool) -> bytes:
-        return json.dumps({
-            "platform": platform, "tolerant": tolerant, "seconds": self._seconds,
-            "brokers": [{"url": url, "root_sha256": root, "resources": [each.broker.resource for each in wanted]}
-                        for (url, root), wanted in self._brokers.items()]}).encode()
-
     def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_Wanted],
                     found: dict[str, Secret]) -> None:
         challenge = bytes(_answer(pipe, NONCE, wanted[0].name))
         evidence = attestor.attest(challenge[_SPKI_BYTES:], challenge[:_SPKI_BYTES])
         pipe.send(EVIDENCE, evidence.to_json())
         for each in wanted:
-            document = _answer(pipe, KEY, each.name)
-            try:
-                where = f"{each.name}: the key broker's {each.broker.resource}"
-                found[each.name] = Secret(keydocument.accept(document, where, each.version))
-            finally:
-                wipe(document)
+            found[each.name] = _key(pipe, each, f"the key broker's {each.broker.resource}")
 
     def close(self) -> None:
         """End the process, whatever it does."""
@@ -134,6 +149,26 @@ def _pipe_to(process: subprocess.Popen[bytes], deadline: float) -> Pipe:
         return -1 if stream is None else stream.fileno()
 
     return Pipe(descriptor(process.stdout), descriptor(process.stdin), deadline)
+
+
+def _read(name: str, opened: Path) -> bytes:
+    """The file of a TPM-sealed key, which nobody needs to trust: the TPM authenticates it."""
+    path = opened.with_name(opened.name + SUFFIX)
+    try:
+        with path.open("rb") as file:
+            return file.read(tpm_seal.MAX_BYTES + 1)
+    except OSError as error:
+        raise ModelKeyError(f"{name}: the TPM-sealed key {path}: {error.strerror}", code="tpm-key-file",
+                            hint="make it with: appliance model tpm-seal") from None
+
+
+def _key(pipe: Pipe, wanted: _Wanted, where: str) -> Secret:
+    """The next key from the process, of the version that the policy accepts."""
+    document = _answer(pipe, KEY, wanted.name)
+    try:
+        return Secret(keydocument.accept(document, f"{wanted.name}: {where}", wanted.key.version))
+    finally:
+        wipe(document)
 
 
 def _answer(pipe: Pipe, kind: bytes, name: str) -> bytearray:

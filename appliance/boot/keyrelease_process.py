@@ -7,34 +7,70 @@ knows neither policy nor models; its release keys and every copy of a model key 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import platform
 import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import appliance
+from appliance.attestation import tpm_seal
+from appliance.attestation.tpm_client import Tpm
 from appliance.boot import hardening, keyrelease_jwe
 from appliance.boot.keyrelease_https import Address, Connection
 from appliance.boot.keyrelease_kbs import Session
 from appliance.boot.keyrelease_pipe import EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.boot.measure import take
+from appliance.boot.sandbox import capabilities, landlock
+from appliance.boot.sandbox.syscalls import MACHINES
 from appliance.errors import ApplianceError
 from appliance.models.disk_random import wipe
 
 MEMORY_BYTES, FILES = 1 << 30, 32
+READABLE = ("/usr", "/lib", "/lib64", "/etc", "/dev/urandom")  # libraries, and where names are looked up
+DNS_PORT = 53
 ALARM_SECONDS = 5.0  # beyond the time that is allowed
 
 
-def _harden(tolerant: bool, seconds: float) -> None:
-    """No core dumps, no debugger, no files, no new code; an alarm ends the process soon after its time."""
+def _harden(task: Mapping[str, Any]) -> None:
+    """No core dumps, no debugger, no files, no new code, no capability; an alarm ends the process soon after its time.
+
+    With Landlock it can connect to the brokers' ports alone, and open nothing but libraries and settings.
+    """
+    tolerant = task["tolerant"]
     hardening.harden(tolerant=tolerant)
     hardening.refuse_new_code(prebuilt=True, tolerant=tolerant)
     for limit, value in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES),
                          (resource.RLIMIT_AS, MEMORY_BYTES)):
         resource.setrlimit(limit, (value, value))
-    signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, task["seconds"] + ALARM_SECONDS)
+    take("key-release-capabilities", _no_capabilities, tolerant)  # reads /proc, which is closed afterwards
+    take("key-release-landlock", lambda: _confine(task, tolerant=tolerant), tolerant)
+
+
+def _confine(task: Mapping[str, Any], *, tolerant: bool) -> None:
+    version = landlock.version()
+    if version < (1 if tolerant else landlock.NETWORK):
+        raise OSError(0, f"Landlock {version or 'is absent'}, needed {landlock.NETWORK}")
+    ports = frozenset(Address.of(broker["url"], broker["root_sha256"]).port for broker in task["brokers"])
+    program = {sys.prefix, sys.base_prefix, str(Path(appliance.__file__).parent)}
+    grants = [landlock.Grant(Path(folder)) for folder in (*READABLE, *sorted(program))]
+    grants.append(landlock.Grant(Path(task["tpm"]), landlock.READ_FILE | landlock.WRITE_FILE))
+    landlock.restrict(tuple(grants), landlock.Ports(connect=ports | {DNS_PORT}),
+                      landlock.ABSTRACT_SOCKETS | landlock.SIGNALS, version)
+
+
+def _no_capabilities() -> None:
+    machine = MACHINES.get(platform.machine())
+    left = "no table of system calls" if machine is None else capabilities.drop(machine)
+    if left:
+        raise OSError(0, left)
 
 
 def _ask(pipe: Pipe, broker: Mapping[str, Any], platform: str, deadline: float) -> None:
@@ -56,14 +92,27 @@ def _ask(pipe: Pipe, broker: Mapping[str, Any], platform: str, deadline: float) 
         connection.close()
 
 
+def _unseal(pipe: Pipe, device: Path, sealed: Sequence[Mapping[str, Any]]) -> None:
+    """Keys that the TPM gives out for the boot that its registers tell."""
+    with contextlib.closing(Tpm(device)) as tpm:
+        for each in sealed:
+            key = tpm_seal.unseal(tpm, bytes.fromhex(each["file"]), each["pcrs"])
+            try:
+                pipe.send(KEY, key)
+            finally:
+                wipe(key)
+
+
 def main() -> int:
     """Do the one task on standard input; 0 when every key was handed over."""
     pipe = Pipe(0, 1)
     try:
         _, text = pipe.receive(TASK)
         task = json.loads(text)
-        _harden(task["tolerant"], task["seconds"])
+        _harden(task)
         deadline = time.monotonic() + task["seconds"]
+        if task["sealed"]:
+            _unseal(pipe, Path(task["tpm"]), task["sealed"])
         for broker in task["brokers"]:
             _ask(pipe, broker, task["platform"], deadline)
     except ApplianceError as error:

@@ -38,19 +38,26 @@ def provider(key: Key) -> KeyProvider:
     return _PROVIDERS[key.provider](key)
 
 
-def release(models: Iterable[Model], from_brokers: Mapping[str, Secret] | None = None) -> dict[str, Secret]:
-    """The key of each sealed model, by the model's name; the caller wipes them. `from_brokers`: what brokers released,
-    named as `wanted` does. ModelKeyError, which names the model, for the first that cannot be had; then none is left.
-    Environment variables that held keys are removed."""
+def opened(files: Mapping[str, Path]) -> dict[str, Path]:
+    """The file that each key opens, named as `wanted` does; `files` by the model's name."""
+    return {f"model {name}": path for name, path in files.items()}
+
+
+def release(models: Iterable[Model], fetched: Mapping[str, Secret] | None = None) -> dict[str, Secret]:
+    """The key of each sealed model, by the model's name; the caller wipes them. `fetched`: what brokers and the TPM
+    released, named as `wanted` does.
+
+    ModelKeyError, which names the model, for the first that cannot be had; then none is left. Environment variables
+    that held keys are removed."""
     models = tuple(models)
     keys: dict[str, Secret] = {}
     try:
         for model in models:
             if model.key is not None:
-                keys[model.name] = (from_brokers or {}).get(f"model {model.name}") or _released(model, model.key)
+                keys[model.name] = (fetched or {}).get(f"model {model.name}") or _released(model, model.key)
     except BaseException:
         wipe(keys)
-        wipe(from_brokers or {})
+        wipe(fetched or {})
         raise
     finally:
         for model in models:
@@ -59,7 +66,7 @@ def release(models: Iterable[Model], from_brokers: Mapping[str, Secret] | None =
     return keys
 
 
-def state_key(policy: Policy, from_brokers: Mapping[str, Secret] | None = None) -> Secret | None:
+def state_key(policy: Policy, fetched: Mapping[str, Secret] | None = None) -> Secret | None:
     """The key of the state disk, if the policy has one; an ephemeral one is made here. The caller wipes it.
     ModelKeyError when it cannot be had."""
     if policy.state is None:
@@ -68,7 +75,7 @@ def state_key(policy: Policy, from_brokers: Mapping[str, Secret] | None = None) 
     if key.provider == "ephemeral":
         return Secret(bytearray(secrets.token_bytes(32)))
     try:
-        return (from_brokers or {}).get(STATE) or _from(STATE, key)
+        return (fetched or {}).get(STATE) or _from(STATE, key)
     finally:
         if key.variable is not None:
             os.environ.pop(key.variable, None)

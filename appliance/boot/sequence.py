@@ -69,7 +69,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         raise diagnostic("policy", error) from None
     silence, steps = Silence(audit).install(), Steps(audit, BootReport(), progress)
     running: dict[str, models.RunningModel] = {}
-    brokers = keyrelease.KeyRelease(modelkeys.wanted(policy))
+    fetcher = keyrelease.KeyRelease(modelkeys.wanted(policy), tpm=places.tpm)
     keys: dict[str, Secret] = {}  # each is wiped when its model was read
     disk = None
     provider: Provider | None = None
@@ -84,7 +84,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             audit.write("boot.start", version=__version__, platform=provider.platform,
                         policy_sha384=loaded.digest.hex())
             approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
-            brokers.start()  # hardening takes away the right to start a process, and to connect
+            fetcher.start(modelkeys.opened(files))  # hardening takes away the right to do so, and to connect
             note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
 
         with steps.step("hardening") as note:
@@ -92,7 +92,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             prebuilt = table.origin == "ahead"
             measures = hardening.harden(tolerant=tolerant)
             box = sandbox.enter(loaded, prebuilt=prebuilt, tolerant=tolerant, models=files.values(),
-                                port=operator.listen_port, child=brokers.pid, traced=hardening.traced(measures))
+                                port=operator.listen_port, child=fetcher.pid, traced=hardening.traced(measures))
             box.measures[:0] = [*measures, hardening.refuse_new_code(prebuilt=prebuilt, tolerant=tolerant)]
             note.tolerate(measure.name for measure in box.measures if measure.outcome != "done")
 
@@ -106,7 +106,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         with steps.step("key-release") as note:
             build = identity.build(table)
             asker = ReleaseAttestor(provider, loaded.digest, tested.digest, build)
-            released = brokers.keys(asker, tolerant=tolerant)
+            released = fetcher.keys(asker, tolerant=tolerant)
             keys = modelkeys.release(policy.models, released)
             state_key = modelkeys.state_key(policy, released)
             note.tell(", ".join([*keys, *(["state"] if state_key else [])]), "nothing is sealed")
@@ -135,7 +135,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         return Booted(policy, loaded.digest, operator, tenants, running, attestor, audit, silence, tested, box, disk,
                       steps.report, steps.service(begun, tested, generation, len(running)))
     except BaseException:
-        brokers.close()
+        fetcher.close()
         modelkeys.wipe(keys)
         for model_running in reversed(running.values()):
             model_running.close()

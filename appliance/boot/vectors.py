@@ -57,6 +57,29 @@ class SignatureVector:
     signature: bytes
 
 
+@dataclass(frozen=True)
+class AgreementVector:
+    """ECDH on P-256 and Concat KDF with SHA-256: `shared` from `private` and the point; `derived` from `shared`."""
+
+    source: str
+    private: bytes
+    x: bytes
+    y: bytes
+    shared: bytes
+    info: bytes
+    derived: bytes
+
+
+@dataclass(frozen=True)
+class WrapVector:
+    """AES-256 key wrap: `wrapped` from the others."""
+
+    source: str
+    key: bytes
+    plain: bytes
+    wrapped: bytes
+
+
 GCM = (
     GcmVector(
         "McGrew and Viega, The Galois/Counter Mode of Operation, test case 14",
@@ -122,4 +145,22 @@ ED25519 = (
         message=unhex("af82"),
         signature=unhex("""6291d657deec24024827e69c3abe01a3 0ce548a284743a445e3680d7db5ac3ac
                            18ff9b538d16f290ae67f760984dc659 4a7c15e9716ed28dc027beceea1ec40a""")),
+)
+
+AGREEMENT = (
+    AgreementVector(
+        "RFC 7518, appendix C",
+        private=unhex("d3f3716913d4310a0026de741b3f1889 3afc8114f0c84682ba677e313a13988a"),
+        x=unhex("c1e349cb61ec70248ce801034c3834e1 b88ebe1161cb25af38741f785fcfc4c4"),
+        y=unhex("7bc96708ef80952b53f8d2555fe72b84 1ed04588628b1d378a594939500ec9c9"),
+        shared=unhex("9e56d91d817135d372834283bf84269c fb316ea3da806a48f6daa7798cfe90c4"),
+        info=b"\0\0\0\7A128GCM\0\0\0\5Alice\0\0\0\3Bob\0\0\0\x80",
+        derived=unhex("56aa8deaf8236d205c2228cd71a7101a")),
+)
+
+WRAP = (
+    WrapVector(
+        "RFC 3394, section 4.6", key=bytes(range(32)),
+        plain=unhex("00112233445566778899aabbccddeeff 000102030405060708090a0b0c0d0e0f"),
+        wrapped=unhex("28c9f404c4b810f4cbccb35cfb87f826 3f5786e2d80ed326cbc7f0e71a99f43b fb988b9b7a02dd21")),
 )

@@ -1,4 +1,4 @@
-"""`appliance model`: inspect and pin model files; seal, unseal, verify and sign them; make keys."""
+"""`appliance model`: inspect and pin model files; seal, unseal, verify and sign them; make keys, seal them to a TPM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from appliance.cli import model_seal
+from appliance.cli import model_seal, model_tpm
 from appliance.cli.model_output import bar, printable, quoted
 from appliance.models import inspection, pins
 from appliance.models.inspection import Inspection
@@ -22,10 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("file", type=Path, help="a GGUF file, or a sealed one")
         action.add_argument("--json", action="store_true", help="print JSON")
     model_seal.add_actions(actions)
+    model_tpm.add_action(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one action; exit code 0, 1 where `verify` refuses, or 2 by the error that the dispatcher prints."""
+    if args.action == "tpm-seal":
+        return model_tpm.run(args)
     if args.action in model_seal.ACTIONS:
         return model_seal.ACTIONS[args.action](args)
     return _inspect(args) if args.action == "inspect" else _pin(args)

@@ -11,7 +11,7 @@ from typing import Any
 
 from appliance.cli.model_output import bar, bars, sealed_block
 from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.models import inspection, keys, pins, sealed, sealed_restore, sealing, signature, tiling
+from appliance.models import inspection, keydocument, keys, pins, sealed, sealed_restore, sealing, signature, tiling
 
 REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)
 
@@ -26,6 +26,8 @@ def add_actions(actions: Any) -> None:
 
 def _declare_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="the file to make; only its owner can read it")
+    parser.add_argument("--key-version", type=int, metavar="N",
+                        help="write the version beside the key, for policies that pin one")
 
 
 def _declare_seal(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +66,9 @@ def _declare_sign(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(args: argparse.Namespace) -> int:
-    keys.new_key_file(args.file)
+    if args.key_version is not None and not 1 <= args.key_version <= keydocument.LAST_VERSION:
+        raise ModelKeyError(f"version {args.key_version}; allowed: 1 to {keydocument.LAST_VERSION}")
+    keys.new_key_file(args.file, args.key_version)
     print(json.dumps({"file": str(args.file)}, indent=2) if args.json else
           f"{args.file}: a new key. Keep a copy: nothing opens what it sealed but this key.")
     return 0

@@ -27,9 +27,9 @@ ENFORCED: dict[str, Any] = {
     "tee.platforms": ANY, "tee.evidence": ANY,  # whoever verifies demands it: clients and key brokers
     "model.file": ANY, "model.sha256": ANY, "model.sealed_header_sha256": ANY,
     "model.publisher.public_key": ANY, "model.publisher.signature": ANY,
-    "model.key.provider": ("file", "environment", "systemd-credential", "broker"), "model.key.path": ANY,
+    "model.key.provider": ("file", "environment", "systemd-credential", "broker", "tpm"), "model.key.path": ANY,
     "model.key.variable": ANY, "model.key.credential": ANY,
-    "model.key.version": ANY, "model.key.broker": ANY,
+    "model.key.version": ANY, "model.key.pcrs": ANY, "model.key.broker": ANY,
     "model.streaming_decrypt": ANY,
     "model.access_pattern": ANY, "tee.plaintext_budget": ANY, "tee.memory_budget": ANY,
     "model.context_length": ANY, "model.kv_cache": ANY, "model.draft_model": ANY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -33,10 +34,25 @@ def running(state: Path | None = None, *, manufactured: bool = False) -> Iterato
                 if process.poll() is not None or time.monotonic() > end:
                     raise RuntimeError("swtpm did not start")
                 time.sleep(0.02)
+            _listens(folder / "tpm", end)
             yield folder / "tpm"
         finally:
             process.terminate()
             process.wait(20)
+
+
+def _listens(path: Path, end: float) -> None:
+    """Wait until a socket that is there is also listened on, which on a busy machine takes a moment longer."""
+    while True:
+        with socket.socket(socket.AF_UNIX) as client:
+            try:
+                client.connect(str(path))
+            except ConnectionRefusedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
 
 
 def manufacture(folder: Path) -> None:

@@ -1,0 +1,73 @@
+"""Making the file of a TPM-sealed key: which PCR values, and the key document that goes in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from appliance.attestation import measurements, tpm_device, tpm_seal
+from appliance.attestation.measurements import Measurements
+from appliance.attestation.tpm_client import Tpm
+from appliance.boot.keyrelease import SUFFIX
+from appliance.errors import AttestationError, ModelKeyError
+from appliance.models import keydocument
+from appliance.models.disk_random import wipe
+from appliance.models.keys import Secret
+from appliance.policy.digest import POLICY_PCR, policy_pcr
+
+
+def predicted(pcrs: Collection[int], measured: Measurements, machine: str | None = None,
+              policy_sha384: bytes | None = None) -> dict[int, bytes]:
+    """The values that an image will give. `machine`: whose golden PCR 0 and PCR 7; `policy_sha384`: what PCR 15 will
+    hold, where those are wanted.
+
+    AttestationError for a register that nothing gives, or that has several values.
+    """
+    known = {number: sorted(values) for number, values in measured.tpm_pcrs().items()}
+    for golden in () if measured.tpm is None else measured.tpm.golden:
+        if golden.machine == machine:
+            known |= {int(name): [bytes.fromhex(value)] for name, value in golden.pcrs.items()}
+    if policy_sha384 is not None:
+        known[POLICY_PCR] = [policy_pcr(policy_sha384)]
+    for number in sorted(pcrs):
+        if len(known.get(number, ())) != 1:
+            raise AttestationError(
+                f"PCR {number}: the measurements give {len(known.get(number, ()))} values, needed: one",
+                code="tpm-prediction", hint="PCR 0 and 7 need a machine (--machine), PCR 15 a policy (--policy)")
+    return {number: known[number][0] for number in sorted(pcrs)}
+
+
+def seal_key(secret: Secret, version: int, pcrs: Mapping[int, bytes] | Collection[int], opened: Path, device: Path
+             ) -> Path:
+    """Write the sealed key beside the file that it opens; returns its path.
+
+    `pcrs`: what the registers will be, as `predicted` has it, or which of them count as they are now. AttestationError
+    as the TPM says; ModelKeyError when the file is there already or cannot be written.
+    """
+    with contextlib.closing(Tpm(device)) as tpm:
+        values = pcrs if isinstance(pcrs, Mapping) else tpm_device.read_pcrs(tpm, sorted(pcrs))
+        document = keydocument.make(secret.data, version)
+        try:
+            sealed = tpm_seal.seal(tpm, document, values)
+        finally:
+            wipe(document)
+    path = opened.with_name(opened.name + SUFFIX)
+    try:
+        with path.open("xb") as file:
+            file.write(sealed)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ModelKeyError(f"{path} cannot be made: {error.strerror or error}") from None
+    return path
+
+
+def read_measurements(path: Path) -> Measurements:
+    """Measurements from a file that the caller trusts. AttestationError when it is none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise AttestationError(f"{path}: {error.strerror}", code="measurements-absent") from None
+    return measurements.parse(data)
