@@ -180,6 +180,7 @@ def test_a_rotated_key_is_verified_before_it_is_used(running: tuple[FakeApplianc
     with _proxy(running) as (proxy, told):
         client = _openai(proxy.url)
         assert "onetwo" == _chat(client)
+        _until(lambda: bool(proxy.channel._idle))  # given back once the answer has ended
         proxy.channel.close()  # its idle connections are gone, as after a while
         server.rotate()
         assert "onetwo" == _chat(client)
