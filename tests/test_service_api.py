@@ -13,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from appliance.audit.events import STEPS
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -221,8 +222,7 @@ def test_health(service: Server) -> None:
         answer = http.get("/health")
     health = answer.json()
     assert (200, "ready", "simulated") == (answer.status_code, health["status"], health["platform"])
-    assert ["policy", "hardening", "self-test", "key-release", "models", "attestation", "service"] == [
-        step["step"] for step in health["boot"]]
+    assert list(STEPS) == [step["step"] for step in health["boot"]]
     assert service.ready["policy_sha384"] == health["policy_sha384"]
 
 

@@ -18,6 +18,8 @@ from appliance.audit.stdlib import Silence
 from appliance.boot.booted import Booted
 from appliance.boot.checks import Operator
 from appliance.boot.report import BootReport
+from appliance.boot.sandbox import Sandbox
+from appliance.boot.sandbox.calls import Needs
 from appliance.boot.selftest import SelfTest
 from appliance.boot.tenantlist import TenantList
 from appliance.policy import load
@@ -50,7 +52,7 @@ def service(tmp_path: Path) -> Service:
     attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
     tested = SelfTest((), "portable", "none", None, "none")
     booted = Booted(loaded.policy, loaded.digest, Operator(), TenantList(loaded.policy.tenants.tenants), {}, attestor,
-                    audit, Silence(audit), tested, (), BootReport())
+                    audit, Silence(audit), tested, Sandbox(Needs(), tolerant=True), None, BootReport())
     return assemble(booted)
 
 
