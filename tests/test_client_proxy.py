@@ -91,13 +91,6 @@ def test_the_official_client_chats_through_the_proxy(running: tuple[FakeApplianc
     assert PROMPT.encode() in running[0].received
 
 
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def _other_key(server: FakeAppliance) -> None:
     server.rotate(bind=False)
 
@@ -180,18 +173,21 @@ def test_a_rotated_key_is_verified_before_it_is_used(running: tuple[FakeApplianc
     with _proxy(running) as (proxy, told):
         client = _openai(proxy.url)
         assert "onetwo" == _chat(client)
-        _until(lambda: bool(proxy.channel._idle))  # given back once the answer has ended
         proxy.channel.close()  # its idle connections are gone, as after a while
         server.rotate()
         assert "onetwo" == _chat(client)
         assert ["verified", "verified"] == [each.status for each in told]
         assert told[0].spki_sha256 != told[1].spki_sha256
-        _until(lambda: bool(proxy.channel._idle))
-        proxy.channel._idle.clear()
         server.rotate(bind=False)
-        before = len(server.received)
-        with pytest.raises(openai.InternalServerError, match="splice"):
-            _chat(client)
+        for _ in range(20):  # the connection of the answer before may come back yet, and is as good as it was
+            proxy.channel._idle.clear()
+            before, found = len(server.received), ""
+            try:
+                _chat(client)
+            except openai.InternalServerError as error:
+                found = str(error)
+                break
+        assert "splice" in found
     assert PROMPT.encode() not in bytes(server.received)[before:]
 
 
