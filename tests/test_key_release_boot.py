@@ -36,6 +36,15 @@ proves_nothing = true
 """
 
 
+def _free_port() -> int:
+    """A port below those that connections get by themselves: none takes it before the broker does."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class Deployment:
     """A sealed model, a broker that listens for it, and policies that name the broker."""
 
@@ -61,8 +70,7 @@ class Deployment:
     @contextlib.contextmanager
     def broker(self, key_file: str = "tiny.key", **policy: Any) -> Iterator[str]:
         """The broker by a rule for the policy with these options, which needs its URL: the port is chosen first."""
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+        port = _free_port()
         url = f"https://127.0.0.1:{port}"
         self.policy(url, **{"name": "released.hcl", **policy})
         config = self.folder / "broker.toml"
