@@ -1,9 +1,10 @@
 """Synthetic GGUF models with the shapes of well-known ones and random weights, for measurements of speed only.
 
 Weights are random bytes in valid blocks whose scales are set so that activations stay near one through all layers;
-what a model computes means nothing. Types follow llama.cpp's Q4_K_M recipe: Q4_K, and Q6_K for the output and for
-the value and down projections of the layers where it spends more bits. `SHAPE:TYPE` (0.3b:q5_k) has one type for all
-matrices instead.
+what a model computes means nothing. In a shape `-loop` the layers add next to nothing, so a token follows from the one
+before it alone: answers soon repeat themselves. Types follow llama.cpp's Q4_K_M recipe: Q4_K, and Q6_K for the output
+and for the value and down projections of the layers where it spends more bits. `SHAPE:TYPE` (0.3b:q5_k) has one type
+for all matrices instead.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ class Shape:
     heads: int
     kv_heads: int
     vocabulary: int
+    norm: float = 1.0  # weights of the layers' norms
 
 
 SHAPES = {
     "1.1b": Shape(22, 2048, 5632, 32, 4, 32000),  # TinyLlama
+    "1.1b-loop": Shape(22, 2048, 5632, 32, 4, 32000, 1e-3),
     "2.8b": Shape(32, 2560, 6912, 32, 32, 51200),  # phi-2's widths and heads of 80, with a gated network
     "7b": Shape(32, 4096, 11008, 32, 32, 32000),  # Llama 2 7B
     "7b-gqa": Shape(32, 4096, 14336, 32, 8, 32000),  # Mistral 7B
@@ -116,6 +119,10 @@ def _metadata(writer: gguf.GGUFWriter, name: str, shape: Shape) -> None:
     writer.add_unk_token_id(0)
 
 
+def _norm(name: str, columns: int, shape: Shape) -> np.ndarray:
+    return np.full(columns, shape.norm if name.startswith("blk.") else 1.0, np.float32)
+
+
 def _parse(name: str) -> tuple[Shape, Type | None] | None:
     shape, _, kind = name.partition(":")
     if shape not in SHAPES or (kind and kind.upper() not in {item.name for item in (*FIELDS, *FLOATS)}):
@@ -155,7 +162,7 @@ def make(name: str, work: Path, *, architecture: str = "llama") -> Path:
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for _, rows, columns, kind in tqdm(plan, desc=path.name, unit="tensor", file=sys.stderr):
-        writer.write_tensor_data(np.ones(columns, np.float32) if kind is None else blocks(kind, rows, columns, random))
+        writer.write_tensor_data(_norm(tensor, columns, shape) if kind is None else blocks(kind, rows, columns, random))
     writer.close()
     part.rename(path)
     return path

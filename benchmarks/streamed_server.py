@@ -1,7 +1,8 @@
 """A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`.
 
-SHARE of its matrices is resident (0: none at all, as `streaming_decrypt = true` has it), the rest is streamed;
-`resident` loads it as `streaming_decrypt = false` does. The model that `open` names is not looked at.
+SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is streamed, and the
+encrypted records stay in memory, as `streaming_decrypt = true` has it where there is memory for them. `resident` loads
+it as `streaming_decrypt = false` does. The model that `open` names is not looked at.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from appliance.models.streamed import StreamedSource
 from appliance.models.tiles import TileSource
 from benchmarks.own_server import Own
 from benchmarks.serving import serve
+
+KEPT = "kept"
 
 
 class Streamed(Own):
@@ -46,22 +49,24 @@ class Streamed(Own):
             if self._share == "resident":
                 return open_sealed_resident(self._file, key.data, header_sha256=None)
             tiles = open_sealed(self._file, key.data, header_sha256=None)
+        if self._share == KEPT:
+            return StreamedSource(tiles, kept=residency.choose_kept(tiles.tiling, self._file.stat().st_size))
         share = float(self._share)
         whole = sum(residency.packed_nbytes(each) for each in tiles.tiling.segments if each.kind == "matrix")
         return StreamedSource(tiles, resident=residency.choose(tiles.tiling, int(share * whole)) if share else ())
 
-    def repeat(self, tokens: int) -> dict[str, Any]:
-        """An answer of `tokens` to a prompt that repeats itself, guesses included; seconds after the first token."""
+    def repeat(self, prompt: list[int], tokens: int) -> dict[str, Any]:
+        """An answer of `tokens` after the first to a prompt, guesses included; seconds after the first."""
         if self._engine is None:
             assert self._source is not None
             self._engine = Engine.open(self._source, context_length=1024, slots=1, threads=self._threads,
                                        kernels=self._kernels)
-        ids = self._tokens(16) * 8
-        steps = self._engine.generate(GenerationRequest(ids, tokens, Sampling(temperature=0, seed=1), ignore_end=True))
-        next(steps)
+        steps = self._engine.generate(GenerationRequest(
+            tuple(prompt), tokens + 1, Sampling(temperature=0, seed=1), ignore_end=True))
+        answer = [next(steps).token]
         start = time.perf_counter()
-        count = sum(step.token is not None for step in steps)
-        return {"seconds": time.perf_counter() - start, "tokens": count}
+        answer += [step.token for step in steps]
+        return {"seconds": time.perf_counter() - start, "answer": [token for token in answer if token is not None]}
 
     def disk(self) -> dict[str, Any]:
         """Bytes a second that this process reads from the file's disk, past the page cache."""

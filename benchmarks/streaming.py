@@ -23,8 +23,8 @@ from benchmarks.measure import Row
 from benchmarks.process import Engine
 from benchmarks.streaming_chart import chart
 
-RESIDENT = "resident"
-_CONTEXT, _PROMPT, _ANSWER = 192, 512, 96
+RESIDENT, KEPT = "resident", "kept"
+_CONTEXT, _PROMPT, _ANSWER, _LOOP = 192, 512, 96, 400
 _ROUNDS = 5
 
 
@@ -44,11 +44,12 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _engines(args: argparse.Namespace, sealed: Path, key: Path) -> list[Engine]:
+def _engines(args: argparse.Namespace, model: str) -> list[Engine]:
     """Ours by share, the resident one first; then llama.cpp's builds."""
-    shares = [float(word) / 100 for word in args.shares.split(",")]
-    ours = [Engine(RESIDENT if share is None else f"{share:.0%}", "streamed_server", str(sealed), str(key),
-                   RESIDENT if share is None else str(share)) for share in (None, *shares)]
+    sealed, key = memory.sealed_model(model, args.work)
+    shares = [float(word) / 100 for word in args.shares.split(",") if word]
+    ours = [Engine(name, "streamed_server", str(sealed), str(key), name) for name in (RESIDENT, KEPT)]
+    ours += [Engine(f"{share:.0%}", "streamed_server", str(sealed), str(key), str(share)) for share in shares]
     if args.no_llama:
         return ours
     builds = [peer.given(text, args.work) for text in args.llama] or [
@@ -72,18 +73,24 @@ def item(row: Row) -> dict[str, Any]:
             "to_llama": ratios(rival), "speeds": row.speeds}
 
 
-def _repeat(engines: list[Engine], model: str, threads: int, rounds: int) -> Row:
-    """Answers that repeat themselves; llama.cpp without guesses, as its library has none by itself."""
-    row = Row(model, threads, "repeat", _ANSWER)
-    for turn in range(rounds + 1):
+def _repeat(args: argparse.Namespace) -> Row:
+    """An answer that goes on with what the prompt repeats; llama.cpp without guesses, as its library makes none."""
+    name = f"{args.model}-loop"
+    row, plain = Row(args.model, args.threads, "repeat", _ANSWER), models.make(name, args.work)
+    engines = _engines(args, name)
+    for engine in engines:
+        engine.ask("open", model=str(plain.absolute()), threads=args.threads, context=_LOOP + _ANSWER + 8, slots=1)
+    prompt = engines[0].ask("repeat", prompt=[1], tokens=_LOOP)["answer"]
+    for turn in range(args.rounds + 1):
         for engine in engines:
             if engine.name.startswith("llama.cpp"):
-                speed = _ANSWER / float(engine.ask("decode", depth=128, tokens=_ANSWER)["seconds"])
+                seconds = engine.ask("decode", depth=_LOOP, tokens=_ANSWER)["seconds"]
             else:
-                answer = engine.ask("repeat", tokens=_ANSWER)
-                speed = answer["tokens"] / answer["seconds"]
+                seconds = engine.ask("repeat", prompt=prompt, tokens=_ANSWER)["seconds"]
             if turn:  # the first warms up
-                row.speeds.setdefault(engine.name, []).append(speed)
+                row.speeds.setdefault(engine.name, []).append(_ANSWER / float(seconds))
+    for engine in engines:
+        engine.close()
     return row
 
 
@@ -118,7 +125,7 @@ def main() -> int:
     args = _arguments()
     plain = models.make(args.model, args.work)
     sealed, key = memory.sealed_model(args.model, args.work)
-    engines = _engines(args, sealed, key)
+    engines = _engines(args, args.model)
     requests = [int(word) for word in args.requests.split(",")]
     document: dict[str, Any] = {
         "machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()), "model": args.model,
@@ -141,9 +148,10 @@ def main() -> int:
         row = Row(args.model, args.threads, kind, size)
         measure.measure(engines, row, args.rounds)
         add(item(row))
-    add(item(_repeat(engines, args.model, args.threads, args.rounds)))
     for engine in engines:
         engine.close()
+    if f"{args.model}-loop" in models.SHAPES:
+        add(item(_repeat(args)))
     if args.disk:
         add(_from_disk(args, sealed, key))
     return 0
