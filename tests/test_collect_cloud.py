@@ -23,22 +23,13 @@ from appliance.attestation.trust import Roots
 from appliance.errors import AttestationError, ForgedEvidenceError
 from tests.support import fake_tpm, swtpm
 from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.tpm_maker import NV_ATTRIBUTES, NV_DEFINE, write_nv
 
 # TPM 2.0 Library, Part 3: what only whoever sets a machine up needs
 EVICT_CONTROL = Command("TPM2_EvictControl", 0x120, "28.5", authorised=1)
-NV_DEFINE = Command("TPM2_NV_DefineSpace", 0x12A, "31.3", authorised=1)
-NV_WRITE = Command("TPM2_NV_Write", 0x137, "31.7", authorised=1)
-NV_ATTRIBUTES = 1 << 1 | 1 << 2 | 1 << 17 | 1 << 18  # owner and index may write and read
 DATA = bytes(range(64))
 RSA_TEMPLATE = (struct.pack(">HHI", tpm_abi.RSA, 0x000B, 1 << 1 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 16 | 1 << 18)
                 + sized(b"") + struct.pack(">HHHHI", 0x10, 0x14, 0x000B, 2048, 0) + sized(b""))
-
-
-def _write(tpm: Tpm, index: int, data: bytes) -> None:
-    area = struct.pack(">IHI", index, 0x000B, NV_ATTRIBUTES) + sized(b"") + struct.pack(">H", len(data))
-    tpm.require(NV_DEFINE, (OWNER,), sized(b"") + sized(area))
-    for at in range(0, len(data), 512):
-        tpm.require(NV_WRITE, (OWNER, index), sized(data[at:at + 512]) + struct.pack(">H", at))
 
 
 def _number(value: int) -> str:
@@ -72,8 +63,8 @@ class Azure:
                 return key if certified == "ak" else fake_tpm.rsa_key("other").public_key()
 
         certificate = fake_tpm.certificate(Public(), "AK", "Root", fake_tpm.rsa_key("root"))
-        _write(tpm, 0x01C101D0, certificate.public_bytes(Encoding.DER) + bytes(100))  # padded, as clouds do
-        _write(tpm, tpm_device.AZURE_REPORT, _hcl(self.amd, key))
+        write_nv(tpm, 0x01C101D0, certificate.public_bytes(Encoding.DER) + bytes(100))  # padded, as clouds do
+        write_nv(tpm, tpm_device.AZURE_REPORT, _hcl(self.amd, key))
         tpm.close()
 
     @property

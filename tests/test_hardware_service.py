@@ -3,6 +3,7 @@ the full sandbox, tenants from a signed list, RA-TLS as the only way in, a stran
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime as dt
 import http.client
@@ -19,8 +20,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from cryptography import x509
 
-from appliance.attestation import evidence, ratls, verify
+from appliance.attestation import evidence, ratls, tpm_abi, tpm_credential, tpm_evidence, verify
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.trust import Roots
 from appliance.attestation.validate import Expected, validate
@@ -31,6 +33,7 @@ from appliance.policy import load
 from tests.support import fake_appliance, hardware_server, server, swtpm
 from tests.support.fake_amd import NOW
 from tests.support.require import absent
+from tests.support.tpm_maker import Maker, other_key
 
 BOOT_SECONDS = 120
 Process = tuple[str, Path]
@@ -205,13 +208,41 @@ def test_a_tdx_guest_serves_in_the_same_way(tmp_path: Path, tiny_model: Path) ->
     assert "tdx" == carried.evidence.platform
 
 
+def _activates(connection: http.client.HTTPSConnection, found: evidence.Evidence) -> None:
+    """In the sandbox, too, the TPM opens a challenge for its own two keys, once and again; and no other."""
+    parts = tpm_evidence.parse(found.report_bytes())
+    assert parts.ek_certificate is not None
+    ek = x509.load_der_x509_certificate(parts.ek_certificate).public_key()
+    name = tpm_abi.parse_public(parts.key).name
+    mine = [tpm_credential.new(ek, name) for _ in range(2)]  # type: ignore[arg-type]
+    texts = [base64.urlsafe_b64encode(each.sent).rstrip(b"=").decode() for each in (
+        *mine, tpm_credential.new(other_key(), name), tpm_credential.new(ek, bytes(34)))]  # type: ignore[arg-type]
+    cases = [(texts[0], 200, mine[0].expected), (texts[1], 200, mine[1].expected),
+             (texts[2], 400, "activation_refused"), (texts[3], 400, "activation_refused"),
+             (texts[0] + "=", 400, "invalid_value"), (texts[0][:-4], 400, "invalid_value"),
+             (f"{texts[0]}&challenge={texts[1]}", 400, "invalid_value"), ("", 400, "invalid_value")]
+    for text, status, wanted in cases:
+        connection.request("GET", f"/v1/attestation/activation?challenge={text}")
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+        told = bytes.fromhex(said["answer"]) if status == 200 else said["error"]["code"]
+        assert (status, wanted) == (answer.status, told), said
+    connection.request("GET", "/v1/attestation/activation")
+    answer = connection.getresponse()
+    assert (400, True) == (answer.status, b"missing_required_parameter" in answer.read())
+
+
 def test_a_tpm_machine_says_that_its_host_is_trusted(tmp_path: Path, tiny_model: Path) -> None:
     """A TPM alone serves as well, and every piece of evidence carries the warning; it is never called genuine."""
     policy = hardware_server.write(tmp_path, "tpm", tiny_model)
-    with swtpm.running() as socket, running(str(socket), policy, tiny_model, tmp_path) as url:
+    with contextlib.ExitStack() as stack:
+        socket = stack.enter_context(swtpm.running())
+        Maker().furnish(socket, chain=True)
+        url = stack.enter_context(running(str(socket), policy, tiny_model, tmp_path))
         connection, carried = _connect(url)
         nonce = os.urandom(32)
         found = _attested(connection, nonce)
+        _activates(connection, found)
         connection.request("GET", "/health")
         health = json.loads(connection.getresponse().read())
         connection.close()

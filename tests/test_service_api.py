@@ -161,6 +161,8 @@ RAW: list[tuple[str, str, dict[str, str], bytes | None, int, str]] = [
     ("GET", "/v1/attestation", {}, None, 400, "missing_required_parameter"),
     ("GET", "/v1/attestation?nonce=zz", {}, None, 400, "invalid_value"),
     ("GET", "/v1/attestation?nonce=00", {}, None, 400, "invalid_value"),
+    ("GET", "/v1/attestation/activation?challenge=AAAA", {}, None, 404, "not_found"),  # there is no TPM
+    ("POST", "/v1/attestation/activation", JSON, b"{}", 405, "method_not_allowed"),
     ("GET", "/metrics", {}, None, 403, "permission_denied"),
     ("GET", "/v1/models/none", {}, None, 404, "model_not_found"),
     ("GET", "/health", {"x-large": "x" * 20_000}, None, 431, "headers_too_large"),

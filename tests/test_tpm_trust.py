@@ -57,9 +57,13 @@ class Machine:
 
     def verify(self, measured: Measurements | None = None, policy: Path | None = None, **options: object) -> Verdict:
         """A client's verdict."""
+        return self.verifier(measured, policy, **options).verify(self.server.url)
+
+    def verifier(self, measured: Measurements | None = None, policy: Path | None = None,
+                 **options: object) -> Verifier:
+        """A client's verifier."""
         reference = Reference(load(policy or self.policy), Known(measured or self.measured(), b"\1" * 32))
-        return Verifier(replace(reference, **options), clock=lambda: NOW).verify(  # type: ignore[arg-type]
-            self.server.url)
+        return Verifier(replace(reference, **options), clock=lambda: NOW)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """End it."""
@@ -110,7 +114,7 @@ def test_what_a_client_refuses_by_name(machine: Machine, tmp_path: Path) -> None
     assert "pcr15: found" in verdict.reason
 
 
-def _rule(machine: Machine, folder: Path, more: str) -> Rule:
+def broker_rule(machine: Machine, folder: Path, more: str) -> Rule:
     """The rule of a broker that knows this machine's image."""
     Authority().write(folder)
     (folder / "model.key").touch(0o600)
@@ -133,7 +137,7 @@ def test_a_broker_gives_no_key_to_anybodys_tpm(machine: Machine, tmp_path: Path,
     from appliance.attestation.binding import Build
     from appliance.attestation.release import ReleaseAttestor
 
-    rule = _rule(machine, tmp_path, more.format(key=machine.key.hex()))
+    rule = broker_rule(machine, tmp_path, more.format(key=machine.key.hex()))
     nonce, spki = b"\3" * 32, b"\4" * 32
     made = ReleaseAttestor(machine.provider, load(machine.policy).digest, bytes(48), Build(version="0.1.0")).attest(
         nonce, spki)
@@ -150,7 +154,7 @@ def test_a_broker_gives_no_key_to_anybodys_tpm(machine: Machine, tmp_path: Path,
 def test_a_broker_refuses_malformed_fingerprints(machine: Machine, tmp_path: Path, wrong: str) -> None:
     """They are found when the broker starts."""
     with pytest.raises(ConfigError):
-        _rule(machine, tmp_path, f"attestation_keys = [{wrong}]")
+        broker_rule(machine, tmp_path, f"attestation_keys = [{wrong}]")
 
 
 def test_any_guest_can_name_any_key(tmp_path: Path) -> None:

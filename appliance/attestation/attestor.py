@@ -116,6 +116,11 @@ class Attestor:
                 nonce=nonce.hex(), index=index, path=tuple(step.hex() for step in tree.proof(index))), collateral)
             for index, nonce in enumerate(nonces)]
 
+    def activate(self, challenge: bytes) -> bytes:
+        """A TPM's answer to a challenge (docs/formats/tpm-activation.md). Raises MalformedEvidenceError,
+        AttestationError when there is no TPM, or it does not open it."""
+        return self._provider.activate(challenge)
+
     def close(self) -> None:
         """Let go of the platform's interfaces."""
         self._provider.close()

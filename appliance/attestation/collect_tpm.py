@@ -7,10 +7,11 @@ endorsement hierarchy, which is the same at each boot. Neither says that the hos
 from __future__ import annotations
 
 import hashlib
+import threading
 from pathlib import Path
 
-from appliance.attestation import azure_abi, tpm_abi, tpm_device, tpm_evidence
-from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation import azure_abi, tpm_abi, tpm_activate, tpm_credential, tpm_device, tpm_evidence
+from appliance.attestation.evidence import Collected, Endorsement, Provider
 from appliance.attestation.tpm_client import DEVICE, Tpm
 from appliance.attestation.tpm_evidence import MAX_LOG_BYTES, TpmEvidence
 from appliance.errors import AttestationError
@@ -28,11 +29,14 @@ class TpmProvider(Provider):
         try:
             self._key = tpm_device.attestation_key(self._tpm)
             self._ek_certificate = tpm_device.ek_certificate(self._tpm)
+            self._ek_chain = () if self._ek_certificate is None else tpm_device.ek_chain(self._tpm)
             self._azure = None if self._key.certificate is None else _azure_report(self._tpm)  # names that key
         except AttestationError:
             self._tpm.close()
             raise
         self._log = _read_log(event_log)
+        self._ek: tpm_activate.LoadedEk | None = None  # made when it is first needed: with RSA that takes a while
+        self._activating = threading.Lock()
 
     @property
     def platform(self) -> str:
@@ -56,12 +60,36 @@ class TpmProvider(Provider):
             quote = tpm_abi.parse_quote(message)
             if quote.pcr_digest == hashlib.sha256(together).digest():  # no PCR changed between the two
                 evidence = TpmEvidence(message, signature, self._key.public, together, self._log,
-                                       self._key.certificate, self._ek_certificate, self._azure)
-                return Collected(evidence.to_bytes())
+                                       self._key.certificate, self._certificate(), self._azure)
+                return Collected(evidence.to_bytes(), self._ek_chain)
         raise AttestationError("TPM: its PCRs change all the time, or its quotes are of others", code="tpm-race")
 
+    def endorsement(self) -> Endorsement | None:
+        """What a verifier needs to make a challenge; None without a certificate."""
+        certificate = self._certificate()
+        return None if certificate is None else Endorsement(self._key.public, certificate, self._ek_chain)
+
+    def activate(self, challenge: bytes) -> bytes:
+        """The answer to a challenge (docs/formats/tpm-activation.md): 32 bytes, which show that the TPM opened it.
+
+        Raises MalformedEvidenceError; AttestationError `tpm-ek-absent`, `tpm-ek-other`, `tpm-activation`.
+        """
+        tpm_credential.parse_challenge(challenge)
+        if self._ek_certificate is None:
+            raise AttestationError("TPM: no certificate of an endorsement key is in it", code="tpm-ek-absent")
+        with self._activating:
+            if self._ek is None:
+                self._ek = tpm_activate.load(self._tpm, *self._ek_certificate)
+            secret = tpm_activate.secret(self._tpm, self._key.handle, self._ek, challenge)
+        return tpm_credential.answer(secret, challenge)
+
+    def _certificate(self) -> bytes | None:
+        return None if self._ek_certificate is None else self._ek_certificate.certificate
+
     def close(self) -> None:
-        """Unload the key and close the device."""
+        """Unload the keys and close the device."""
+        if self._ek is not None and not self._ek.persistent:
+            self._tpm.flush(self._ek.handle)
         if self._key.handle >> 24 == _TRANSIENT:
             self._tpm.flush(self._key.handle)
         self._tpm.close()

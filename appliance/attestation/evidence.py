@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from appliance.attestation import merkle, simulated_abi
 from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
-from appliance.errors import MalformedEvidenceError
+from appliance.errors import AttestationError, MalformedEvidenceError
 from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/evidence/v1"
@@ -36,6 +36,15 @@ class Collected(NamedTuple):
     collateral: tuple[bytes, ...] = ()
 
 
+class Endorsement(NamedTuple):
+    """What a challenge to a TPM is made from: TPM2B_PUBLIC of its attestation key, the certificate of its endorsement
+    key and those of the authorities above it, in DER."""
+
+    key: bytes
+    certificate: bytes
+    chain: tuple[bytes, ...] = ()
+
+
 class Provider(Protocol):
     """A source of signed reports: one per platform."""
 
@@ -51,6 +60,15 @@ class Provider(Protocol):
     def report(self, report_data: bytes) -> bytes:
         """The report alone."""
         return self.collect(report_data).report
+
+    def endorsement(self) -> Endorsement | None:
+        """Of a TPM with a certificate: what a verifier needs to challenge it."""
+        return None
+
+    def activate(self, challenge: bytes) -> bytes:
+        """A TPM's answer to a challenge. Raises AttestationError, `activation-platform` on every other platform."""
+        raise AttestationError(f"{self.platform}: only a TPM is asked for credential activation",
+                               code="activation-platform")
 
     def close(self) -> None:
         """Let go of the platform's interfaces, if it holds any."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import stat
 import struct
@@ -27,6 +28,7 @@ DEVICE = Path("/dev/tpmrm0")  # with the kernel's resource manager, which keeps 
 NO_SESSIONS, SESSIONS = 0x8001, 0x8002  # TPM_ST
 HEADER_BYTES, MAX_RESPONSE_BYTES = 10, 4096
 OWNER, ENDORSEMENT, PASSWORD = 0x40000001, 0x4000000B, 0x40000009  # TPM_RH_OWNER, _ENDORSEMENT, TPM_RS_PW
+_RH_NULL, _SE_POLICY, _ALG_NULL, _ALG_SHA256 = 0x40000007, 0x01, 0x0010, 0x000B
 SUCCESS = 0
 _BUSY = (0x922, 0x908, 0x90A)  # TPM_RC_RETRY, _YIELDED, _TESTING: the same command again, later
 _ATTEMPTS, _PAUSE_SECONDS = 50, 0.05
@@ -46,6 +48,7 @@ class Command:
 
 STARTUP = Command("TPM2_Startup", 0x144, "9.3")
 READ_PUBLIC = Command("TPM2_ReadPublic", 0x173, "12.4")
+START_AUTH_SESSION = Command("TPM2_StartAuthSession", 0x176, "11.1", returns=1)
 QUOTE = Command("TPM2_Quote", 0x158, "18.4", authorised=1)
 PCR_EXTEND = Command("TPM2_PCR_Extend", 0x182, "22.2", authorised=1)
 PCR_READ = Command("TPM2_PCR_Read", 0x17E, "22.4")
@@ -76,6 +79,11 @@ def sized(data: bytes) -> bytes:
 def empty_password() -> bytes:
     """TPMS_AUTH_COMMAND with the empty password (Part 2, section 10.13.2)."""
     return struct.pack(">I", PASSWORD) + sized(b"") + b"\0" + sized(b"")
+
+
+def session_auth(session: int) -> bytes:
+    """TPMS_AUTH_COMMAND by a policy session without a key, which ends with the command that it authorises."""
+    return struct.pack(">I", session) + sized(b"") + b"\0" + sized(b"")
 
 
 def encode(command: Command, handles: Sequence[int], parameters: bytes, sessions: bytes | None) -> bytes:
@@ -161,6 +169,12 @@ class Tpm:
         """Close the device."""
         with contextlib.suppress(OSError):
             os.close(self._file)
+
+
+def policy_session(tpm: Tpm) -> int:
+    """The handle of a new policy session, with SHA-256 and neither salt nor key; whoever asks for it ends it."""
+    parameters = sized(secrets.token_bytes(16)) + sized(b"") + struct.pack(">BHH", _SE_POLICY, _ALG_NULL, _ALG_SHA256)
+    return tpm.require(START_AUTH_SESSION, (_RH_NULL, _RH_NULL), parameters).handles[0]
 
 
 def _open(path: Path) -> int:

@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from appliance.attestation import tpm_abi, tpm_client, tpm_verify, x509chain
 from appliance.attestation.cursor import Cursor
@@ -23,8 +24,10 @@ _PP_READ, _OWNER_READ, _AUTH_READ, _WRITTEN = 1 << 16, 1 << 17, 1 << 18, 1 << 29
 # TPMA_OBJECT, Part 2, section 8.3: beside what tpm_abi names
 _USER_WITH_AUTH, _NO_DA = 1 << 6, 1 << 10
 
-# EK certificates by NV index: TCG "EK Credential Profile", section 2.2.1.4 and 2.2.1.5
-EK_CERTIFICATES = (0x01C00016, 0x01C00014, 0x01C0000A, 0x01C00012, 0x01C00002)
+# EK certificates by NV index: TCG "EK Credential Profile", section 2.2.1.4. Curves first: such keys are made quickly
+EK_CERTIFICATES = (0x01C00016, 0x01C00014, 0x01C0000A, 0x01C00012, 0x01C00002, 0x01C00018, 0x01C0001C, 0x01C0001E)
+EK_CHAIN = range(0x01C00100, 0x01C00108)  # authorities above them, as many to an index as fit: section 2.2.1.5.2
+MAX_CHAIN_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,13 @@ def read_nv(tpm: Tpm, index: int) -> bytes | None:
     return data[:size]
 
 
+class EkCertificate(NamedTuple):
+    """An endorsement key's certificate in DER, and the NV index that tells which template the key is of."""
+
+    nv: int
+    certificate: bytes
+
+
 def der(data: bytes) -> bytes | None:
     """A DER certificate without what fills the NV index up behind it; None if it is none."""
     if data[:2] != b"\x30\x82" or len(data) < 4:
@@ -185,11 +195,28 @@ def der(data: bytes) -> bytes | None:
     return data[:size] if size <= len(data) else None
 
 
-def ek_certificate(tpm: Tpm) -> bytes | None:
-    """The first endorsement key certificate that the TPM's maker left, in DER."""
+def ek_certificate(tpm: Tpm) -> EkCertificate | None:
+    """The first endorsement key certificate that the TPM's maker left."""
     for index in EK_CERTIFICATES:
         found = read_nv(tpm, index)
         certificate = None if found is None else der(found)
         if certificate is not None:
-            return certificate
+            return EkCertificate(index, certificate)
     return None
+
+
+def ek_chain(tpm: Tpm) -> tuple[bytes, ...]:
+    """The authorities' certificates that the TPM's maker left beside them, in DER; none if they are too long."""
+    data = b""
+    for index in EK_CHAIN:
+        part = read_nv(tpm, index)
+        if part is None:
+            break
+        data += part
+    if len(data) > MAX_CHAIN_BYTES:
+        return ()
+    found: list[bytes] = []
+    while (first := der(data)) is not None:
+        found.append(first)
+        data = data[len(first):]
+    return tuple(found)

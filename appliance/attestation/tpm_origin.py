@@ -34,6 +34,7 @@ def verify(raw: bytes, report_data: bytes, collateral: Collateral, *, at: dateti
     claims = tpm_verify.verify(
         evidence.quote, evidence.signature, tpm_verify.load_key(evidence.key), pcrs=evidence.values(),
         nonce=tpm_evidence.qualifying_data(report_data), log=evidence.log)
+    claims = replace(claims, ek_certificate=evidence.ek_certificate, others=tuple(collateral.certificates))
     if at is None:
         return claims
     return replace(claims, root=_root(evidence, claims.key, collateral, at, roots),

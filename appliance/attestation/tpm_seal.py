@@ -11,7 +11,6 @@ gives out: of a vTPM that is the host.
 from __future__ import annotations
 
 import hashlib
-import secrets
 import struct
 from collections.abc import Collection, Mapping
 
@@ -22,12 +21,11 @@ from appliance.errors import AttestationError, MalformedEvidenceError
 
 MAGIC = b"appliance/tpm-key/v1\n"
 MAX_BYTES, MAX_SECRET_BYTES = 1024, 128  # TPM 2.0 Library, Part 2, section 11.1.14: MAX_SYM_DATA
-START_AUTH_SESSION = Command("TPM2_StartAuthSession", 0x176, "11.1", returns=1)
 CREATE = Command("TPM2_Create", 0x153, "12.1", authorised=1)
 LOAD = Command("TPM2_Load", 0x157, "12.2", authorised=1, returns=1)
 UNSEAL = Command("TPM2_Unseal", 0x15E, "12.7", authorised=1)
 POLICY_PCR = Command("TPM2_PolicyPCR", 0x17F, "23.7")
-_KEYEDHASH, _RH_NULL, _SE_POLICY, _AES, _CFB = 0x0008, 0x40000007, 0x01, 0x0006, 0x0043
+_KEYEDHASH, _AES, _CFB = 0x0008, 0x0006, 0x0043
 _USER_WITH_AUTH, _NO_DA = 1 << 6, 1 << 10  # TPMA_OBJECT, Part 2, section 8.3
 _POLICY_FAIL, _INTEGRITY, _FORMAT_ONE = 0x09D, 0x09F, 0x080  # TPM_RC, Part 2, section 6.6, without handle or session
 
@@ -83,14 +81,11 @@ def unseal(tpm: Tpm, data: bytes, pcrs: Collection[int]) -> bytearray:
 
 def _unsealed(tpm: Tpm, item: int, pcrs: Collection[int]) -> bytearray:
     """Unseal in a policy session over the PCRs as they are; the session ends with the command, or is flushed."""
-    nonce = secrets.token_bytes(16)
-    session = tpm.require(START_AUTH_SESSION, (_RH_NULL, _RH_NULL), sized(nonce) + sized(b"") + struct.pack(
-        ">BHH", _SE_POLICY, tpm_abi.NULL, tpm_device.SHA256)).handles[0]
+    session = tpm_client.policy_session(tpm)
     answer: Answer | None = None
     try:
         tpm.require(POLICY_PCR, (session,), sized(b"") + tpm_device.selection(sorted(pcrs)))
-        use = struct.pack(">I", session) + sized(b"") + b"\0" + sized(b"")  # TPMS_AUTH_COMMAND, not to be continued
-        answer = tpm.execute(UNSEAL, (item,), sessions=use)
+        answer = tpm.execute(UNSEAL, (item,), sessions=tpm_client.session_auth(session))
     finally:
         if answer is None or answer.code != tpm_client.SUCCESS:
             tpm.flush(session)

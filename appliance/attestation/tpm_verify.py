@@ -30,7 +30,6 @@ from appliance.errors import (
     UnsupportedEvidenceError,
 )
 
-MAX_CHAIN = 5
 _AK_USE = x509.ObjectIdentifier("2.23.133.8.3")  # tcg-kp-AIKCertificate
 _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
@@ -60,6 +59,8 @@ class TpmClaims:
     replayed: bool = False            # the event log's replay gives the quoted values
     root: str | None = None           # the pinned root above the AK's certificate
     bound_by: SnpClaims | None = None  # the SEV-SNP report that binds the AK
+    ek_certificate: bytes | None = None  # DER, and proof of nothing: that takes a challenge
+    others: tuple[x509.Certificate, ...] = field(default=(), repr=False)  # at hand to build chains with
 
 
 def spki(key: PublicKey) -> bytes:
@@ -186,25 +187,7 @@ def certify(key: AttestationKey, certificate: x509.Certificate, others: Iterable
         raise ForgedEvidenceError(
             f"AK certificate {name_of(certificate)}: not issued for attestation (2.23.133.8.3)",
             code="tpm-ak-certificate")
-    pool, child = list(others), certificate
-    x509chain.check_valid(child, at)
-    for below in range(MAX_CHAIN):
-        named = x509chain.issuers_of(child, pool)
-        if not named:
-            raise UncheckedEvidenceError(
-                f"the certificate of {x509chain.common_name(child.issuer)}, who issued {name_of(child)}, "
-                "is absent")
-        issuer = named[0]
-        x509chain.check_issued(child, issuer)
-        x509chain.check_authority(issuer, below)
-        x509chain.check_valid(issuer, at)
-        print_of = x509chain.fingerprint(issuer)
-        if print_of in roots:
-            return roots[print_of]
-        if issuer.subject == issuer.issuer:
-            raise UncheckedEvidenceError(f"root {name_of(issuer)} ({print_of}): not pinned")
-        child = issuer
-    raise ForgedEvidenceError(f"AK certificate: more than {MAX_CHAIN} authorities above it", code="chain-authority")
+    return x509chain.root_of(certificate, others, at=at, roots=roots)
 
 
 def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: bytes | None = None,

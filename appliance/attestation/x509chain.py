@@ -8,7 +8,7 @@ Each function that depends on the time takes `at`. Nothing here knows a vendor's
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from cryptography import x509
@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import SignatureAlgorithmOID
 
 from appliance.attestation import der
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
-MAX_CERTIFICATE_BYTES = 1 << 16
+MAX_CERTIFICATE_BYTES, MAX_AUTHORITIES = 1 << 16, 5
 _PEM = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -152,3 +152,32 @@ def _fits(child: x509.Certificate, issuer: x509.Certificate) -> bool:
     except ForgedEvidenceError:
         return False
     return True
+
+
+def root_of(certificate: x509.Certificate, others: Iterable[x509.Certificate], *, at: datetime,
+            roots: Mapping[str, str]) -> str:
+    """The name of the pinned root above a certificate; `roots`: SHA-256 of a root certificate to its name.
+
+    Raises ForgedEvidenceError if the chain does not hold at that time, UncheckedEvidenceError if an issuer is absent
+    or the root is not pinned.
+    """
+    pool, child = list(others), certificate
+    check_valid(child, at)
+    for below in range(MAX_AUTHORITIES):
+        named = issuers_of(child, pool)
+        if not named:
+            raise UncheckedEvidenceError(
+                f"the certificate of {common_name(child.issuer) or child.issuer.rfc4514_string()}, who issued "
+                f"{name_of(child)}, is absent")
+        issuer = named[0]
+        check_issued(child, issuer)
+        check_authority(issuer, below)
+        check_valid(issuer, at)
+        print_of = fingerprint(issuer)
+        if print_of in roots:
+            return roots[print_of]
+        if issuer.subject == issuer.issuer:
+            raise UncheckedEvidenceError(f"root {name_of(issuer)} ({print_of}): not pinned")
+        child = issuer
+    raise ForgedEvidenceError(f"certificate {name_of(certificate)}: more than {MAX_AUTHORITIES} authorities above it",
+                              code="chain-authority")

@@ -14,8 +14,8 @@ STEPS = ("policy", "hardening", "self-test", "key-release", "state", "models", "
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LOGGERS = ("appliance", "asyncio", "concurrent", "httptools", "h11", "litestar", "numba", "py.warnings", "root",
            "uvicorn", "other")
-ENDPOINTS = ("/health", "/metrics", "/v1/attestation", "/v1/chat/completions", "/v1/completions", "/v1/models",
-             "/v1/models/{model}", "other")
+ENDPOINTS = ("/health", "/metrics", "/v1/attestation", "/v1/attestation/activation", "/v1/chat/completions",
+             "/v1/completions", "/v1/models", "/v1/models/{model}", "other")
 
 PLATFORM = choice("simulated", "sev-snp", "tdx", "tpm")
 DIGEST32, DIGEST48 = hex_bytes(32), hex_bytes(48)

@@ -6,6 +6,7 @@ that comes through the pipe beyond its form. A key goes from the pipe into one b
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import IO, Any
 from appliance.attestation import tpm_seal
 from appliance.attestation.release import ReleaseAttestor
 from appliance.attestation.tpm_client import DEVICE
-from appliance.boot.keyrelease_pipe import EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.boot.keyrelease_pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
 from appliance.errors import ModelKeyError
 from appliance.models import keydocument
 from appliance.models.disk_random import wipe
@@ -98,7 +99,8 @@ class KeyRelease:
         found: dict[str, Secret] = {}
         pipe = _pipe_to(self._process, time.monotonic() + self._seconds + _GRACE_SECONDS)
         try:
-            task = {**self._task, "platform": attestor.provider.platform, "tolerant": tolerant}
+            task = {**self._task, "platform": attestor.provider.platform, "tolerant": tolerant,
+                    "endorsement": _endorsement(attestor)}
             pipe.send(TASK, json.dumps(task).encode())
             for each in self._sealed:
                 found[each.name] = _key(pipe, each, "the TPM-sealed key")
@@ -120,8 +122,15 @@ class KeyRelease:
     def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_Wanted],
                     found: dict[str, Secret]) -> None:
         challenge = bytes(_answer(pipe, NONCE, wanted[0].name))
-        evidence = attestor.attest(challenge[_SPKI_BYTES:], challenge[:_SPKI_BYTES])
+        if len(challenge) <= _SPKI_BYTES:
+            raise PipeError("it sent what was not asked for")
+        spki, size = challenge[:_SPKI_BYTES], challenge[_SPKI_BYTES]
+        nonce, activation = challenge[_SPKI_BYTES + 1:][:size], challenge[_SPKI_BYTES + 1 + size:]
+        evidence = attestor.attest(nonce, spki)
+        answer = attestor.provider.activate(activation) if activation else b""
         pipe.send(EVIDENCE, evidence.to_json())
+        if activation:
+            pipe.send(ANSWER, answer)
         for each in wanted:
             found[each.name] = _key(pipe, each, f"the key broker's {each.broker.resource}")
 
@@ -135,6 +144,19 @@ class KeyRelease:
                     with suppress(OSError):
                         stream.close()
             self._process = None
+
+
+def _endorsement(attestor: ReleaseAttestor) -> dict[str, Any] | None:
+    """What brokers need to challenge a TPM, as docs/formats/key-release.md has it; None on other platforms."""
+    found = attestor.provider.endorsement()
+    if found is None:
+        return None
+    key, certificate, chain = found
+    return {"key": _text(key), "ek-certificate": _text(certificate), "chain": [_text(each) for each in chain]}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def _spawn() -> subprocess.Popen[bytes]:

@@ -18,6 +18,7 @@ from appliance.errors import ModelKeyError
 
 VERSION = "0.4.0"
 TEES: Mapping[str, str] = {"sev-snp": "snp", "tdx": "tdx", "tpm": "tpm", "simulated": "sample"}  # ours -> KBS's
+PARAMETER = "tpm-activation"
 _COOKIE = re.compile(r"kbs-session-id=([A-Za-z0-9_.~+/=-]{1,256})(?:;.*)?")
 _REFUSALS = {
     401: ("key-denied", "does not accept the evidence", "the broker's log says which rule failed"),
@@ -30,9 +31,10 @@ _REFUSALS = {
 class Session:
     """One handshake with one broker, for one release key."""
 
-    def __init__(self, connection: Connection, platform: str) -> None:
-        """`platform`: the name in our evidence."""
-        self._connection, self._tee = connection, TEES[platform]
+    def __init__(self, connection: Connection, platform: str, endorsement: Mapping[str, object] | None = None) -> None:
+        """`platform`: the name in our evidence. `endorsement`: what a broker needs to challenge a TPM."""
+        self._connection, self._tee, self._endorsement = connection, TEES[platform], endorsement
+        self.activation = b""  # the broker's challenge to the TPM; empty if it made none
         self._key = keyrelease_jwe.new_key()
         self._cookie = self._nonce_text = ""
 
@@ -43,8 +45,10 @@ class Session:
 
     def challenge(self) -> bytes:
         """Request and challenge: the broker's nonce, 16 to 64 bytes."""
-        answer = self._post("/kbs/v0/auth", {"version": VERSION, "tee": self._tee, "extra-params": ""})
-        nonce = keyrelease_json.parse(answer.body, "challenge").get("nonce")
+        answer = self._post("/kbs/v0/auth", {"version": VERSION, "tee": self._tee, "extra-params":
+                                               {PARAMETER: self._endorsement} if self._endorsement else ""})
+        challenge = keyrelease_json.parse(answer.body, "challenge")
+        nonce = challenge.get("nonce")
         if not isinstance(nonce, str):
             raise keyrelease_json.refuse("challenge: nonce is absent or no string")
         raw = keyrelease_json.base64_padded(nonce, "challenge nonce", range(16, 65))
@@ -52,13 +56,24 @@ class Session:
         if len(found) != 1:
             raise keyrelease_json.refuse("challenge: not exactly one cookie kbs-session-id")
         self._cookie, self._nonce_text = f"kbs-session-id={found[0]}", nonce
+        self._take_activation(challenge.get("extra-params"))
         return raw
 
-    def attest(self, evidence: bytes | bytearray) -> None:
-        """Attestation: evidence (JSON) that binds the nonce and the release key. ModelKeyError if refused."""
+    def _take_activation(self, extra: object) -> None:
+        """The broker's challenge to the TPM, if it makes one to an appliance that can take it."""
+        if self._endorsement is None or not isinstance(extra, dict) or PARAMETER not in extra:
+            return
+        if not isinstance(extra[PARAMETER], str):
+            raise keyrelease_json.refuse(f"challenge: {PARAMETER} is no string")
+        self.activation = keyrelease_json.base64_padded(extra[PARAMETER], f"challenge, {PARAMETER}", range(1, 1025))
+
+    def attest(self, evidence: bytes | bytearray, activated: bytes | bytearray = b"") -> None:
+        """Attestation: evidence (JSON) that binds the nonce and the release key, and the TPM's answer if one was asked
+        for. ModelKeyError if refused."""
+        additional = json.dumps({PARAMETER: activated.hex()}) if activated else ""
         self._post("/kbs/v0/attest", {
             "runtime-data": {"nonce": self._nonce_text, "tee-pubkey": keyrelease_jwe.public_jwk(self.release_key)},
-            "tee-evidence": {"primary_evidence": json.loads(evidence), "additional_evidence": ""}})
+            "tee-evidence": {"primary_evidence": json.loads(evidence), "additional_evidence": additional}})
 
     def resource(self, name: str) -> bytearray:
         """Response: the broker's secret of this name, decrypted; the caller wipes it."""

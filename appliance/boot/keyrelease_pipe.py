@@ -13,8 +13,8 @@ import time
 
 from appliance.models.disk_random import wipe
 
-TASK, NONCE, EVIDENCE, KEY, REFUSAL = b"T", b"N", b"E", b"K", b"X"
-MAX_BYTES = {TASK: 1 << 16, NONCE: 96, EVIDENCE: 1 << 21, KEY: 4096, REFUSAL: 8192}
+TASK, NONCE, EVIDENCE, ANSWER, KEY, REFUSAL = b"T", b"N", b"E", b"A", b"K", b"X"
+MAX_BYTES = {TASK: 1 << 16, NONCE: 2048, EVIDENCE: 1 << 21, ANSWER: 32, KEY: 4096, REFUSAL: 8192}
 _HEAD = struct.Struct(">cI")
 
 

@@ -25,7 +25,7 @@ from appliance.attestation.tpm_client import Tpm
 from appliance.boot import hardening, keyrelease_jwe
 from appliance.boot.keyrelease_https import Address, Connection
 from appliance.boot.keyrelease_kbs import Session
-from appliance.boot.keyrelease_pipe import EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.boot.keyrelease_pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
 from appliance.boot.measure import take
 from appliance.boot.sandbox import capabilities, landlock
 from appliance.boot.sandbox.syscalls import MACHINES
@@ -73,15 +73,16 @@ def _no_capabilities() -> None:
         raise OSError(0, left)
 
 
-def _ask(pipe: Pipe, broker: Mapping[str, Any], platform: str, deadline: float) -> None:
+def _ask(pipe: Pipe, broker: Mapping[str, Any], task: Mapping[str, Any], deadline: float) -> None:
     """One handshake; each key goes through the pipe in the order of the names and is wiped here."""
     connection = Connection(Address.of(broker["url"], broker["root_sha256"]), deadline)
     try:
-        session = Session(connection, platform)
+        session = Session(connection, task["platform"], task["endorsement"])
         nonce = session.challenge()
-        pipe.send(NONCE, hashlib.sha256(keyrelease_jwe.spki(session.release_key)).digest() + nonce)
+        digest = hashlib.sha256(keyrelease_jwe.spki(session.release_key)).digest()
+        pipe.send(NONCE, digest + bytes((len(nonce),)) + nonce + session.activation)
         _, evidence = pipe.receive(EVIDENCE)
-        session.attest(evidence)
+        session.attest(evidence, pipe.receive(ANSWER)[1] if session.activation else b"")
         for name in broker["resources"]:
             key = session.resource(name)
             try:
@@ -114,7 +115,7 @@ def main() -> int:
         if task["sealed"]:
             _unseal(pipe, Path(task["tpm"]), task["sealed"])
         for broker in task["brokers"]:
-            _ask(pipe, broker, task["platform"], deadline)
+            _ask(pipe, broker, task, deadline)
     except ApplianceError as error:
         pipe.send(REFUSAL, json.dumps({"code": error.code, "summary": error.summary[:2048],
                                        "hint": (error.hint or "")[:1024]}).encode())

@@ -30,6 +30,9 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
                         help="do without a list of revoked SEV-SNP certificates; the verdict then says so")
     parser.add_argument("--ak", metavar="KEY", action="append", default=[],
                         help="a TPM's attestation key that you enrolled: sha256:HEX or a file; may be repeated")
+    parser.add_argument("--ek-roots", metavar="DIR", type=Path,
+                        help="certificates of TPM makers (or of the machine's own endorsement key): the TPM then has "
+                        "to show, by a challenge, that its attestation key is beside a key that they certified")
     unsafe = parser.add_argument_group("for tests only")
     unsafe.add_argument("--unsafe-any-ak", action="store_true",
                         help="believe a TPM quote by any key: it is then anybody's word")
@@ -43,6 +46,7 @@ def verifier(args: argparse.Namespace) -> Verifier:
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
         need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
+        ek_roots=args.ek_roots,
         roots=_roots(args.unsafe_root))
 
 

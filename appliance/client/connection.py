@@ -87,24 +87,31 @@ class Connection:
 
     def evidence(self, nonce: bytes) -> bytes:
         """What `/v1/attestation` answers to a nonce. Raises UncheckedEvidenceError, MalformedEvidenceError."""
+        status, body = self.get(PATH + nonce.hex(), MAX_EVIDENCE_BYTES, "no-evidence")
+        if status != 200:
+            raise UncheckedEvidenceError(f"{self.endpoint}: no evidence: HTTP status {status}",
+                                         code="no-evidence", hint="is it an appliance?")
+        return body
+
+    def get(self, path: str, most: int, code: str) -> tuple[int, bytes]:
+        """Status and body of an answer of at most `most` bytes to one of the verifier's own questions.
+
+        Raises UncheckedEvidenceError with `code` if none comes, MalformedEvidenceError for a longer one.
+        """
         try:
             self._socket.settimeout(EVIDENCE_SECONDS)
-            answer = self.request("GET", PATH + nonce.hex(), [("Host", self.endpoint.authority),
-                                                               ("Accept", "application/json")])
-            body = answer.read(MAX_EVIDENCE_BYTES + 1)
+            answer = self.request("GET", path, [("Host", self.endpoint.authority), ("Accept", "application/json")])
+            body = answer.read(most + 1)
             if not answer.isclosed():
                 self.close()  # what is left of the answer must not be taken for the next one
             else:
                 self._socket.settimeout(ANSWER_SECONDS)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise UncheckedEvidenceError(f"{self.endpoint}: no evidence came: {error or type(error).__name__}",
-                                         code="no-evidence") from None
-        if answer.status != 200:
-            raise UncheckedEvidenceError(f"{self.endpoint}: no evidence: HTTP status {answer.status}",
-                                         code="no-evidence", hint="is it an appliance?")
-        if len(body) > MAX_EVIDENCE_BYTES:
-            raise MalformedEvidenceError(f"evidence: more than {MAX_EVIDENCE_BYTES} bytes")
-        return body
+                                         code=code) from None
+        if len(body) > most:
+            raise MalformedEvidenceError(f"evidence: more than {most} bytes")
+        return answer.status, body
 
     def close(self) -> None:
         """Close the connection, whatever is under way on it."""

@@ -39,7 +39,7 @@ _VECTORS: dict[Status, dict[str, int]] = {
     NOT_MET: {}, UNCHECKED: {}}
 _ABOUT: dict[str, tuple[str, ...]] = {
     "instance-identity": ("nonce", "tls-key", "certificate", "certificate-evidence", "channel", "product",
-                          "signing-key", "id-key", "author-key", "ak-origin", "ak-attributes", "ak-bound-in-hardware",
+                          "signing-key", "id-key", "author-key", "ak-origin", "ek-activation", "ak-attributes", "ak-bound-in-hardware",
                           "platform"),
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "guest-policy", "smt",
                       "single-socket", "cxl", "aes256-xts", "rapl", "td-attributes", "self-test"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from appliance.attestation.snp_validate import SnpExpected
 from appliance.attestation.snp_verify import SnpClaims
 from appliance.attestation.tdx_validate import TdxExpected
 from appliance.attestation.tdx_verify import TdxClaims
+from appliance.attestation.tpm_ek import Activated
 from appliance.attestation.tpm_verify import TpmClaims
 from appliance.attestation.trust import VENDORS
 from appliance.attestation.verify import Claims
@@ -41,7 +42,8 @@ class Question:
     """What is asked about one piece of evidence.
 
     `nonce` and `spki_sha256` are those of the connection at hand; None is not checked. `online`: the evidence was asked
-    for just now, so that both must hold. `seen` are findings on the connection itself.
+    for just now, so that both must hold. `seen` are findings on the connection itself, `activated` what a TPM that was
+    challenged on it has shown.
     """
 
     target: str
@@ -50,6 +52,7 @@ class Question:
     spki_sha256: bytes | None = None
     online: bool = False
     seen: tuple[Finding, ...] = ()
+    activated: Activated | None = None
 
 
 def judge(data: bytes, reference: Reference, question: Question) -> Verdict:
@@ -126,7 +129,7 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     if isinstance(claims.hardware, TpmClaims):
         again = {each.rule for each in findings[:GENERIC]} | {"ak-bound-in-hardware"}  # the TPM's own say less
         findings = findings[:GENERIC] + [each for each in findings[GENERIC:] if each.rule not in again]
-        findings += _tpm(claims.hardware, reference, question.at)
+        findings += _tpm(claims.hardware, reference, question)
     elif isinstance(claims.hardware, SnpClaims) and known is not None:
         findings = [_with_shapes(each, reference) for each in findings]
     return findings
@@ -141,7 +144,7 @@ def _with_shapes(finding: Finding, reference: Reference) -> Finding:
     return Finding(finding.rule, finding.outcome, f"{finding.detail}; {told}")
 
 
-def _tpm(claims: TpmClaims, reference: Reference, at: datetime) -> list[Finding]:
+def _tpm(claims: TpmClaims, reference: Reference, question: Question) -> list[Finding]:
     """Registers, and whose the key is. A hardware report that binds it is judged by the policy as any other."""
     if reference.known is None:
         found = [Finding("measurement", "not checked", "no measurements given")]
@@ -154,14 +157,17 @@ def _tpm(claims: TpmClaims, reference: Reference, at: datetime) -> list[Finding]
     named = bound is not None and _is_known(bound, reference)
     if bound is not None and named:
         found += [Finding("ak-bound-in-hardware", "holds", f"AMD SEV-SNP, {bound.product}"), *(
-            each for each in snp_validate.validate(bound, SnpExpected(), reference.policy.policy.tee.evidence, at=at)
+            each for each in snp_validate.validate(bound, SnpExpected(), reference.policy.policy.tee.evidence,
+                                                         at=question.at)
             if each.rule != "measurement")]
     else:
         found.append(Finding("ak-bound-in-hardware", "not checked", f"{_unbound(bound)}: THE HOST IS TRUSTED"))
-    origin = tpm_validate.origin(claims, reference.attestation_keys, bound=named)
+    activation = tpm_validate.activation(claims, reference.ek_roots, question.activated, at=question.at)
+    origin = tpm_validate.origin(claims, reference.attestation_keys, bound=named,
+                                 activated=activation.outcome == "holds")
     if origin.outcome == "not checked" and reference.any_ak:
-        origin = Finding("ak-origin", "holds", "ANY KEY WAS ACCEPTED, AS ASKED: for tests")
-    return [*found, origin]
+        origin = Finding("ak-origin", "not checked", f"ANY KEY WAS ACCEPTED, AS ASKED, for tests: {origin.detail}")
+    return [*found, activation, origin]
 
 
 def _is_known(bound: SnpClaims, reference: Reference) -> bool:
@@ -185,7 +191,8 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
     if wrong:
         reason = "; ".join(_told(each) for each in wrong)
         return NOT_MET, f"evidence-{wrong[0].rule}", reason, None
-    needed = rules.required(claims.platform, online=question.online, revocation=reference.need_revocation)
+    needed = rules.required(claims.platform, online=question.online, revocation=reference.need_revocation,
+                            activation=reference.ek_roots is not None, any_ak=reference.any_ak)
     for rule in needed:
         if rule not in outcomes or outcomes[rule].outcome != "holds":
             detail = outcomes[rule].detail if rule in outcomes else ""
@@ -196,7 +203,19 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
         status = SIMULATED
     elif isinstance(claims.hardware, TpmClaims) and outcomes["ak-bound-in-hardware"].outcome != "holds":
         status = HOST_TRUSTED
+        return status, "", f"{good(status)}; the TPM is known by {_known_by(outcomes)}", None
     return status, "", good(status), None
+
+
+def _known_by(outcomes: Mapping[str, Finding]) -> str:
+    """How the attestation key is known to be a TPM's, strongest first, in words for the first lines of a verdict."""
+    if outcomes["ek-activation"].outcome == "holds":
+        return "activation: its attestation key is beside a genuine endorsement key"
+    if outcomes["ak-origin"].outcome != "holds":
+        return "NOTHING: the attestation key may be anybody's"
+    if outcomes["ak-origin"].detail.startswith("certificate"):
+        return "the certificate of its attestation key"
+    return "enrolment of its attestation key; it was not challenged"
 
 
 def _told(finding: Finding) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.attestation import approvals, keyfile, measurements, tpm_verify
+from appliance.attestation import approvals, keyfile, measurements, tpm_ek, tpm_verify
 from appliance.attestation.approvals import Approvals
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.collateral import load as load_collateral
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.measurements import Measurements
+from appliance.attestation.tpm_ek import EkRoots
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, load
@@ -36,8 +37,9 @@ class Reference:
 
     `need_revocation`: without a revocation list in force there is no verdict "verified" on SEV-SNP evidence. `any_ak`:
     a TPM's key needs nobody to vouch for it (for tests: such a quote is anybody's). `attestation_keys`: TPM keys that
-    the verifier enrolled itself, by SHA-256 of their SubjectPublicKeyInfo. `roots` other than the vendors' are
-    for tests, and every verdict then says so.
+    the verifier enrolled itself, by SHA-256 of their SubjectPublicKeyInfo. `ek_roots`: makers of TPMs; a
+    TPM then has to show that its quoting key is in it beside an endorsement key that one of them certified. `roots`
+    other than the vendors' are for tests, and every verdict then says so.
     """
 
     policy: Loaded
@@ -48,6 +50,7 @@ class Reference:
     any_ak: bool = False
     roots: Roots = VENDORS
     attestation_keys: frozenset[bytes] = frozenset()
+    ek_roots: EkRoots | None = None
 
     def findings(self) -> list[Finding]:
         """What holds of the reference itself, before any evidence: whose measurements, and who approved."""
@@ -97,7 +100,7 @@ def _read(path: Path, most: int) -> bytes:
 def read(policy: Path, *, measurements_file: Path | None = None, builder_key: str | None = None,
          unsigned: bool = False, approvals_file: Path | None = None, collateral: Path | None = None,
          need_revocation: bool = True, any_ak: bool = False, roots: Roots = VENDORS,
-         attestation_keys: Iterable[str] = ()) -> Reference:
+         attestation_keys: Iterable[str] = (), ek_roots: Path | None = None) -> Reference:
     """A reference from files. Approvals are looked for beside the policy. Raises PolicyError, AttestationError."""
     loaded = load(policy)
     known = None if measurements_file is None else read_measurements(
@@ -107,7 +110,8 @@ def read(policy: Path, *, measurements_file: Path | None = None, builder_key: st
     if found is None and approvals_file is not None:
         raise PolicyError(f"approvals: {approvals_file} does not exist", code="approvals-unreadable")
     return Reference(loaded, known, found, load_collateral(collateral) if collateral else Collateral(),
-                     need_revocation, any_ak, roots, frozenset(map(enrolled, attestation_keys)))
+                     need_revocation, any_ak, roots, frozenset(map(enrolled, attestation_keys)),
+                     None if ek_roots is None else tpm_ek.roots_in(ek_roots))
 
 
 def enrolled(text: str) -> bytes:

@@ -58,7 +58,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType({
     "evaluation-number": "Intel's judgement is recent enough by its number",
     "collateral-age": "Intel's judgement is recent enough",
     # TPM
-    "ak-origin": "the attestation key is held by a TPM: by a pinned root, or by your enrolment",
+    "ak-origin": "the attestation key is held by a TPM: by a pinned root, your enrolment, or activation",
+    "ek-activation": "the attestation key is in the same TPM as an endorsement key that its maker certified",
     "ak-bound-in-hardware": "an SEV-SNP or TDX report binds the attestation key",
     "ak-attributes": "the attestation key signs nothing but what its TPM says",
     "event-log": "the event log gives the quoted registers",
@@ -74,7 +75,7 @@ ATTACKS: Mapping[str, str] = MappingProxyType({
     "debug": "debug", "vmpl": "wrong VMPL", "measurement": "wrong image or vCPU count", "mrtd": "wrong image",
     "policy": "another deployment", "launch-policy": "another deployment", "measured-policy": "another deployment",
     "models": "other models", "revocation": "stale revocation list", "collateral-age": "stale collateral",
-    "golden-pcrs": "wrong firmware", "approvals": "not approved",
+    "golden-pcrs": "wrong firmware", "ek-activation": "another TPM", "approvals": "not approved",
 })
 
 # What to do about a rule that must hold and could not be checked.
@@ -83,8 +84,10 @@ HINTS: Mapping[str, str] = MappingProxyType({
     "mrtd": "give the image's measurements: --measurements FILE --builder-key KEY",
     "revocation": "fetch AMD's list (https://kdsintf.amd.com/vcek/v1/Milan/crl for Milan) into the folder of "
                   "--collateral, or do without: --without-revocation",
-    "ak-origin": "a key that nobody vouches for is anybody's: enrol it, and name it by --ak; "
-                 "--unsafe-any-ak is for tests",
+    "ak-origin": "a key that nobody vouches for is anybody's: enrol it, and name it by --ak, or have "
+                 "the TPM challenged: --ek-roots; --unsafe-any-ak is for tests",
+    "ek-activation": "evidence that was kept cannot be challenged: verify the running machine by its URL and keep the "
+                     "result (--ear), or judge the file by keys that you enrolled: --ak without --ek-roots",
 })
 
 # Rules that say nothing new, or that the policy did not ask for: not shown to people where they were not checked.
@@ -95,9 +98,15 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "tpm": ("measurement", "ak-origin")})
 
 
-def required(platform: str, *, online: bool, revocation: bool) -> tuple[str, ...]:
-    """The rules that must hold, and not only go unchecked, for a good verdict on a platform's evidence."""
-    rules = _REQUIRED.get(platform, ())
+def required(platform: str, *, online: bool, revocation: bool, activation: bool = False,
+             any_ak: bool = False) -> tuple[str, ...]:
+    """The rules that must hold, and not only go unchecked, for a good verdict on a platform's evidence.
+
+    `activation`: a TPM had to be challenged. `any_ak`: its key needs nobody to vouch for it, for tests.
+    """
+    rules = tuple(rule for rule in _REQUIRED.get(platform, ()) if not any_ak or rule != "ak-origin")
+    if platform == "tpm" and activation:
+        rules = ("ek-activation", *rules)
     if platform != "simulated" and online:
         rules += ("nonce", "tls-key", "certificate")
     if platform == "sev-snp" and revocation:

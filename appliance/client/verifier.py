@@ -19,7 +19,7 @@ from pathlib import Path
 from appliance.attestation import collateral, ratls, recognise, x509dice
 from appliance.attestation.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.client import certificate, judge, reference, target
+from appliance.client import activation, certificate, judge, reference, target
 from appliance.client.connection import Connection, connect
 from appliance.client.judge import Question
 from appliance.client.reference import Reference
@@ -46,16 +46,19 @@ class Verifier:
     def from_files(cls, policy: str | Path, measurements: str | Path | None = None, *, builder_key: str | None = None,
                    measurements_unsigned: bool = False, approvals: str | Path | None = None,
                    collateral: str | Path | None = None, need_revocation: bool = True, any_ak: bool = False,
-                   roots: Roots = VENDORS, attestation_keys: Iterable[str] = ()) -> Verifier:
+                   roots: Roots = VENDORS, attestation_keys: Iterable[str] = (),
+                   ek_roots: str | Path | None = None) -> Verifier:
         """A verifier by files; `builder_key` is `ed25519:HEX` or the path of a key; `attestation_keys` are keys of TPMs
-        that were enrolled: `sha256:HEX` or paths. Raises PolicyError if a file cannot
-        be used, ForgedEvidenceError if the measurements are not the builder's."""
+        that were enrolled: `sha256:HEX` or paths; `ek_roots` is a folder with certificates of TPM makers, whose TPMs
+        are then challenged. Raises PolicyError if a file cannot be used, ForgedEvidenceError if the measurements are
+        not the builder's."""
         return cls(reference.read(
             Path(policy), measurements_file=None if measurements is None else Path(measurements),
             builder_key=builder_key, unsigned=measurements_unsigned,
             approvals_file=None if approvals is None else Path(approvals),
             collateral=None if collateral is None else Path(collateral), need_revocation=need_revocation,
-            any_ak=any_ak, roots=roots, attestation_keys=attestation_keys))
+            any_ak=any_ak, roots=roots, attestation_keys=attestation_keys,
+            ek_roots=None if ek_roots is None else Path(ek_roots)))
 
     def verify(self, url: str, *, at: datetime | None = None) -> Verdict:
         """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises PolicyError for a text
@@ -75,6 +78,7 @@ class Verifier:
         try:
             question = replace(question, seen=tuple(self._channel(connection, question)))
             answer = connection.evidence(question.nonce or b"")
+            question = replace(question, activated=activation.ask(connection, answer, self.reference, question.at))
         except AttestationError as error:
             return judge.failed(error, self.reference, question)
         return judge.judge(answer, self.reference, question)

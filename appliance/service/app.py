@@ -13,6 +13,7 @@ from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Policy
 from appliance.service import quotas
+from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
 from appliance.service.context import ServedModel, Service
 from appliance.service.exchange import Exchange
@@ -40,7 +41,8 @@ def assemble(booted: Booted) -> Service:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
     return Service(
         booted=booted, models=_models(booted), tenants=tenants, accounts=accounts,
-        timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor))
+        timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor),
+        activations=Activations(booted.attestor))
 
 
 def create(service: Service) -> Guard:

@@ -13,6 +13,7 @@ from appliance.boot.models import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.tokenizer import Tokenizer
 from appliance.policy.schema import Model, Policy
+from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
 from appliance.service.exchange import INFERENCE, Exchange
 from appliance.service.limits import Accounts
@@ -58,6 +59,7 @@ class Service:
     timing: Timing
     rules: tuple[Rule, ...]
     evidences: Evidences
+    activations: Activations
     metrics: Metrics = field(default_factory=Metrics)
     in_progress: int = 0  # inference requests admitted and not yet over
     bodies: int = 0  # request bodies that are being read

@@ -17,7 +17,7 @@ from appliance.service.privacy import Pacer, Timing
 from appliance.service.tenants import Caller
 
 INFERENCE = ("/v1/chat/completions", "/v1/completions")
-FIXED = frozenset({"/health", "/metrics", "/v1/attestation", "/v1/models", *INFERENCE})
+FIXED = frozenset({"/health", "/metrics", "/v1/attestation", "/v1/attestation/activation", "/v1/models", *INFERENCE})
 ONE_MODEL = "/v1/models/{model}"
 
 

@@ -48,6 +48,7 @@ PROBLEMS: dict[str, Problem] = {
     "unsupported_parameter": Problem(400, INVALID, "this service does not support this parameter"),
     "unsupported_text": Problem(400, INVALID, "the text cannot be encoded for this model"),
     "template_refused": Problem(400, INVALID, "the model's chat template does not accept these messages"),
+    "activation_refused": Problem(400, INVALID, "the TPM does not open the challenge: it is for another TPM or key"),
     "context_length_exceeded": Problem(400, INVALID, "the prompt is longer than this service allows"),
     "generation_length_exceeded": Problem(400, INVALID, "more tokens are asked for than this service allows"),
     # 401 and 403: who asks

@@ -10,6 +10,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from appliance.attestation.attestor import Channel
+from appliance.attestation.tpm_credential import FORMAT
 from appliance.service import metrics as metrics_module
 from appliance.service.answers import ChatShape, ModelCard, ModelList, TextShape
 from appliance.service.attest import PLAIN
@@ -90,6 +91,14 @@ async def attestation(request: Incoming) -> Response[Any]:
     return Response(evidence.to_json(), media_type=JSON)
 
 
+@get("/v1/attestation/activation")
+async def activation(request: Incoming) -> Response[Any]:
+    """A TPM's answer to a challenge. Open to all, as evidence is: it gives away nothing but that the TPM opened it."""
+    service, _exchange = parts(request)
+    answer = await service.activations.answer(request.query_params.getall("challenge", []))
+    return Response(json.dumps({"format": FORMAT, "answer": answer.hex()}).encode(), media_type=JSON)
+
+
 @get("/health")
 async def health(request: Incoming) -> Response[Any]:
     """Whether requests are accepted (200) or not (503), and how the boot went. Open to all."""
@@ -104,4 +113,4 @@ async def metrics(request: Incoming) -> Response[Any]:
     return Response(service.metrics.text(), media_type=metrics_module.CONTENT_TYPE)
 
 
-HANDLERS = [chat, complete, models, one_model, attestation, health, metrics]
+HANDLERS = [chat, complete, models, one_model, attestation, activation, health, metrics]

@@ -6,21 +6,35 @@ A configuration is a TOML file; README.md has one. Paths in it are relative to t
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import collateral, evidence, measure_tpm, measurements, tpm_validate, validate, verify
+from appliance.attestation import (
+    collateral,
+    evidence,
+    measure_tpm,
+    measurements,
+    tpm_credential,
+    tpm_ek,
+    tpm_validate,
+    tpm_verify,
+    validate,
+    verify,
+    x509chain,
+)
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.measurements import Measurements
 from appliance.attestation.snp_validate import SnpExpected
 from appliance.attestation.tdx_validate import TdxExpected
+from appliance.attestation.tpm_credential import Challenge
+from appliance.attestation.tpm_ek import Activated, EkRoots
 from appliance.attestation.tpm_verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.verify import Claims
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
 from appliance.models import keydocument
 from appliance.models.disk_random import wipe
 from appliance.models.keys import FileKey
@@ -60,9 +74,12 @@ class Rule:
     self_test_sha384: bytes | None
     attestation_keys: frozenset[bytes] = frozenset()  # of TPMs that were enrolled, by SHA-256
     waived: tuple[str, ...] = ()  # what may go unchecked, because the rule says so
+    ek_roots: EkRoots | None = None  # makers of TPMs; a TPM must then have taken a challenge
 
-    def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime) -> None:
-        """DeniedError unless these authentic claims are the ones that the rule wants."""
+    def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime,
+               activated: Activated | None = None) -> None:
+        """DeniedError unless these authentic claims are the ones that the rule wants; `activated` is what the TPM has
+        shown in this session."""
         measured = self.measured
         expected = validate.Expected(
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
@@ -72,20 +89,29 @@ class Rule:
             snp=SnpExpected(measurements=None if measured is None else measured.sev_snp_digests()),
             tdx=TdxExpected(mr_tds=None if measured is None else measured.tdx_mrtds(),
                             rtmrs={} if measured is None else measured.tdx_rtmrs()))
-        findings = (*validate.validate(claims, expected).findings, *self._registers(claims))
+        findings = (*validate.validate(claims, expected).findings, *self._registers(claims, activated, at))
         failed = [f"{each.rule}: {each.detail}" for each in findings if each.outcome == "fails"]
         judged_rules = {each.rule for each in findings if each.outcome != "not checked"} | set(self.waived)
-        failed += [f"{rule}: not checked" for rule in (*ALWAYS, *DECISIVE[claims.platform]) if rule not in judged_rules]
+        decisive = (*ALWAYS, *DECISIVE[claims.platform], *self._asked(claims))
+        failed += [f"{rule}: not checked" for rule in decisive if rule not in judged_rules]
         if failed:
             raise DeniedError(f"{self.resource}: {'; '.join(failed)}")
 
-    def _registers(self, claims: Claims) -> tuple[Finding, ...]:
+    def _asked(self, claims: Claims) -> tuple[str, ...]:
+        return ("ek-activation",) if self.ek_roots is not None and isinstance(claims.hardware, TpmClaims) else ()
+
+    def _registers(self, claims: Claims, activated: Activated | None, at: datetime) -> tuple[Finding, ...]:
         """A TPM has no launch field, so the policy must be part of the image that its registers tell."""
         if not isinstance(claims.hardware, TpmClaims) or self.measured is None:
             return ()
         baked = self.measured.policy_sha384 == self.policy.digest.hex()
-        return (judged("policy-in-image", baked, "" if baked else "the image does not carry this policy"),
-                tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False),
+        try:
+            activation = tpm_validate.activation(claims.hardware, self.ek_roots, activated, at=at)
+        except AttestationError as error:
+            activation = judged("ek-activation", False, f"{error.summary} ({error.code})")
+        return (judged("policy-in-image", baked, "" if baked else "the image does not carry this policy"), activation,
+                tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False,
+                                    activated=activation.outcome == "holds"),
                 *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest))
 
     def document(self) -> bytearray:
@@ -118,14 +144,34 @@ class Rules:
                 found = error
         raise found or DeniedError("no rule")
 
-    def release(self, resource: str, claims: Claims, nonce: bytes, release_spki_sha256: bytes) -> bytearray:
+    def challenge(self, key: bytes, certificate: bytes, chain: Iterable[bytes]) -> tuple[Challenge, Activated] | None:
+        """A challenge to a TPM, by TPM2B_PUBLIC of its attestation key and its EK certificate (DER), and what the right
+        answer shows; None if no rule asks for one. AttestationError if no rule's roots lead to the certificate."""
+        area = tpm_verify.load_key(key).area
+        if area is None or not area.attests:
+            raise ForgedEvidenceError("the attestation key is not one that only attests", code="tpm-ak-attributes")
+        found: AttestationError | None = None
+        for roots in (rule.ek_roots for rule in self.rules if rule.ek_roots is not None):
+            try:
+                others = [each for data in chain for each in x509chain.load(data, "EK chain")]
+                endorsement = tpm_ek.check(certificate, roots, others, at=self.now())
+            except AttestationError as error:
+                found = error
+                continue
+            return tpm_credential.new(endorsement.key, area.name), Activated(area.name, certificate)
+        if found is not None:
+            raise found
+        return None
+
+    def release(self, resource: str, claims: Claims, nonce: bytes, release_spki_sha256: bytes,
+                activated: Activated | None = None) -> bytearray:
         """The key document of the first rule for `resource` that holds. DeniedError when none does."""
         reasons = []
         for rule in self.rules:
             if rule.resource != resource:
                 continue
             try:
-                rule.decide(claims, nonce, release_spki_sha256, self.now())
+                rule.decide(claims, nonce, release_spki_sha256, self.now(), activated)
             except DeniedError as error:
                 reasons.append(error.summary)
                 continue
@@ -169,7 +215,7 @@ def _rule(table: _Table) -> Rule:
     measured = table.path("measurements", optional=True)
     if platforms - {"simulated"} and measured is None:
         raise ConfigError(f"{table.where}: measurements is absent: which image may have the key?")
-    self_test = table.take("self_test_sha384", str, None)
+    self_test, makers = table.take("self_test_sha384", str, None), table.path("ek_roots", optional=True)
     rule = Rule(
         resource=table.take("resource", str), key_file=table.path("key_file"), version=table.take("version", int),
         platforms=platforms, policy=policy,
@@ -177,6 +223,7 @@ def _rule(table: _Table) -> Rule:
         collateral=table.path("collateral", optional=True),
         self_test_sha384=None if self_test is None else bytes.fromhex(self_test),
         attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))),
+        ek_roots=None if makers is None else tpm_ek.roots_in(makers),
         waived=("revocation",) if table.take("without_revocation", bool, False) else ())
     table.done()
     if not platforms or not 1 <= rule.version <= keydocument.LAST_VERSION:

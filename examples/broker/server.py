@@ -25,6 +25,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
+from appliance.attestation.tpm_credential import Challenge
+from appliance.attestation.tpm_ek import Activated
 from appliance.attestation.verify import Claims
 from appliance.errors import ApplianceError
 from appliance.models.disk_random import wipe
@@ -33,6 +35,8 @@ from examples.broker.rules import DeniedError, Rules
 
 MAX_BODY_BYTES, MAX_SESSIONS = 2 << 20, 256
 NONCE_SECONDS, SESSION_SECONDS, SOCKET_SECONDS = 60, 60, 20
+MAX_CHAIN = 8
+ACTIVATION = "tpm-activation"
 TEES = {"snp": "sev-snp", "tdx": "tdx", "tpm": "tpm", "sample": "simulated"}
 
 
@@ -53,6 +57,8 @@ class _Session:
     ends: float
     claims: Claims | None = None
     release_key: ec.EllipticCurvePublicKey | None = None
+    asked: tuple[Challenge, Activated] | None = None  # the TPM: what it was asked, and what the right answer shows
+    activated: Activated | None = None
 
 
 class Broker:
@@ -69,12 +75,32 @@ class Broker:
             raise _RefusedError(401, "version is not 0.4.0, or tee is not known here")
         name, session = secrets.token_hex(16), _Session(secrets.token_bytes(32), TEES[tee],
                                                         time.monotonic() + NONCE_SECONDS)
+        extra: Any = ""
+        if TEES[tee] == "tpm" and isinstance(request.get("extra-params"), dict):
+            session.asked = self._ask(request["extra-params"].get(ACTIVATION))
+            if session.asked is not None:
+                extra = {ACTIVATION: base64.b64encode(session.asked[0].sent).decode()}
         with self._lock:
             self._forget()
             if len(self._sessions) >= MAX_SESSIONS:
                 raise _RefusedError(503, "too many sessions")
             self._sessions[name] = session
-        return name, {"nonce": base64.b64encode(session.nonce).decode(), "extra-params": ""}
+        return name, {"nonce": base64.b64encode(session.nonce).decode(), "extra-params": extra}
+
+    def _ask(self, given: Any) -> tuple[Challenge, Activated] | None:
+        """A challenge to the TPM that announces itself so; None if no rule wants one, or nobody knows its maker."""
+        try:
+            chain = given["chain"]
+            if not isinstance(chain, list) or len(chain) > MAX_CHAIN:
+                raise ValueError("too many certificates")
+            key, certificate, *others = (base64.b64decode(each, validate=True)
+                                         for each in (given["key"], given["ek-certificate"], *chain))
+            return self._rules.challenge(key, certificate, others)
+        except (LookupError, TypeError, ValueError):
+            raise _RefusedError(401, f"{ACTIVATION}: not in form") from None
+        except ApplianceError as error:
+            self._log("unchallenged", code=error.code, reason=error.summary)
+            return None
 
     def attest(self, name: str, message: dict[str, Any]) -> dict[str, str]:
         """Take evidence once; a session that failed is gone."""
@@ -89,9 +115,15 @@ class Broker:
                 raise ValueError("the nonce is another session's")
             key = jwe.public_key(runtime["tee-pubkey"])
             parsed = evidence.parse(json.dumps(given).encode())
-        except (LookupError, TypeError, ValueError, ApplianceError) as error:
+            answer = answer_in(message["tee-evidence"].get("additional_evidence", ""))
+        except (LookupError, TypeError, ValueError, RecursionError, ApplianceError) as error:
             raise _RefusedError(401, f"malformed attestation: {error}") from None
         self._believe(session, parsed, key)
+        if session.asked is not None and answer:
+            if not session.asked[0].holds(answer):
+                self._log("refused", code="tpm-activation", reason="the answer is not by the TPM of the EK certificate")
+                raise _RefusedError(401, "the TPM did not open the challenge (tpm-activation)")
+            session.activated = session.asked[1]
         with self._lock:
             session.ends = time.monotonic() + SESSION_SECONDS
             self._sessions[name] = session
@@ -119,7 +151,8 @@ class Broker:
         if session is None or session.claims is None or session.release_key is None:
             raise _RefusedError(401, "attest first")
         try:
-            document = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key))
+            document = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key),
+                                           session.activated)
         except DeniedError as error:
             self._log("denied", resource=resource[:128], reason=error.summary)
             raise _RefusedError(403, "no rule of this broker releases it to this image and policy") from None
@@ -150,6 +183,11 @@ class Broker:
         else:
             with self._lock, self._rules.log.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
+
+
+def answer_in(additional: str) -> bytes:
+    """A TPM's answer in `additional_evidence`; empty if there is none."""
+    return bytes.fromhex(json.loads(additional)[ACTIVATION]) if additional else b""
 
 
 def _spki_sha256(key: ec.EllipticCurvePublicKey) -> bytes:

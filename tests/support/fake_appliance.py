@@ -6,6 +6,7 @@ can be changed while it runs.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -25,13 +26,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation import binding, measurements
+from appliance.attestation import binding, measurements, tpm_credential
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import Collected, Provider, SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.client import Reference, Verifier
 from appliance.client.reference import Known
+from appliance.errors import AttestationError
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from tests.support.fake_amd import NOW, FakeAmd
@@ -128,6 +130,11 @@ class TdxSource:
             "report_data": report_data, "mr_config_id": self.mr_config_id, "mr_td": MRTD, **rtmrs, **self.fields}))
 
 
+def activation_answer(answer: bytes) -> bytes:
+    """An answer to a challenge in JSON."""
+    return json.dumps({"format": tpm_credential.FORMAT, "answer": answer.hex()}).encode()
+
+
 def attestor(provider: Provider, policy: Loaded, *, spki_sha256: bytes | None = None,
              models: dict[str, str] | None = None) -> Attestor:
     """An attestor with the policy's model loaded."""
@@ -183,6 +190,7 @@ class FakeAppliance(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.attestor, self.folder, self.tls = made, folder, tls
         self.evidence: Callable[[bytes], bytes] = lambda nonce: self.attestor.attest(nonce).to_json()
+        self.activation: Callable[[bytes], tuple[int, bytes]] = self.activate
         self.received = bytearray()
         self.asked: list[str] = []
         self.gone = threading.Event()   # a client went away while it was answered
@@ -197,6 +205,13 @@ class FakeAppliance(ThreadingHTTPServer):
     def url(self) -> str:
         """Its address."""
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.server_address[1]}"
+
+    def activate(self, challenge: bytes) -> tuple[int, bytes]:
+        """Status and body: the TPM's answer, or that it does not open the challenge."""
+        try:
+            return 200, activation_answer(self.attestor.activate(challenge))
+        except AttestationError as error:
+            return 400, json.dumps({"error": {"code": error.code}}).encode()
 
     def rotate(self, fresh: ec.EllipticCurvePrivateKey | None = None, *, bind: bool = True,
                der: bytes | None = None) -> None:
@@ -262,6 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append(f"GET {self.path.partition('?')[0]}")
         if self.path.startswith("/v1/attestation?nonce="):
             self._answer(200, self.server.evidence(bytes.fromhex(self.path.partition("=")[2])))
+        elif self.path.startswith("/v1/attestation/activation?challenge="):
+            self._answer(*self.server.activation(base64.urlsafe_b64decode(self.path.partition("=")[2] + "==")))
         else:
             said = {"path": self.path, "headers": list(map(list, self.headers.items()))}
             self._answer(200, json.dumps(said).encode())

@@ -1,0 +1,73 @@
+"""Ask an appliance's TPM whether it holds both keys: one that its maker certified, and the one that quotes.
+
+The challenge goes over the connection at hand, but what it shows is not about the connection: that the quoting key is
+in that TPM. Whose connection it is, and when, is told by the evidence that this key signs. The protocol:
+docs/formats/tpm-activation.md
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime
+
+from appliance.attestation import evidence, tpm_credential, tpm_ek, tpm_validate
+from appliance.attestation.tpm_ek import Activated
+from appliance.attestation.tpm_verify import TpmClaims
+from appliance.client import judge
+from appliance.client.connection import Connection
+from appliance.client.reference import Reference
+from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
+
+PATH = "/v1/attestation/activation?challenge="
+MAX_ANSWER_BYTES = 1024
+_REFUSED, _ABSENT = 400, 404
+
+
+def ask(connection: Connection, data: bytes, reference: Reference, at: datetime) -> Activated | None:
+    """Challenge the TPM that this evidence (JSON) is of; None unless it is authentic evidence of a TPM, and the
+    reference names roots of TPM makers.
+
+    Raises ForgedEvidenceError `tpm-activation` if the TPM does not hold both keys, or as `tpm_ek.check` does;
+    UncheckedEvidenceError `no-activation` if no answer comes.
+    """
+    if reference.ek_roots is None:
+        return None
+    try:
+        claims = judge.authentic(evidence.parse(data), reference, at).hardware
+    except AttestationError:
+        return None  # the judge says why
+    if not isinstance(claims, TpmClaims):
+        return None
+    certificate, name = tpm_validate.endorsed(claims)
+    endorsement = tpm_ek.check(certificate, reference.ek_roots, claims.others, at=at)
+    challenge = tpm_credential.new(endorsement.key, name)
+    text = base64.urlsafe_b64encode(challenge.sent).rstrip(b"=").decode()
+    status, body = connection.get(PATH + text, MAX_ANSWER_BYTES, "no-activation")
+    if not challenge.holds(_answer(connection, status, body)):
+        raise ForgedEvidenceError("activation: the answer is not by the TPM of the EK certificate",
+                                  code="tpm-activation")
+    return Activated(name, certificate)
+
+
+def _answer(connection: Connection, status: int, body: bytes) -> bytes:
+    """The 32 bytes in an answer that has the form of one."""
+    if status == _REFUSED:
+        raise ForgedEvidenceError(
+            "activation: the machine's TPM does not open the challenge: the endorsement key of the certificate is not "
+            "in it, or the attestation key is not", code="tpm-activation")
+    if status != 200:
+        raise UncheckedEvidenceError(
+            f"{connection.endpoint}: no answer to a challenge: HTTP status {status}", code="no-activation",
+            hint="an appliance of an older version has no such endpoint" if status == _ABSENT else None)
+    try:
+        value = json.loads(body)
+        known = isinstance(value, dict) and set(value) == {"format", "answer"}
+        if not known or value["format"] != tpm_credential.FORMAT:
+            raise ValueError("another format")
+        found = bytes.fromhex(value["answer"])
+    except (ValueError, TypeError, RecursionError):
+        found = b""
+    if len(found) != tpm_credential.ANSWER_BYTES:
+        raise MalformedEvidenceError("activation: the answer is not in form")
+    return found
