@@ -39,8 +39,8 @@ _VECTORS: dict[Status, dict[str, int]] = {
     NOT_MET: {}, UNCHECKED: {}}
 _ABOUT: dict[str, tuple[str, ...]] = {
     "instance-identity": ("nonce", "tls-key", "certificate", "certificate-evidence", "channel", "product",
-                          "signing-key", "id-key", "author-key", "ak-origin", "ek-activation", "ak-attributes", "ak-bound-in-hardware",
-                          "platform"),
+                          "signing-key", "id-key", "author-key", "ak-origin", "ek-activation", "ak-attributes",
+                          "ak-bound-in-hardware", "platform"),
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "guest-policy", "smt",
                       "single-socket", "cxl", "aes256-xts", "rapl", "td-attributes", "self-test"),
     "executables": ("measurement", "mrtd", "golden-pcrs", "event-log", "pcrs-covered", "pcr", "rtmr", "guest-svn"),
