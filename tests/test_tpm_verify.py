@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
+import subprocess
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +27,9 @@ from appliance.errors import (
 )
 from appliance.policy.schema.platform import Tpm
 from tests.fuzz import driver, tpm_fuzz
-from tests.support import fake_tpm
+from tests.support import fake_tpm, swtpm
 from tests.support.fake_tpm import NONCE, NOW, PCRS
+from tests.support.require import absent
 from tests.support.vectors import need
 
 AT = datetime(2026, 9, 1, tzinfo=UTC)
@@ -101,6 +106,14 @@ def _quote(**changes: Any) -> tpm_verify.TpmClaims:
     return tpm_verify.verify(message, facts.pop("signature"), facts.pop("key"), **facts)
 
 
+def _twice() -> bytes:
+    """A quote that selects one bank in two parts."""
+    message = fake_tpm.quote()
+    at = message.index(struct.pack(">IHB", 1, fake_tpm.SHA256, 3))
+    part = struct.pack(">HB", fake_tpm.SHA256, 3)
+    return message[:at] + struct.pack(">I", 2) + part + b"\x01\0\0" + part + b"\x02\0\0" + message[at + 10:]
+
+
 @pytest.mark.parametrize(("changes", "error", "code"), [
     ({"nonce": bytes(32)}, ForgedEvidenceError, "tpm-nonce"),
     ({"pcrs": {"sha256": {**PCRS, 7: bytes(32)}}}, ForgedEvidenceError, "tpm-pcr-digest"),
@@ -111,6 +124,7 @@ def _quote(**changes: Any) -> tpm_verify.TpmClaims:
     ({"message": fake_tpm.quote(kind=0x8017)}, UnsupportedEvidenceError, "tpm-type"),
     ({"message": fake_tpm.quote(bank=0x12)}, UnsupportedEvidenceError, "tpm-algorithm"),
     ({"message": fake_tpm.quote() + b"\0"}, MalformedEvidenceError, "evidence-malformed"),
+    ({"message": _twice()}, MalformedEvidenceError, "evidence-malformed"),
     ({"signature": fake_tpm.sign(fake_tpm.quote(), which="stranger")}, ForgedEvidenceError, "tpm-signature"),
     ({"signature": fake_tpm.sign(fake_tpm.quote(), "ecdsa")}, ForgedEvidenceError, "tpm-signature"),
     ({"signature": struct.pack(">HHH", 0x14, 4, 0)}, UnsupportedEvidenceError, "tpm-algorithm"),
@@ -180,15 +194,20 @@ def _ak(**changes: Any) -> Any:
     return fake_tpm.certificate(facts.pop("key"), "AK", "Middle", facts.pop("signer"), **facts)
 
 
-def test_an_ak_certificate_leads_to_a_pinned_root() -> None:
-    """The certificate is for the very key that signed, and its chain ends at a pin."""
+@pytest.mark.parametrize("usage", [(), ("digital_signature",)])
+def test_an_ak_certificate_leads_to_a_pinned_root(usage: tuple[str, ...]) -> None:
+    """The certificate is for the very key that signed, and its chain ends at a pin. Azure's name the use 2.23.133.8.3,
+    Google's none: their keys may sign and do nothing else."""
     root, middle, pins = _authorities()
-    assert "Test Root" == tpm_verify.certify(_quote().key, _ak(), [middle, root], at=NOW, roots=pins)
+    assert "Test Root" == tpm_verify.certify(_quote().key, _ak(usage=usage), [middle, root], at=NOW, roots=pins)
 
 
 @pytest.mark.parametrize(("changes", "code"), [
     ({"key": fake_tpm.rsa_key("stranger")}, "tpm-ak-certificate"),
     ({"ak": False}, "tpm-ak-certificate"),
+    ({"usage": ("key_encipherment",)}, "tpm-ak-certificate"),  # an endorsement key's
+    ({"usage": ("digital_signature", "key_encipherment")}, "tpm-ak-certificate"),
+    ({"critical": True}, "chain-extension"),
     ({"signer": fake_tpm.ec_key("stranger")}, "chain-signature"),
     ({"end": datetime(2026, 1, 1, tzinfo=UTC)}, "certificate-expired"),
 ])
@@ -201,7 +220,8 @@ def test_a_broken_ak_certificate_is_refused(changes: dict[str, Any], code: str) 
 
 
 @pytest.mark.parametrize(("changes", "code"), [
-    ({"ca": False}, "chain-authority"), ({"end": datetime(2026, 1, 1, tzinfo=UTC)}, "certificate-expired")])
+    ({"ca": False}, "chain-authority"), ({"critical": True}, "chain-extension"),
+    ({"end": datetime(2026, 1, 1, tzinfo=UTC)}, "certificate-expired")])
 def test_a_broken_authority_above_an_ak_is_refused(changes: dict[str, Any], code: str) -> None:
     """An issuer that may not issue, or that has expired."""
     root, _, pins = _authorities()
@@ -280,3 +300,33 @@ def test_quotes_and_logs_survive_mutations() -> None:
     count, finding = driver.run(tpm_fuzz.fuzz, tpm_fuzz.seeds(), seconds=2, seed=1)
     assert None is finding
     assert 100 < count
+
+
+TOOLS = [("rsa", "sha256", "rsassa", "sha256:0,4,7", "tss"), ("rsa", "sha384", "rsapss", "sha384:0,23", "plain"),
+         ("ecc", "sha256", "ecdsa", "sha1:0,1+sha256:0,1,2,3,4,5,6,7,8,9+sha384:4", "tss"),
+         ("ecc384", "sha384", "ecdsa", "sha256:16", "plain"), ("rsa", "sha1", "rsassa", "sha256:0", "tss"),
+         ("rsa", "sha1", "rsassa", "sha256:0", "plain")]
+
+
+def test_what_tpm2_quote_writes(tmp_path: Path) -> None:
+    """Schemes, hashes, banks and both forms of a signature, made by tpm2-tools on a software TPM; SHA-1 is named."""
+    if shutil.which("tpm2_quote") is None:
+        absent("tpm2-tools (apt-get install tpm2-tools)")
+    with swtpm.running() as socket:
+        def tool(*words: str) -> None:
+            subprocess.run([*words, "-T", f"swtpm:path={socket}"], cwd=tmp_path, check=True, capture_output=True,
+                           timeout=60)
+
+        tool("tpm2_createek", "-G", "ecc", "-c", "ek")
+        for kind, name, scheme, banks, form in TOOLS:
+            tool("tpm2_createak", "-C", "ek", "-c", "ak", "-G", kind, "-g", name, "-s", scheme, "-u", "ak.pub")
+            tool("tpm2_flushcontext", "-t")
+            tool("tpm2_quote", "-c", "ak", "-l", banks, "-q", NONCE.hex(), "-g", name, "-m", "msg", "-s", "sig", "-o",
+                 "pcrs", "-f", form, *(["--scheme", scheme] if scheme == "rsapss" else []))
+            tool("tpm2_flushcontext", "-t")
+            message, signature, key, pcrs = (
+                (tmp_path / each).read_bytes() for each in ("msg", "sig", "ak.pub", "pcrs"))
+            with pytest.raises(UnsupportedEvidenceError, match="sha1 is too weak") if name == "sha1" else nullcontext():
+                claims = tpm_verify.verify(message, signature, tpm_verify.load_key(key), nonce=NONCE,
+                                           pcrs=tpm_abi.parse_pcrs(pcrs))
+                assert banks.count(":") == len(claims.pcrs)

@@ -22,7 +22,6 @@ from appliance.attestation.tpm_credential import EndorsementPublic
 from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
 
 EK_USE = x509.ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate
-_CHECKED = (x509.ExtendedKeyUsage.oid, x509.SubjectAlternativeName.oid, x509.CertificatePolicies.oid)
 HINT = "--ek-roots is a folder with the TPM maker's root and intermediate certificates, or the machine's own EK " \
        "certificate"
 
@@ -93,7 +92,7 @@ def check(data: bytes, roots: EkRoots, others: Iterable[x509.Certificate], *, at
         raise UnsupportedEvidenceError(f"EK certificate: a key of type {type(key).__name__}", code="tpm-algorithm")
     tpm_credential.scheme_of(key)
     _check_use(certificate)
-    x509chain.check_critical(certificate, _CHECKED)
+    x509chain.check_critical(certificate, x509chain.READ)
     x509chain.check_valid(certificate, at)
     own = roots.pins.get(x509chain.fingerprint(certificate))
     if own is not None:

@@ -56,8 +56,11 @@ def _header(cursor: Cursor) -> dict[int, int]:
 
 def _event(cursor: Cursor, sizes: dict[int, int]) -> Event:
     register, kind = cursor.number(4, "register"), cursor.number(4, "event type")
-    digests = {}
-    for _ in range(min(cursor.number(4, "number of digests"), MAX_ALGORITHMS + 1)):
+    digests: dict[str, bytes] = {}
+    count = cursor.number(4, "number of digests")
+    if count > MAX_ALGORITHMS:
+        raise MalformedEvidenceError(f"event log: an event with {count} digests, at most {MAX_ALGORITHMS}")
+    for _ in range(count):
         algorithm = cursor.number(2, "algorithm")
         if algorithm not in sizes:
             raise MalformedEvidenceError(f"event log: algorithm {algorithm:#06x} is not one that the log declares")

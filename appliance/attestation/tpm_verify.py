@@ -33,6 +33,7 @@ from appliance.errors import (
 _AK_USE = x509.ObjectIdentifier("2.23.133.8.3")  # tcg-kp-AIKCertificate
 _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
+_BY_SIZE: Mapping[int, str] = {hashlib.new(name).digest_size: name for name in tpm_abi.HASHES.values()}
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
@@ -95,13 +96,15 @@ def _usable(key: object) -> PublicKey:
     raise MalformedEvidenceError("AK: neither RSA of 2,048 to 4,096 bits nor ECDSA on a NIST curve")
 
 
-def load_signature(data: bytes, key: PublicKey) -> Signature:
-    """TPMT_SIGNATURE, or the plain form: RSASSA with SHA-256, or ECDSA with SHA-256 in DER."""
+def load_signature(data: bytes, key: PublicKey, quote: Quote) -> Signature:
+    """TPMT_SIGNATURE, or the plain form, which names no algorithm: RSASSA or RSAPSS, or ECDSA in DER, with the hash of
+    the quote's own PCR digest, which is the scheme's (Part 3, section 18.4.1)."""
+    name = _BY_SIZE.get(len(quote.pcr_digest), f"a hash of {len(quote.pcr_digest)} bytes")
     if isinstance(key, rsa.RSAPublicKey) and len(data) == (key.key_size + 7) // 8:
-        return Signature(tpm_abi.RSASSA, "sha256", data)
+        return Signature(tpm_abi.NULL, name, data)
     if isinstance(key, ec.EllipticCurvePublicKey) and data[:1] == b"\x30":
         try:
-            return Signature(tpm_abi.ECDSA, "sha256", decode_dss_signature(data))
+            return Signature(tpm_abi.ECDSA, name, decode_dss_signature(data))
         except ValueError:
             raise MalformedEvidenceError("TPM signature: no ECDSA signature in DER") from None
     return tpm_abi.parse_signature(data)
@@ -111,12 +114,12 @@ def _signed(quote: Quote, signature: Signature, key: PublicKey) -> bool:
     if signature.hash_name not in _HASHES:
         raise UnsupportedEvidenceError(f"TPM signature: {signature.hash_name} is too weak", code="tpm-algorithm")
     digest, value = _HASHES[signature.hash_name](), signature.value
+    if isinstance(key, rsa.RSAPublicKey) and isinstance(value, bytes):
+        schemes: dict[int, padding.PKCS1v15 | padding.PSS] = {
+            tpm_abi.RSASSA: padding.PKCS1v15(), tpm_abi.RSAPSS: padding.PSS(padding.MGF1(digest), padding.PSS.AUTO)}
+        return any(_signed_by_rsa(key, value, quote.signed, scheme, digest) for number, scheme in schemes.items()
+                   if signature.scheme in (number, tpm_abi.NULL))
     try:
-        if isinstance(key, rsa.RSAPublicKey) and isinstance(value, bytes):
-            scheme = (padding.PKCS1v15() if signature.scheme == tpm_abi.RSASSA
-                      else padding.PSS(padding.MGF1(digest), padding.PSS.AUTO))
-            key.verify(value, quote.signed, scheme, digest)
-            return True
         if isinstance(key, ec.EllipticCurvePublicKey) and not isinstance(value, bytes):
             key.verify(encode_dss_signature(*value), quote.signed, ec.ECDSA(digest))
             return True
@@ -125,11 +128,20 @@ def _signed(quote: Quote, signature: Signature, key: PublicKey) -> bool:
     return False
 
 
+def _signed_by_rsa(key: rsa.RSAPublicKey, value: bytes, signed: bytes, scheme: padding.PKCS1v15 | padding.PSS,
+                   digest: hashes.HashAlgorithm) -> bool:
+    try:
+        key.verify(value, signed, scheme, digest)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
 def is_signed(message: bytes, signature: bytes, key: AttestationKey) -> bool:
     """Whether `key` signed a quote, whatever it says. Raises MalformedEvidenceError on a malformed quote."""
     quote = tpm_abi.parse_quote(message)
     try:
-        return _signed(quote, load_signature(signature, key.key), key.key)
+        return _signed(quote, load_signature(signature, key.key, quote), key.key)
     except (MalformedEvidenceError, UnsupportedEvidenceError):
         return False
 
@@ -138,6 +150,8 @@ def _quoted(quote: Quote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, byt
     """The values that the quote covers, after checking that its digest is over just these."""
     found: dict[str, dict[int, bytes]] = {}
     for selection in quote.selections:
+        if selection.bank in found:
+            raise MalformedEvidenceError(f"TPM quote: it selects {selection.bank} twice")
         bank = pcrs.get(selection.bank, {})
         absent = [number for number in selection.pcrs if number not in bank]
         if absent:
@@ -167,9 +181,16 @@ def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
 
 
 def is_ak_certificate(certificate: x509.Certificate) -> bool:
-    """Whether a certificate was issued for an attestation key (extended key usage 2.23.133.8.3)."""
-    return any(_AK_USE in list(each.value) for each in certificate.extensions
-               if isinstance(each.value, x509.ExtendedKeyUsage))
+    """Whether a certificate was issued for an attestation key: for the use 2.23.133.8.3, or, where it names no use, as
+    Google's do not, for signatures and nothing else. Their authority certifies endorsement keys as well: those do
+    sign.
+    """
+    found = {each.oid: each.value for each in certificate.extensions}
+    uses, usage = found.get(x509.ExtendedKeyUsage.oid), found.get(x509.KeyUsage.oid)
+    if isinstance(uses, x509.ExtendedKeyUsage):
+        return _AK_USE in list(uses)
+    return isinstance(usage, x509.KeyUsage) and usage.digital_signature and not (
+        usage.key_encipherment or usage.key_agreement or usage.data_encipherment or usage.key_cert_sign)
 
 
 def certify(key: AttestationKey, certificate: x509.Certificate, others: Iterable[x509.Certificate], *,
@@ -185,8 +206,9 @@ def certify(key: AttestationKey, certificate: x509.Certificate, others: Iterable
             code="tpm-ak-certificate")
     if not is_ak_certificate(certificate):
         raise ForgedEvidenceError(
-            f"AK certificate {name_of(certificate)}: not issued for attestation (2.23.133.8.3)",
+            f"AK certificate {name_of(certificate)}: not issued for attestation (2.23.133.8.3, or signatures alone)",
             code="tpm-ak-certificate")
+    x509chain.check_critical(certificate, x509chain.READ)
     return x509chain.root_of(certificate, others, at=at, roots=roots)
 
 
@@ -203,7 +225,7 @@ def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: byte
         raise ForgedEvidenceError(
             f"AK: attributes {key.area.attributes:#x} are not those of a restricted signing key fixed to its TPM, so "
             "it signs anything", code="tpm-ak-attributes")
-    parsed = load_signature(signature, key.key)
+    parsed = load_signature(signature, key.key, quote)
     if not _signed(quote, parsed, key.key):
         raise ForgedEvidenceError("TPM quote: the signature is not by this AK", code="tpm-signature")
     if nonce is not None and not hmac.compare_digest(quote.extra_data, nonce):

@@ -25,6 +25,10 @@ MAX_CERTIFICATE_BYTES, MAX_AUTHORITIES = 1 << 16, 5
 _PEM = b"-----BEGIN CERTIFICATE-----"
 
 
+# Beside basic constraints and key usage: extensions that a short walk may meet as critical, and that ask nothing of it
+READ = (x509.ExtendedKeyUsage.oid, x509.SubjectAlternativeName.oid, x509.CertificatePolicies.oid)
+
+
 def load(data: bytes, what: str) -> list[x509.Certificate]:
     """The certificates in PEM text or one DER certificate. Raises MalformedEvidenceError naming `what`."""
     with warnings.catch_warnings():
@@ -172,6 +176,7 @@ def root_of(certificate: x509.Certificate, others: Iterable[x509.Certificate], *
         issuer = named[0]
         check_issued(child, issuer)
         check_authority(issuer, below)
+        check_critical(issuer, READ)
         check_valid(issuer, at)
         print_of = fingerprint(issuer)
         if print_of in roots:

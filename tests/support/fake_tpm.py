@@ -109,8 +109,10 @@ def event_log(events: Sequence[tuple[int, int, bytes]], *, locality: int | None 
 
 
 def certificate(key: Any, subject: str, issuer: str, signer: Any, *, ca: bool = False, ak: bool = True,
+                usage: tuple[str, ...] = (), critical: bool = False,
                 end: datetime = datetime(2033, 1, 1, tzinfo=UTC)) -> x509.Certificate:
-    """An AK certificate, or one of the authorities above it."""
+    """An AK certificate, or one of the authorities above it. `usage`: of its key, in place of a use by number;
+    `critical`: with a critical extension that nobody knows."""
     def name(common: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
@@ -122,7 +124,13 @@ def certificate(key: Any, subject: str, issuer: str, signer: Any, *, ca: bool = 
             digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
             key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False),
             critical=True)
+    elif usage:
+        every = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+                 "key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
+        builder = builder.add_extension(x509.KeyUsage(**{name: name in usage for name in every}), critical=True)
     elif ak:
         builder = builder.add_extension(
             x509.ExtendedKeyUsage([x509.ObjectIdentifier("2.23.133.8.3")]), critical=False)
+    if critical:
+        builder = builder.add_extension(x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0"), True)
     return builder.sign(signer, hashes.SHA256())
