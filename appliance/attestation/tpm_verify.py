@@ -182,8 +182,8 @@ def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
 
 def is_ak_certificate(certificate: x509.Certificate) -> bool:
     """Whether a certificate was issued for an attestation key: for the use 2.23.133.8.3, or, where it names no use, as
-    Google's do not, for signatures and nothing else. Their authority certifies endorsement keys as well: those do
-    sign.
+    Google's do not, for signatures and nothing else. Their authority certifies endorsement keys as well: these
+    do not sign.
     """
     found = {each.oid: each.value for each in certificate.extensions}
     uses, usage = found.get(x509.ExtendedKeyUsage.oid), found.get(x509.KeyUsage.oid)
