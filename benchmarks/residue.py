@@ -23,6 +23,21 @@ _CHUNK = 64 << 20
 _BITS = 26  # of a word, by which a table says whether it can be one that is looked for
 
 Words = NDArray[np.uint64]
+_PHASES = 8  # of 8 bytes, at which a copy may begin
+
+
+def windows(data: bytes | bytearray | memoryview, step: int = 1) -> Words:
+    """The 8 bytes at each of eight places in a row, once in `step` bytes: wherever a copy of `data` lies in memory, one
+    of each eight stands at a multiple of 8. (Words of few different bytes, as zeros, are left out.)"""
+    body = np.frombuffer(data, np.uint8)
+    if body.size < 2 * _PHASES:
+        return np.empty(0, np.uint64)
+    places = np.arange(0, body.size - 2 * _PHASES + 1, step)[:, None] + np.arange(_PHASES)
+    rows = np.lib.stride_tricks.sliding_window_view(body, 8)[places.reshape(-1)]
+    ordered = np.sort(rows, axis=1)
+    varied = rows[(np.diff(ordered, axis=1) != 0).sum(axis=1) >= 5]
+    found: Words = np.unique(np.ascontiguousarray(varied).view(np.uint64).reshape(-1))
+    return found
 
 
 def known(path: Path, key: bytes) -> Words:
@@ -63,6 +78,11 @@ class Search:
 
     def memory(self, process: int) -> Seen:
         """All writable memory of a process, which should stand still."""
+        searched, found = self.words(process)
+        return Seen(searched, len(found))
+
+    def words(self, process: int) -> tuple[int, Words]:
+        """Bytes searched, and which of the words stand in writable memory, at multiples of 8 bytes."""
         searched, found = 0, np.empty(0, np.uint64)
         folder = Path(f"/proc/{process}")
         with (folder / "mem").open("rb", buffering=0) as memory:
@@ -77,7 +97,7 @@ class Search:
                         continue
                     searched += len(area)
                     found = np.union1d(found, self._hits(np.frombuffer(area, np.uint64, len(area) // 8)))
-        return Seen(searched, len(found))
+        return searched, found
 
     def _hits(self, words: Words) -> Words:
         likely = words[self._table[(words >> np.uint64(64 - _BITS)).astype(np.int64)]]

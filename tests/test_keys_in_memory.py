@@ -1,8 +1,7 @@
-"""Keys of a sealed model in the memory of the process that used it: gone when the model is closed."""
+"""Keys and weights in the memory of the process that used a model: gone when the model is closed."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from appliance.models import sealing
-from tests.support import sealed_by_spec as spec
 from tests.support.engines import synthetic_model
+from tests.support.traces import Traces, key_traces, weight_traces
 
 RUN = """
 import sys
@@ -22,12 +21,14 @@ from appliance.models import keys
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource
+from appliance.models.tagged import open_tagged
 from tests.support.engines import kernels
 
 how, file, key_file = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 key = keys.FileKey(key_file).key()
 source = (open_sealed_resident(file, key.data, header_sha256=None) if how == "resident" else
-          StreamedSource(open_sealed(file, key.data, header_sha256=None)))
+          StreamedSource(open_tagged(file.with_suffix(".gguf"))) if how == "plain" else
+          StreamedSource(open_sealed(file, key.data, header_sha256=None), compiled=how == "compiled"))
 print("opened", flush=True)
 sys.stdin.readline()
 key.wipe()
@@ -42,42 +43,26 @@ sys.stdin.readline()
 """
 
 
-def _found(process: int, patterns: dict[str, bytes]) -> set[str]:
-    """Names of the patterns that are somewhere in the writable memory of a process."""
-    found, folder = set(), Path(f"/proc/{process}")
-    with (folder / "mem").open("rb", buffering=0) as memory:
-        for line in (folder / "maps").read_text().splitlines():
-            first, last = (int(end, 16) for end in line.split()[0].split("-"))
-            if " rw" in line and "[v" not in line:
-                area = os.pread(memory.fileno(), last - first, first)
-                found |= {name for name, pattern in patterns.items() if pattern in area}
-    return found
-
-
-@pytest.mark.parametrize("how", ["resident", "streamed"])
-def test_keys_are_gone(how: str, tmp_path: Path) -> None:
-    """The master key is found while it is held (so the search works), and not after it was wiped; the keys that come
-    of it are nowhere once the model is closed; nor is the text of the key file."""
-    master = secrets.token_bytes(32)
+@pytest.mark.parametrize("how", ["resident", "streamed", "compiled", "plain"])
+def test_nothing_is_left(how: str, tmp_path: Path) -> None:
+    """The master key is found while it is held (so the search works), and not after it was wiped. Once the model is
+    closed, nothing is found of keys that come of it, of the text of the key file, of weights in whatever order."""
+    master, sealed = secrets.token_bytes(32), tmp_path / "m.sealed"
     (tmp_path / "key").touch(0o600)
     (tmp_path / "key").write_text(master.hex())
     (tmp_path / "m.gguf").write_bytes(synthetic_model("mixed"))
-    sealing.seal(tmp_path / "m.gguf", tmp_path / "m.sealed", master, tile_size=16384)
-    body = (tmp_path / "m.sealed").read_bytes()
-    context, salt = body[24:48] + body[80:112], body[48:80]
-    patterns = {name: spec.hkdf(master, salt, spec.MAGIC + b"\n" + name.encode() + b"\n" + context)
-                for name in ("tile key", "header key")}
-    patterns |= {"master key": master, "its text": master.hex().encode()}
-    with subprocess.Popen([sys.executable, "-c", RUN, how, str(tmp_path / "m.sealed"), str(tmp_path / "key")],
+    sealing.seal(tmp_path / "m.gguf", sealed, master, tile_size=16384)
+    traces = Traces(key_traces(master, sealed), weight_traces(tmp_path / "m.gguf", sealed, master))
+    with subprocess.Popen([sys.executable, "-c", RUN, how, str(sealed), str(tmp_path / "key")],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         seen = {}
         for said in ("opened", "ran", "closed"):
             assert f"{said}\n" == child.stdout.readline()
-            seen[said] = _found(child.pid, patterns)
+            seen[said] = traces.found(child.pid)
             child.stdin.write("\n")
             child.stdin.flush()
     assert "master key" in seen["opened"]
-    assert not seen["ran"] & {"master key", "header key", "its text"}
-    assert set() == seen["closed"]
+    assert not {name for name in seen["ran"] if name.startswith(("master", "header", "extracted"))}
+    assert {} == seen["closed"]

@@ -22,7 +22,7 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.models import inspection, libcrypto, locked, residency
+from appliance.models import inspection, interrupts, libcrypto, locked, residency
 from appliance.models.foreign import ForeignSource
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
@@ -85,9 +85,10 @@ class RunningModel:
                 f"plaintext weights, {self.source.resident_nbytes / 2**20:.1f} MiB of them resident{kept}")
 
     def close(self) -> None:
-        """Stop the engine, then give the weights back."""
-        self.engine.close()
-        self.source.close()
+        """Stop the engine, then give the weights back; nothing that asks the process to end comes between."""
+        with interrupts.later():
+            self.engine.close()
+            self.source.close()
 
 
 def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:

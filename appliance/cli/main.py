@@ -1,15 +1,20 @@
 """`appliance`: dispatch to one module per verb, imported only when its verb is used.
 
 Exit codes shared by all verbs: 0 success, 1 the thing examined has findings or is refused, 2 the command
-cannot run (bad usage, missing file), 130 interrupted. A verb documents any further code in its own help.
+cannot run (bad usage, missing file), 128 + N ended by signal N (130: Ctrl-C, 143: SIGTERM). A verb documents any
+further code in its own help.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from appliance import __version__
 from appliance.errors import ApplianceError
@@ -51,9 +56,35 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+@contextlib.contextmanager
+def _politely() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must. Whoever was told to be
+    deaf to one stays so (nohup)."""
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler == signal.SIG_DFL:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler == signal.SIG_DFL:
+                signal.signal(number, handler)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; an expected error is printed without a traceback."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    with _politely():
+        return _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(words: list[str]) -> int:
     verb = next((word for word in words if word in VERBS), None)
     args = _parser(verb).parse_args(words)
     module = importlib.import_module(f"appliance.cli.{args.verb.replace('-', '_')}")

@@ -23,6 +23,7 @@ from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache, slot_nbytes
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import CapacityError, EngineError
+from appliance.models import stacks
 from appliance.models.tiles import TileSource
 
 
@@ -58,7 +59,7 @@ class Engine:
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
         kernels = kernel_table.load() if kernels is None else kernels
-        pool = Pool(kernels, threads)
+        pool = Pool(kernels, threads, stacks.wipe)
         try:
             context = shape.context(context_length)
             if cache_nbytes is not None:
@@ -107,6 +108,7 @@ class Engine:
         """Give the engine back; answers that still run are dropped and wiped."""
         for running in self._batcher.running:
             self._batcher.remove(running)
+        stacks.wipe()
         self._use.release()
 
     def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
@@ -166,6 +168,7 @@ class Engine:
         self._cache.release()
         if self._drafter is not None:
             self._drafter.release()
+        stacks.wipe()
 
     def __enter__(self) -> Engine:
         return self

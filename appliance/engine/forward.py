@@ -418,7 +418,7 @@ class Forward:
         return sum(memory.nbytes for memory in (*self._memories, *self._kept))
 
     def release(self) -> None:
-        """Overwrite every buffer that held content with zeros."""
-        for memory in self._memories:
+        """Overwrite every buffer that held content or copies of vectors with zeros."""
+        for memory in (*self._memories, *self._kept):
             memory.wipe()
 

@@ -82,6 +82,9 @@ class ResidentSource:
         if self._arena is not None:
             discard(self._arena)
             self._arena = None
+            for values in self._vectors.values():
+                values.flags.writeable = True
+                values.fill(0)
 
 
 def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None) -> ResidentSource:

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import PinError, TamperedError
-from appliance.models import pins, sealed_header
+from appliance.models import pins, sealed_header, stacks
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.gguf import GGUFFile, TensorInfo
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
@@ -175,6 +175,7 @@ class SealedModel:
         self._file.close()
         self.__dict__.pop("_cipher", None)
         self._secret.close()
+        stacks.wipe()
 
 
 def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import FormatError, ModelError, UnsupportedError
-from appliance.models import quants
+from appliance.models import quants, stacks
 from appliance.models.disk import Progress
 from appliance.models.gguf import TensorInfo
 from appliance.models.metadata import Metadata
@@ -98,6 +98,7 @@ class SealedResidentSource:
             start = self._offsets[tile.segment.info.name] + tile.first_unit * tile.segment.unit_nbytes
             with memoryview(arena) as view, view[start:start + tile.nbytes] as place:
                 model.read_tile(number, place)
+            stacks.wipe()
             with lock:
                 done += tile.record_nbytes
                 if progress is not None:

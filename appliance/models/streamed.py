@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import signal
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, FormatError, ModelError, UnsupportedError
-from appliance.models import libcrypto, native, quants, tiling
+from appliance.models import interrupts, libcrypto, native, quants, tiling
+from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
 from appliance.models.metadata import Metadata
@@ -117,8 +117,12 @@ class StreamedSource:
             yield worker.tile[:self._fill(worker, segment.first_tile + index)]
 
     def _read_vector(self, info: TensorInfo) -> NDArray[np.float32]:
-        data = b"".join(bytes(part) for part in self._tiles_of(self._segments[self._number[info.name]]))
-        values: NDArray[np.float32] = quants.dequantise(info.format, data, 1, info.columns)[0]
+        data, end = bytearray(info.nbytes), 0
+        for part in self._tiles_of(self._segments[self._number[info.name]]):
+            data[end:end + len(part)] = part
+            end += len(part)
+        values: NDArray[np.float32] = quants.dequantise(info.format, memoryview(data), 1, info.columns)[0]
+        wipe(data)
         values.flags.writeable = False
         return values
 
@@ -283,7 +287,7 @@ class StreamedSource:
         """Around a pass: buffers are wiped at its end; ModelError when a tile failed in it or in a pass before. One
         pass at a time has the buffers; another waits."""
         self._refuse_failed()
-        with self._turn, _interrupts_later():
+        with self._turn, interrupts.later():
             try:
                 yield
             except ModelError as error:
@@ -384,19 +388,3 @@ class StreamedSource:
             values.flags.writeable = True
             values.fill(0)
         self._tiles.close()
-
-
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back: raised inside of `fetch`, it could only be lost or take the kernel's weights away."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-    if came:
-        raise KeyboardInterrupt

@@ -1,6 +1,6 @@
 """Serve a booted appliance until it is told to stop: listeners, event loop, signals, drain.
 
-SIGTERM or SIGINT: no new connections, requests in progress may end within the policy's `drain_timeout`, exit 0.
+SIGTERM, SIGINT or SIGHUP: no new connections, requests in progress may end within the policy's `drain_timeout`, exit 0.
 A second one: whatever still runs is cancelled, exit 0 all the same; the audit log says what was cut off.
 """
 
@@ -18,6 +18,7 @@ import uvicorn
 
 from appliance.boot.booted import Booted
 from appliance.errors import AuditError
+from appliance.models.interrupts import POLITE
 from appliance.policy.schema import Listener
 from appliance.service import protocol, tls
 from appliance.service.app import assemble, create
@@ -147,8 +148,8 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT here, and do not raise them again: a drained service exits with 0."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        """Handle what asks the process to end here, and do not raise them again: a drained service exits with 0."""
+        before = {number: signal.signal(number, self.handle_exit) for number in POLITE}
         try:
             yield
         finally:

@@ -17,6 +17,7 @@ import platform
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -38,8 +39,10 @@ _NO_JOB = 1  # the first generation: odd
 class Pool:
     """`threads` threads (the caller's included; by default what CPU affinity and quota allow) and their kernels."""
 
-    def __init__(self, table: KernelTable, threads: int | None = None) -> None:
-        """Start the workers. `threads` 1 means none: `run` calls the kernel in the calling thread."""
+    def __init__(self, table: KernelTable, threads: int | None = None,
+                 farewell: Callable[[], None] = lambda: None) -> None:
+        """Start the workers. `threads` 1 means none: `run` calls the kernel in the calling thread. `farewell` is the
+        last that each worker does."""
         self.threads = quota.cpus() if threads is None else threads
         if not 1 <= self.threads <= 1024:
             raise EngineError(f"a pool of {self.threads} threads", hint="between 1 and 1024", code="threads")
@@ -53,6 +56,7 @@ class Pool:
         self._lock, self._probing = threading.Lock(), threading.Lock()
         self._process = os.getpid()
         self._fill()
+        self._farewell = farewell
         self._workers = self._start()
         self._finish = weakref.finalize(self, _stop, table, self._memory, self._workers, self._kept)
 
@@ -78,8 +82,13 @@ class Pool:
         return max(best, 1e-6) / _CALIBRATION
 
     def _start(self) -> list[threading.Thread]:
-        work = self._table.function("lockstep_work")
-        workers = [threading.Thread(target=work, args=(self.team, index, _NO_JOB), name=f"kernel-{index}", daemon=True)
+        work, team, farewell = self._table.function("lockstep_work"), self.team, self._farewell  # but not the pool
+
+        def live(index: int) -> None:
+            work(team, index, _NO_JOB)
+            farewell()
+
+        workers = [threading.Thread(target=live, args=(index,), name=f"kernel-{index}", daemon=True)
                    for index in range(1, self.threads)]
         for worker in workers:
             worker.start()

@@ -1,0 +1,72 @@
+"""A process stopped in the moment of its exit, by ptrace(2): its memory is as it left it, and still its own.
+
+Whatever ends a process (its own will, an error, a signal) goes through one place in the kernel, which stops for a
+tracer before memory is given back: PTRACE_EVENT_EXIT. Linux says that SIGKILL may pass it by, and it does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# From linux/ptrace.h
+_CONT, _SEIZE, _LISTEN, _DETACH = 7, 0x4206, 0x4208, 17
+_O_TRACEEXIT = 1 << 6
+_EVENT_EXIT, _EVENT_STOP = 6, 128
+_WALL = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+_LIBC.ptrace.restype = ctypes.c_long
+
+
+def _ptrace(request: int, pid: int, data: int = 0) -> None:
+    if _LIBC.ptrace(request, pid, None, data) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"ptrace {request}: {os.strerror(number)}")
+
+
+class Traced:
+    """A child, traced by the thread that makes this object, which alone may use it. The child runs on."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        """PermissionError where this process may not trace it."""
+        self._child = child
+        _ptrace(_SEIZE, child.pid, _O_TRACEEXIT)
+
+    def at_exit(self, look: Callable[[int], T], seconds: float = 60) -> T:
+        """Let it run until it exits, call `look` with its id while it stands there, and let it end. Its exit code is in
+        `Popen.returncode` then. TimeoutError when it does not exit in time; it is killed."""
+        found: list[T] = []
+        deadline, pid = time.monotonic() + seconds, self._child.pid
+        while True:
+            got, status = os.waitpid(pid, _WALL | os.WNOHANG)
+            if not got:
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                    deadline, late = float("inf"), True
+                    del late
+                time.sleep(0.002)
+            elif not os.WIFSTOPPED(status):
+                self._child.returncode = os.waitstatus_to_exitcode(status)
+                if not found:
+                    raise TimeoutError("the process was not seen at its exit")
+                return found[0]
+            else:
+                self._go_on(status, found, look)
+
+    def _go_on(self, status: int, found: list[T], look: Callable[[int], T]) -> None:
+        event, number = status >> 16, os.WSTOPSIG(status)
+        if event == _EVENT_EXIT:
+            found.append(look(self._child.pid))
+            _ptrace(_CONT, self._child.pid)
+        elif event == _EVENT_STOP and number != signal.SIGTRAP:
+            _ptrace(_LISTEN, self._child.pid)
+        else:
+            _ptrace(_CONT, self._child.pid, 0 if event else number)

@@ -1,0 +1,227 @@
+"""What a process leaves in its memory when it ends: stopped at its exit, before the kernel takes the memory back.
+
+Looked for: the key of the model, what is derived from it, AES' key schedule and GCM's hash key in every form in which
+a library keeps them, every tensor in the order of the file and in that of kernels, and keys and values of attention.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.engine.engine import Engine
+from appliance.engine.generation import GenerationRequest
+from appliance.engine.sampler import Sampling
+from appliance.models import sealing
+from appliance.models.resident import open_resident
+from benchmarks.residue import Words, windows
+from tests.support import server
+from tests.support.aes import round_keys
+from tests.support.demo_model import demo_model
+from tests.support.engines import kernels
+from tests.support.environment import unmeasured
+from tests.support.exits import Traced
+from tests.support.traces import Traces, key_traces, weight_traces
+
+LONG = 'prompt_tokens = 64\ngeneration_tokens = 400\nfirst_token_timeout = "1m"'
+PROMPT = "▁aa▁ba▁ca▁da"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A sealed model, its policy, and what must not be found."""
+
+    folder: Path
+    policy: Path
+    sealed: Path
+    master: bytes
+    traces: Traces
+
+
+def _deploy(folder: Path, plain: Path, streaming: str, step: int = 64) -> Deployment:
+    master, sealed = secrets.token_bytes(32), folder / "m.sealed"
+    (folder / "key").touch(0o600)
+    (folder / "key").write_text(master.hex())
+    made = sealing.seal(plain, sealed, master, tile_size=65536)
+    pins = (f'sealed_header_sha256 = "{made.header_sha256.hex()}"\nstreaming_decrypt = {streaming}\n'
+            f'key {{\n provider = "file"\n path = "{folder / "key"}"\n }}')
+    policy = server.write_policy(folder, {"tiny": sealed}, model=pins, limits=LONG)
+    policy.write_text(policy.read_text().replace(server.sha256(sealed.read_bytes()), made.sha256.hex()))
+    found = weight_traces(plain, sealed, master, step)
+    return Deployment(folder, policy, sealed, master,
+                      Traces(key_traces(master, sealed), found | {"keys and values": _keys_and_values(plain)}))
+
+
+def _keys_and_values(plain: Path) -> Words:
+    """Of attention, for the prompt: every engine makes the same bits."""
+    with closing(open_resident(plain)) as source, Engine.open(
+            source, threads=2, slots=1, context_length=64, kernels=kernels()) as engine:
+        ids = engine.tokenizer.encode(PROMPT, add_special=True, parse_special=True)
+        steps = engine.generate(GenerationRequest(ids, 2, Sampling(temperature=0, seed=1), ignore_end=True))
+        next(steps)
+        assert engine._cache._memory is not None
+        found = windows(engine._cache._memory.view(np.uint8).tobytes(), 64)
+        steps.close()
+    return found
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["streamed", "resident"])
+def deployed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Deployment:
+    """The small model, both ways."""
+    return _deploy(tmp_path_factory.mktemp("exit"), tiny_model, request.param)
+
+
+def test_the_schedule_that_is_looked_for() -> None:
+    """The last words of the example in FIPS 197, appendix A.3."""
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    assert "fe4890d1e6188d0b046df344706c631e" == round_keys(key)[14].hex()
+
+
+@contextmanager
+def _infer(deployed: Deployment, *more: str, program: Sequence[str] = ("-m", "appliance")
+           ) -> Iterator[tuple[subprocess.Popen[bytes], Traced]]:
+    command = [sys.executable, *program, "infer", str(deployed.policy), "--prompt", PROMPT, "--raw", "--seed", "1",
+               "--threads", "2", *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unmeasured(),
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as child:
+        try:
+            yield child, Traced(child)
+        finally:
+            child.kill()
+
+
+def _after_the_first_byte(child: subprocess.Popen[bytes], action: Callable[[], None]) -> None:
+    def wait() -> None:
+        assert child.stdout is not None
+        child.stdout.read(1)
+        action()
+
+    threading.Thread(target=wait).start()
+
+
+def test_an_answer_from_begin_to_end(deployed: Deployment) -> None:
+    """`appliance infer` leaves neither keys nor weights."""
+    with _infer(deployed, "--max-tokens", "8") as (child, traced):
+        assert {} == traced.at_exit(deployed.traces.found)
+    assert 0 == child.returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_in_the_middle_of_an_answer(number: signal.Signals, deployed: Deployment) -> None:
+    """Whoever asks it to end, politely, gets a wiped process."""
+    with _infer(deployed, "--max-tokens", "400") as (child, traced):
+        _after_the_first_byte(child, lambda: child.send_signal(number))
+        assert {} == traced.at_exit(deployed.traces.found)
+    assert 128 + number == child.returncode
+
+
+def test_the_search_finds_what_is_there(deployed: Deployment) -> None:
+    """A process that is killed cannot wipe anything: what it had is found at its exit. (The image's kernel zeroes
+    memory that is given back: init_on_free.)"""
+    with _infer(deployed, "--max-tokens", "400") as (child, traced):
+        _after_the_first_byte(child, child.kill)
+        found = traced.at_exit(deployed.traces.found)
+    assert -signal.SIGKILL == child.returncode
+    assert found["weights, kernel order"] > 100
+    assert found["keys and values"] > 100
+    assert ("tile key: key" in found) == ("true" in deployed.policy.read_text())
+
+
+def test_an_altered_tile(deployed: Deployment) -> None:
+    """An error in the middle of an answer (or at the boot of a resident model) wipes as the end does."""
+    body = deployed.sealed.read_bytes()
+    with deployed.sealed.open("r+b") as file:
+        file.seek(len(body) - 70000)
+        file.write(bytes(8))
+    try:
+        with _infer(deployed) as (child, traced):
+            assert {} == traced.at_exit(deployed.traces.found)
+            assert child.stderr is not None
+            assert b"model-tampered" in child.stderr.read()
+    finally:
+        deployed.sealed.write_bytes(body)
+    assert 2 == child.returncode
+
+
+DEFECT = """
+import sys
+from appliance.engine.generation import Generation
+calls = []
+advance = Generation.advance
+def fail(self, logits):
+    calls.append(1)
+    if len(calls) == 4:
+        raise ZeroDivisionError("a defect")
+    return advance(self, logits)
+Generation.advance = fail
+from appliance.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_defect(deployed: Deployment) -> None:
+    """An exception that nobody expects ends the process by a traceback, and wipes as well."""
+    with _infer(deployed, "--max-tokens", "40", program=["-c", DEFECT]) as (child, traced):
+        assert {} == traced.at_exit(deployed.traces.found)
+        assert child.stderr is not None
+        assert b"ZeroDivisionError: a defect" in child.stderr.read()
+    assert 1 == child.returncode
+
+
+@pytest.fixture
+def served(deployed: Deployment) -> Iterator[tuple[server.Server, Traced]]:
+    """`appliance serve`, traced since it listens."""
+    running = server.Server(deployed.policy, [deployed.sealed], measured=False).wait_ready()
+    try:
+        yield running, Traced(running.process)
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def _ask(running: server.Server, tokens: int) -> None:
+    with running.http() as http:
+        http.post("/v1/completions", json={"model": "tiny", "prompt": [1, 5, 9], "max_tokens": tokens, "seed": 1})
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_the_service_drained(busy: bool, deployed: Deployment, served: tuple[server.Server, Traced]) -> None:
+    """SIGTERM to `appliance serve`, after an answer or within one."""
+    running, traced = served
+    _ask(running, 4)
+    if busy:
+        asking = threading.Thread(target=_ask, args=(running, 300))
+        asking.start()
+        time.sleep(0.1)
+    running.process.send_signal(signal.SIGTERM)
+    assert {} == traced.at_exit(deployed.traces.found)
+    assert 0 == running.process.returncode
+    if busy:
+        asking.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streaming", ["true", "false"], ids=["streamed", "resident"])
+def test_the_demo_model(streaming: str, tmp_path: Path) -> None:
+    """A real model, served, asked, and stopped."""
+    demo = _deploy(tmp_path, demo_model(), streaming, step=4096)
+    running = server.Server(demo.policy, [demo.sealed], measured=False).wait_ready()
+    try:
+        traced = Traced(running.process)
+        _ask(running, 8)
+        running.process.send_signal(signal.SIGTERM)
+        assert {} == traced.at_exit(demo.traces.found)
+    finally:
+        running.process.kill()
+        running.process.wait()
