@@ -8,7 +8,7 @@ PORT   ?= 8080
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint soak bench docs lock clean kernels demo vocabularies
+.PHONY: help run test lint soak bench docs lock clean kernels demo vocabularies arm64
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -46,15 +46,18 @@ vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_llama_vocab.py
 	@$(BIN)/python tests/support/fetch_kubevirt_schema.py
 
+arm64: $(VENV)/.dev
+	@$(BIN)/python -m tests.support.arm64
+
 lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(VENV)/.dev demo kernels vocabularies lint ## Everything that must pass before a change lands
+test: $(VENV)/.dev demo kernels vocabularies arm64 lint ## Everything that must pass before a change lands
 	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=85
 
-soak: $(VENV)/.dev demo kernels vocabularies ## Long fuzzing, load and mutation testing (about an hour)
+soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load and mutation testing (about an hour)
 	$(BIN)/python -m tests.soak
 
 bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in one run

@@ -46,10 +46,24 @@ def test_unreadable_cpuinfo_leaves_the_portable_target(tmp_path, monkeypatch):
     assert "portable" == targets.detect().name
 
 
-def test_other_architecture_has_the_portable_target():
-    """Aarch64 runs what LLVM lowers; an unknown architecture runs nothing."""
-    assert ["portable"] == [target.name for target in targets.known("aarch64")]
+def test_other_architectures(monkeypatch):
+    """Aarch64 runs what LLVM lowers for its baseline, whatever /proc/cpuinfo says; an unknown one runs nothing."""
+    assert ["neon"] == [target.name for target in targets.known("aarch64")]
     assert targets.known("riscv64") == ()
+    monkeypatch.setattr(targets.platform, "machine", lambda: "aarch64")
+    for flags in ("", "fp asimd", GENOA):
+        assert "neon" == targets.detect(frozenset(flags.split())).name
+    with pytest.raises(EngineError, match="cannot run kernels for avx2: it is no x86_64"):
+        targets.runnable("avx2")
+    monkeypatch.setattr(targets.platform, "machine", lambda: "riscv64")
+    with pytest.raises(EngineError, match="no kernels for the architecture riscv64"):
+        targets.detect()
+
+
+def test_names_are_unique():
+    """A name says the architecture, too: libraries for several lie in one folder."""
+    every = [*targets.known("x86_64"), *targets.known("aarch64")]
+    assert every == [targets.by_name(target.name) for target in every]
 
 
 def test_kernels_for_missing_features_are_never_loaded(tmp_path, monkeypatch):
@@ -72,8 +86,9 @@ def test_one_process_compiles_for_one_target():
     with pytest.raises(EngineError, match="already compiles") as caught:
         targets.compile_for(other.name)
     assert caught.value.code == "target-fixed"
-    with pytest.raises(EngineError, match="unknown kernel target 'mmx'"):
+    with pytest.raises(EngineError, match="unknown kernel target 'mmx'") as caught:
         targets.by_name("mmx")
+    assert "neon (aarch64)" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("text", ["void(i8,i4,f4)", "i8()", "f4(f4)", "u1(u2,u4,u8,i1,i2,f8)"])

@@ -160,22 +160,58 @@ def test_fitting_library_is_preferred(copy, monkeypatch):
     assert set(NAMES) == set(table.load().names)
 
 
-@pytest.mark.parametrize("stale", [True, False])
-def test_without_numba_a_stale_or_missing_library_is_an_error(stale, copy):
-    """In the image there is nothing to fall back to, so the error says what does not fit and what to do."""
-    if stale:
-        spoil(copy, sources={"lockstep.py": "00"})
-    else:
-        copy.unlink()
-    code = ("import sys; from pathlib import Path; sys.modules['numba'] = None\n"
-            "from appliance.engine.kernels import ahead, table\n"
-            "ahead.default_path.__defaults__ = (Path(sys.argv[1]),)\n"
-            "try: table.load()\n"
-            "except Exception as error: print(type(error).__name__, error)")
-    found = run(code, copy.parent)
+WITHOUT_NUMBA = """
+import logging, sys
+from pathlib import Path
+sys.modules["numba"] = None
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+from appliance.engine.kernels import ahead, table, targets
+ahead.default_path.__defaults__ = (Path(sys.argv[1]),)
+targets.CPUINFO = Path(sys.argv[1], "cpuinfo")
+try: print(table.load().target.name)
+except Exception as error: print(type(error).__name__, error)
+"""
+AVX2 = "flags : " + " ".join(targets.by_name("avx2").required)
+AVX512 = "flags : " + " ".join(targets.by_name("avx512vnni").required)
+
+
+def _without_numba(folder: Path, cpu: str, *missing: str) -> str:
+    for name in missing:
+        (folder / f"kernels-{name}.so").unlink()
+    (folder / "cpuinfo").write_text(cpu)
+    return run(WITHOUT_NUMBA, folder)
+
+
+def test_without_numba_a_stale_library_is_an_error(copy):
+    """In an image there is nothing to fall back to: the error says what does not fit and what to do."""
+    spoil(copy.with_name("kernels-avx2.so"), sources={"lockstep.py": "00"})
+    found = _without_numba(copy.parent, AVX2)
     assert found.startswith("EngineError")
-    assert ("other sources" if stale else "no prebuilt kernels") in found
+    assert "other sources" in found
     assert "appliance kernels build" in found
+
+
+def test_without_numba_the_next_best_library_serves(copy):
+    """An image with libraries for some targets boots on CPUs that have better ones, too, and says so."""
+    found = _without_numba(copy.parent, AVX2, "avx2").splitlines()
+    assert ["no prebuilt kernels for avx2: those for portable run, which are slower", "portable"] == found
+
+
+def test_without_numba_the_next_best_library_must_fit(copy):
+    """A library that takes the place of another one is checked as that would be."""
+    spoil(copy.with_name("kernels-portable.so"), sources={"lockstep.py": "00"})
+    assert "other sources" in _without_numba(copy.parent, AVX2, "avx2")
+
+
+@pytest.mark.parametrize(("cpu", "missing", "runs", "has"), [
+    (AVX2, ("avx2", "portable"), "avx2, portable", "avx512vnni"),
+    (AVX512, ("avx512vnni", "avx2", "portable"), "avx512vnni, avx2, portable", "none"),
+])
+def test_no_library_for_this_cpu(cpu, missing, runs, has, copy):
+    """Kernels for a feature that the CPU lacks are no choice: the error names what it runs, what there is, the fix."""
+    found = _without_numba(copy.parent, cpu, *missing)
+    assert f"no prebuilt kernels that this CPU can run: it runs {runs}; {copy.parent} has {has}" in found
+    assert f"appliance kernels build --target {runs.partition(',')[0]}" in found
 
 
 def test_debug_kernels_never_come_from_a_library():
@@ -197,12 +233,16 @@ def test_no_environment_variable_redirects(folder, copy, monkeypatch):
     assert (folder / copy.name).read_bytes() == copy.read_bytes()
 
 
-def test_missing_linker_is_named(tmp_path, monkeypatch):
-    """Without binutils the build says so before it compiles for minutes."""
+@pytest.mark.parametrize(("name", "linker", "package"), [
+    (targets.detect().name, "ld", "binutils"),
+    ("neon", "aarch64-linux-gnu-ld", "binutils-aarch64-linux-gnu"),
+])
+def test_missing_linker_is_named(name, linker, package, tmp_path, monkeypatch):
+    """Without binutils, for this or for another architecture, the build says so before it compiles for minutes."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match="`ld` is not installed") as caught:
-        kernels.build(targets.detect(), tmp_path)
-    assert "install binutils" == caught.value.hint
+    with pytest.raises(EngineError, match=f"`{linker}` is not installed") as caught:
+        kernels.build(targets.by_name(name), tmp_path)
+    assert f"install {package}" == caught.value.hint
 
 
 def test_unsafe_libraries_are_recognised(tmp_path):

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     make = actions.add_parser("build", help="compile the kernels into a library that needs no compiler to run")
     make.add_argument("--target", default="native",
-                      help="a target of this architecture, `native` (best of this CPU) or `all` (default: native)")
+                      help="a target (`neon` is aarch64's, on whatever machine), `native`: the best of this CPU, "
+                           "or `all` of this architecture (default: native)")
     make.add_argument("-o", "--output", type=Path, default=ahead.PREBUILT, metavar="DIR",
                       help="folder for library and manifest (default: where the engine looks)")
     make.add_argument("--jobs", type=int, metavar="N", help="compiling processes (default: one for each CPU)")

@@ -2,7 +2,7 @@
 
 Each worker is this module run as a program (`python -m appliance.imaging.kernels TARGET FOLDER`): it reads kernel
 names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A process compiles for one target, so
-other targets than this CPU's are no special case.
+other targets than this CPU's are no special case; for those of another architecture, binutils has a linker apart.
 
 The bytes of a library depend on the sources, numba, llvmlite and the linker alone: not on the folder, the CPU, the
 number of workers, or the time.
@@ -90,12 +90,10 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
           progress: Progress = lambda done, total, name: None, linker: Sequence[str] | None = None) -> Built:
     """Compile kernels (`names`, or every one) for a target; write `kernels-<target>.so` and `.json` into a folder.
 
-    `jobs` processes compile (one for each CPU by default); `linker` is a command (the machine's `ld` by default).
+    `jobs` processes compile (one for each CPU by default); `linker` is a command (binutils' by default).
     EngineError names the kernel, symbol or tool at fault.
     """
-    linker = linker or [word for word in [shutil.which("ld")] if word]
-    if not linker:
-        raise EngineError("the linker `ld` is not installed", hint="install binutils", code="linker-missing")
+    linker = linker or [_linker(target)]
     folder.mkdir(parents=True, exist_ok=True)
     before = ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")])
     with tempfile.TemporaryDirectory(prefix="kernels-") as scratch:
@@ -121,6 +119,17 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
     _replace(library, data)
     _replace(manifest, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
     return Built(target.name, library, manifest, len(signatures), len(data))
+
+
+def _linker(target: targets.Target) -> str:
+    """binutils' linker: this machine's own, or the one that Debian has for another architecture."""
+    name, package = "ld", "binutils"
+    if target.foreign:
+        name, package = f"{target.machine}-linux-gnu-ld", f"binutils-{target.machine}-linux-gnu"
+    found = shutil.which(name)
+    if found is None:
+        raise EngineError(f"the linker `{name}` is not installed", hint=f"install {package}", code="linker-missing")
+    return found
 
 
 def _compile(workers: list[_Worker], wanted: Collection[str] | None,

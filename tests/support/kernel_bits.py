@@ -1,4 +1,5 @@
-"""Digests of what the kernels of one target compute: `python -m tests.support.kernel_bits TARGET` prints JSON.
+"""Digests of what the kernels of one target compute: `python -m tests.support.kernel_bits TARGET FORMAT,...
+[LIBRARY]` prints JSON.
 
 A process compiles kernels for one target only, so tests of another target run this as a process of its own.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -38,4 +40,4 @@ def bits(kernels: KernelTable, names: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(bits(table.load(sys.argv[1]), sys.argv[2].split(","))))
+    print(json.dumps(bits(table.load(sys.argv[1], *map(Path, sys.argv[3:])), sys.argv[2].split(","))))

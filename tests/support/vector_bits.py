@@ -1,20 +1,27 @@
 """Runs the vector operations that differ between CPUs: `python -m tests.support.vector_bits TARGET` prints digests.
 
+`... vector_bits TARGET OBJECT` writes an object file instead, for a machine of another architecture; there
+`... vector_bits - LIBRARY` runs the library that it was linked to.
+
 The inputs are chosen where the ways to compute differ: every binary16, sums that nearly cancel, subnormals, ties.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from appliance.engine.kernels import targets
+from appliance.engine.kernels.signature import Signature
 
 COUNT = 1 << 16
+SIGNATURE = Signature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8)")
 
 
 def inputs() -> dict[str, np.ndarray]:
@@ -66,17 +73,20 @@ def _kernels() -> Any:
     return run
 
 
-def outputs() -> dict[str, np.ndarray]:
-    """What this process's target computes from `inputs`."""
-    import ctypes
-
-    from appliance.engine.kernels.lower import Loader
+def kernel() -> Any:
+    """All operations as one kernel."""
     from appliance.engine.kernels.registry import Kernel
-    from appliance.engine.kernels.signature import Signature
-    signature = Signature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8)")
-    loader, given, out = Loader(), inputs(), np.zeros((6, COUNT), np.uint32)
-    address = loader.load(Kernel("vector_bits", signature, _kernels()))
-    signature.prototype(address)(*(ctypes.c_int64(array.ctypes.data) for array in given.values()),
+    return Kernel("vector_bits", SIGNATURE, _kernels())
+
+
+def outputs(address: int | None = None) -> dict[str, np.ndarray]:
+    """What the kernel at an address computes from `inputs`; by default one compiled here, for this process's target."""
+    if address is None:
+        from appliance.engine.kernels.lower import Loader
+        loader = Loader()
+        address = loader.load(kernel())
+    given, out = inputs(), np.zeros((6, COUNT), np.uint32)
+    SIGNATURE.prototype(address)(*(ctypes.c_int64(array.ctypes.data) for array in given.values()),
                                  out.ctypes.data, COUNT)
     halves = out[1].view(np.uint16).reshape(-1, 32)[:, :16].ravel()
     scalars = out[5].view(np.float32).reshape(-1, 16)[:, :3]
@@ -89,6 +99,19 @@ def digests(found: dict[str, np.ndarray]) -> dict[str, str]:
     return {name: hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for name, array in found.items()}
 
 
+def main(target: str, *file: str) -> None:
+    """Print digests, or write an object file."""
+    if target != "-":
+        targets.compile_for(target)
+    if not file:
+        print(json.dumps(digests(outputs())))
+    elif target == "-":
+        library = ctypes.CDLL(file[0])
+        print(json.dumps(digests(outputs(ctypes.cast(library.kernel_vector_bits, ctypes.c_void_p).value))))
+    else:
+        from appliance.engine.kernels.lower import lower
+        Path(file[0]).write_bytes(lower(kernel()))
+
+
 if __name__ == "__main__":
-    targets.compile_for(sys.argv[1])
-    print(json.dumps(digests(outputs())))
+    main(*sys.argv[1:])

@@ -3,11 +3,11 @@
 `Code` appends instructions to an llvmlite builder; `Val` is an IR value (a scalar or a vector of any number of lanes)
 with Python operators. Every operation gives the same bits on every target; a target only chooses how:
 
-| operation | AVX-512 VNNI | AVX2 | portable (any CPU that LLVM knows) |
-|---|---|---|---|
-| `dot7`, `dot8` | vpdpbusd | vpmaddubsw + vpmaddwd | 16-bit multiplies |
-| `fma` | vfmadd | vfmadd | hardware, or binary64 with round-to-odd where there is none |
-| `half_to_float`, `float_to_half` | F16C | F16C | integer arithmetic |
+| operation | AVX-512 VNNI | AVX2 | NEON | portable |
+|---|---|---|---|---|
+| `dot7`, `dot8` | vpdpbusd | vpmaddubsw + vpmaddwd | 16-bit multiplies | 16-bit multiplies |
+| `fma` | vfmadd | vfmadd | fmla | binary64 with round-to-odd |
+| `half_to_float`, `float_to_half` | F16C | F16C | fcvtl, fcvtn | integer arithmetic |
 
 No fast-math flag is ever set, so LLVM may neither reorder nor fuse float operations.
 """
@@ -128,8 +128,7 @@ class Code:
         self.b = builder
         target = compiling()
         self.target = target.name
-        self.x86 = target.machine == "x86_64"
-        self.hardware_float = target.name != "portable" or not self.x86  # FMA and binary16 conversion
+        self.hardware_float = target.name != "portable"  # FMA and binary16 conversion: not in the x86-64 baseline
 
     def constant(self, type_: Any, number: float) -> Val:
         """`number` in every lane."""

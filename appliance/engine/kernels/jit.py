@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding as llvm
 import numba
 from numba.core import config, sigutils, typing
 
@@ -30,6 +31,10 @@ def _fix_cpu() -> None:
     config.CPU_NAME = target.llvm_cpu
     config.CPU_FEATURES = target.llvm_features
     config.DISABLE_INTEL_SVML = True
+    if target.foreign:  # numba compiles for the process's triple; nothing that it compiles is called here
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        llvm.get_process_triple = lambda: target.triple
 
 
 _fix_cpu()

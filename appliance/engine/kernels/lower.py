@@ -64,7 +64,7 @@ def _module(kernel: Kernel) -> Any:
 
 def _machine() -> Any:
     target = targets.compiling()
-    return llvm.Target.from_default_triple().create_target_machine(
+    return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.llvm_cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel="default")
 
 

@@ -126,8 +126,10 @@ def load(target: str | None = None, library: Path | None = None) -> KernelTable:
 
     `library`: a prebuilt library to use, and no other: EngineError when it does not fit. Without it the package's
     own prebuilt library is used if it was built from the sources at hand; if not, kernels are compiled (a notice in
-    the log says why), and where numba is missing EngineError says what to do. A process that compiles with checks
-    inside (`targets.compile_for(..., debug=True)`) uses no library.
+    the log says why). Where numba is missing, as in an image, a library that does not fit is an EngineError; where
+    there is none, and no target was asked for, the CPU's next best target that has one serves (a warning in the log
+    and the self-test's result name it). A process that compiles with checks inside (`targets.compile_for(...,
+    debug=True)`) uses no library.
     """
     chosen = targets.detect() if target is None else targets.runnable(target)
     if library is not None:
@@ -135,10 +137,32 @@ def load(target: str | None = None, library: Path | None = None) -> KernelTable:
     if targets.debugging():
         return KernelTable(chosen, _Jit(chosen))
     try:
-        return KernelTable(chosen, _Ahead(ahead.open_library(ahead.default_path(chosen), chosen)))
+        return _prebuilt(chosen)
     except EngineError as error:
         if importlib.util.find_spec("numba") is None:
-            raise
+            if target is not None or error.code != "kernel-missing":
+                raise
+            return _next_best(chosen)
         if error.code != "kernel-missing":
             _log.warning("kernels are compiled on first use: %s", error.summary)
     return KernelTable(chosen, _Jit(chosen))
+
+
+def _prebuilt(target: targets.Target) -> KernelTable:
+    return KernelTable(target, _Ahead(ahead.open_library(ahead.default_path(target), target)))
+
+
+def _next_best(best: targets.Target) -> KernelTable:
+    """The library of another target that this CPU can run; EngineError says which it can run and which there are."""
+    fit = targets.supported()
+    for other in fit[1:]:
+        if ahead.default_path(other).exists():
+            _log.warning("no prebuilt kernels for %s: those for %s run, which are slower", best.name, other.name)
+            return _prebuilt(other)
+    folder = ahead.default_path(best).parent
+    found = sorted(path.stem.removeprefix("kernels-") for path in folder.glob("kernels-*.so"))
+    raise EngineError(
+        f"no prebuilt kernels that this CPU can run: it runs {', '.join(target.name for target in fit)}; "
+        f"{folder} has {', '.join(found) or 'none'}",
+        hint=f"build them: appliance kernels build --target {best.name}; for an image: appliance image build "
+             f"without --target, or with --target {best.name} too", code="kernel-missing")

@@ -1,8 +1,9 @@
 """CPU targets of the compiled kernels, and which of them this CPU can run.
 
 A target is a fixed LLVM CPU and feature list, the same on every build machine, so that what is compiled never
-depends on the host that compiles it. A process compiles for one target only (numba's CPU settings are process-wide);
-any number of prebuilt libraries for targets that this CPU supports can be loaded beside each other.
+depends on the host that compiles it, which may be of another architecture. A process compiles for one target only
+(numba's CPU settings are process-wide); any number of prebuilt libraries for targets that this CPU supports can be
+loaded beside each other.
 
 This module knows nothing of numba. CPU features come from /proc/cpuinfo, where the kernel lists what CPUID reports
 *and* what the operating system has enabled (an AVX-512 CPU whose state is not saved is not listed there).
@@ -40,22 +41,33 @@ class Target:
     vector_bytes: int  # width of the integer-dot registers; 0: left to LLVM
     required: frozenset[str] = field(default=frozenset(), repr=False)  # flags of /proc/cpuinfo
 
+    @property
+    def triple(self) -> str:
+        """What LLVM calls the machine and its system."""
+        return f"{self.machine}-unknown-linux-gnu"
 
-# Best first. `portable` uses no target intrinsic: LLVM lowers generic vectors for the architecture's baseline.
+    @property
+    def foreign(self) -> bool:
+        """Whether it is for machines of another architecture: this one can build for it, and run nothing of it."""
+        return self.machine != platform.machine()
+
+
+# Best first. `portable` and `neon` use no target intrinsic: LLVM lowers generic vectors for the baseline.
 _X86 = (
     Target("avx512vnni", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit", 64,
            _LEVEL_4 | {"avx512_vnni"}),
     Target("avx2", "x86_64", "x86-64-v3", _LLVM_3, 32, _LEVEL_3),
     Target("portable", "x86_64", "x86-64", "", 0),
 )
-_ARM = (Target("portable", "aarch64", "generic", "+neon", 0),)
+_ARM = (Target("neon", "aarch64", "generic", "+neon", 0),)
+_ALL = {"x86_64": _X86, "aarch64": _ARM}
 
 _compiling: tuple[Target, bool] | None = None
 
 
 def known(machine: str | None = None) -> tuple[Target, ...]:
     """Every target of an architecture (this machine's by default), best first."""
-    return {"x86_64": _X86, "aarch64": _ARM}.get(machine or platform.machine(), ())
+    return _ALL.get(machine or platform.machine(), ())
 
 
 def cpu_flags(text: str | None = None) -> frozenset[str]:
@@ -88,11 +100,12 @@ def detect(flags: frozenset[str] | None = None) -> Target:
 
 
 def by_name(name: str) -> Target:
-    """The target of this architecture with this name."""
-    for target in known():
+    """The target with this name, of whatever architecture."""
+    found = [target for machine in _ALL for target in known(machine)]
+    for target in found:
         if target.name == name:
             return target
-    names = ", ".join(target.name for target in known())
+    names = ", ".join(f"{target.name} ({target.machine})" for target in found)
     raise EngineError(f"unknown kernel target {name!r}", hint=f"one of: {names}", code="target-unknown")
 
 
@@ -100,9 +113,10 @@ def runnable(name: str) -> Target:
     """The named target, refused when this CPU lacks one of its features (LLVM code would end the process)."""
     target = by_name(name)
     missing = sorted(target.required - cpu_flags())
-    if missing:
-        raise EngineError(f"this CPU cannot run kernels for {name}: it lacks {', '.join(missing)}",
-                          hint=f"use {detect().name}", code="target-unsupported")
+    if target.foreign or missing:
+        reason = f"it is no {target.machine}" if target.foreign else f"it lacks {', '.join(missing)}"
+        raise EngineError(f"this CPU cannot run kernels for {name}: {reason}", hint=f"use {detect().name}",
+                          code="target-unsupported")
     return target
 
 

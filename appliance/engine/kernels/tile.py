@@ -22,7 +22,7 @@ from appliance.engine.kernels.vector import i32, i64, operation
 AHEAD = 6144
 """Bytes that weights are prefetched ahead when few tokens share them: the hardware prefetcher alone is slower."""
 
-LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4}
+LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4, "neon": 4}
 """Rows in a register, by target."""
 
 SEGMENT = 256

@@ -1,0 +1,110 @@
+"""The appliance on an emulated aarch64: a root of Debian's arm64 packages and PyPI's aarch64 wheels, run by QEMU.
+
+    python -m tests.support.arm64        makes the root in build/arm64, as `make test` and `make soak` do
+
+It has what the image's recipe puts into an image to run (`image/packages.toml`, role `root`; `wheels.toml`), for the
+other architecture: packages by Debian's signed indices, wheels by the digests of `requirements-image.lock`. QEMU
+emulates the instructions of an ARMv8.0 CPU; system calls are this machine's. No maintainer script is run. Without a
+network tests are skipped: exit code 0 all the same, unless APPLIANCE_TESTS_REQUIRE=all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from appliance.errors import ApplianceError
+from appliance.imaging import debian, lockfile, mirrors, recipe, resolve, rootfs, wheels
+from appliance.imaging.downloads import Downloads, default_folder, fetch
+from tests.support.require import absent
+
+ROOT = Path(__file__).parents[2]
+TREE = ROOT / "build" / "arm64"
+REQUIREMENTS = ROOT / "requirements-image.lock"
+LINKER = "aarch64-linux-gnu-ld"
+CPU = "cortex-a72"  # no feature beyond the baseline that the kernels are compiled for
+
+
+def need() -> None:
+    """The emulator, a linker and the root must be there, or the test skips (fails where all must run)."""
+    for tool, package in (("qemu-aarch64", "qemu-user"), (LINKER, "binutils-aarch64-linux-gnu")):
+        if shutil.which(tool) is None:
+            absent(f"{tool}: install {package}")
+    if not _made():
+        absent("no arm64 root in build/arm64: run `make arm64`")
+
+
+def run(*words: object, timeout: float = 300) -> str:
+    """What the root's Python prints when it is run with these words; the checkout's packages can be imported."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1",
+                   "PYTHONPATH": f"{ROOT}:{TREE / 'usr/lib/python3/dist-packages'}"}
+    command = ["qemu-aarch64", "-cpu", CPU, "-L", str(TREE), str(TREE / "usr/bin/python3.13"), *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def make() -> None:
+    """Fetch and unpack; the tree appears when it is whole."""
+    image = recipe.load()
+    leave_out = {name: reason for name, reason in image.wheels_leave_out.items() if name != "tqdm"}  # of the commands
+    platforms = tuple(name.replace("x86_64", "aarch64") for name in image.wheels_platforms)
+    arm = dataclasses.replace(image, architecture="arm64", wheels_platforms=platforms, wheels_leave_out=leave_out)
+    downloads, fresh = Downloads(default_folder() / "downloads"), TREE.with_name("arm64.new")
+    for folder in (fresh, TREE):
+        shutil.rmtree(folder, ignore_errors=True)
+    tree = rootfs.begin(fresh, arm)
+    rootfs.unpack(tree, _packages(arm, downloads), downloads, ("etc/*", "usr/share/*", "var/*"))
+    rootfs.install_wheels(tree, arm, wheels.resolve(arm, REQUIREMENTS, downloads), downloads)
+    tree.file("made-from", _digest().encode())
+    fresh.rename(TREE)
+
+
+def _packages(arm: recipe.Recipe, downloads: Downloads) -> list[lockfile.Package]:
+    """The newest packages of the role `root`; they are in the cache then."""
+    addresses = mirrors.choose([archive.name for archive in arm.archives], {})
+    candidates = [candidate for archive in arm.archives
+                  for candidate in debian.index(archive, addresses[archive.name], arm.architecture)[1]]
+    found = []
+    for item in resolve.closure(arm.roles["root"], resolve.newest(candidates)):
+        address = f"{addresses[item.archive]}/{item.path}"
+        downloads.get(item.sha256, item.name, lambda address=address: fetch(address))  # type: ignore[misc]
+        found.append(lockfile.Package("root", item.name, item.version, item.size, item.sha256, item.archive, item.path))
+    return found
+
+
+def _digest() -> str:
+    """Of what decides what is in the tree."""
+    recipes = [recipe.FOLDER / f"{name}.toml" for name in ("packages", "wheels", "layout", "prune")]
+    files = [Path(__file__), REQUIREMENTS, *recipes]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _made() -> bool:
+    stamp = TREE / "made-from"
+    return stamp.is_file() and stamp.read_text() == _digest()
+
+
+def main() -> int:
+    """Make the root unless it is there, or nothing is installed that could run it."""
+    required = os.environ.get("APPLIANCE_TESTS_REQUIRE") == "all"
+    if _made() or (shutil.which("qemu-aarch64") is None and not required):
+        return 0
+    print(f"fetching Debian's arm64 Python and its wheels into {TREE} (about 45 MB)", file=sys.stderr)
+    try:
+        make()
+    except ApplianceError as error:
+        print(f"{'error' if required else 'warning'}: {error}; without it tests on aarch64 are skipped",
+              file=sys.stderr)
+        return 2 if required else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

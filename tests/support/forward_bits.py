@@ -1,0 +1,37 @@
+"""Digests of whole passes with one target's kernels: `python -m tests.support.forward_bits MODEL TARGET [LIBRARY]`.
+
+A process compiles kernels for one target only, so tests of another target run this as a process of its own; it needs
+nothing but what the appliance needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from appliance.engine.engine import Engine
+from appliance.engine.kernels import table
+from appliance.engine.kernels.attention_layout import CACHE_FORMATS
+from appliance.engine.kernels.table import KernelTable
+from appliance.models.resident import open_resident
+
+IDS = [1, *np.random.default_rng(3).integers(3, 512, 299).tolist()]
+
+
+def digests(model: Path, threads: int, kernels: KernelTable) -> list[str]:
+    """SHA-256 of the logits of 300 positions, with each format of the cache."""
+    found = []
+    for kind in CACHE_FORMATS:
+        source = open_resident(model)
+        with Engine.open(source, threads=threads, slots=1, context_length=512, kernels=kernels,
+                         kv_cache=kind) as engine:
+            found.append(hashlib.sha256(engine.logits(IDS).tobytes()).hexdigest())
+        source.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(*digests(Path(sys.argv[1]), 1, table.load(sys.argv[2], *map(Path, sys.argv[3:]))))
