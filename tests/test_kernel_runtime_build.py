@@ -51,6 +51,13 @@ def test_builds_are_reproducible(folder, tmp_path):
         assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
+def test_manifest_says_what_the_bytes_depend_on(folder):
+    """The compilers' versions, and that of CPython, whose bytecode numba compiles."""
+    document = json.loads((folder / f"kernels-{targets.detect().name}.json").read_text())
+    assert {"numba", "llvmlite"} == set(document["compilers"])
+    assert ".".join(map(str, sys.version_info[:2])) == document["python"]
+
+
 def test_library_holds_the_kernels_and_nothing_else(folder):
     """Only kernels are exported, nothing is needed, nothing is writable and executable, all is bound at load."""
     for target in targets.known():

@@ -29,7 +29,7 @@ def libraries(cache: Path, names: tuple[str, ...], linker: list[str],
 def _sources() -> str:
     """A folder name for these sources and compilers, so that other checkouts keep their own libraries."""
     known = {"sources": ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")]),
-             "compilers": ahead.compiler_versions()}
+             "compilers": ahead.compiler_versions(), "python": kernels.python_version()}
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 

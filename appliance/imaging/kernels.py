@@ -4,8 +4,8 @@ Each worker is this module run as a program (`python -m appliance.imaging.kernel
 names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A process compiles for one target, so
 other targets than this CPU's are no special case; for those of another architecture, binutils has a linker apart.
 
-The bytes of a library depend on the sources, numba, llvmlite and the linker alone: not on the folder, the CPU, the
-number of workers, or the time.
+The bytes of a library depend on the sources, numba, llvmlite, the linker, and the minor version of CPython, whose bytecode
+numba compiles: not on the folder, the CPU, the architecture, the number of workers, or the time.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Built:
     manifest: Path
     kernels: int
     nbytes: int
+
+
+def python_version() -> str:
+    """CPython's minor version, such as "3.13"."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class _Worker:
@@ -112,7 +117,7 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
     document = {
         "schema": ahead.SCHEMA, "target": target.name, "machine": target.machine, "llvm_cpu": target.llvm_cpu,
         "llvm_features": target.llvm_features, "sha256": hashlib.sha256(data).hexdigest(),
-        "compilers": ahead.compiler_versions(), "sources": digests,
+        "compilers": ahead.compiler_versions(), "python": python_version(), "sources": digests,
         "kernels": dict(sorted(signatures.items())),
     }
     manifest = library.with_suffix(".json")
