@@ -4,8 +4,8 @@ Each worker is this module run as a program (`python -m appliance.imaging.kernel
 names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A process compiles for one target, so
 other targets than this CPU's are no special case; for those of another architecture, binutils has a linker apart.
 
-The bytes of a library depend on the sources, numba, llvmlite, the linker, and the minor version of CPython, whose bytecode
-numba compiles: not on the folder, the CPU, the architecture, the number of workers, or the time.
+The bytes of a library depend on the sources, numba, llvmlite, the linker, and the minor version of CPython, whose
+bytecode numba compiles: not on the folder, the CPU, the architecture, the number of workers, or the time.
 """
 
 from __future__ import annotations
