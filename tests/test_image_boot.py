@@ -21,7 +21,7 @@ from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging import boot, cpio, manifest, predict, predict_golden, recipe
 from appliance.imaging.machine import FIRMWARE
-from tests.support import images
+from tests.support import images, server
 from tests.support.images import Guest, direct
 from tests.support.require import absent
 
@@ -126,6 +126,8 @@ class TestInside:
         image = images.make(folder / "image", folder=plan)
         (folder / "models").mkdir()
         shutil.copy(tiny_model, folder / "models")
+        shutil.copy(images.ROOT / "benchmarks/cgroups.py", folder / "models")
+        server.write_policy(folder / "models", {"tiny": tiny_model}).rename(folder / "models/limits.hcl")
         guest = direct(image, models=folder / "models", memory=512).run(120)
         found = {}
         for line in guest.console.splitlines():
@@ -157,6 +159,18 @@ class TestInside:
         """Mounts that can be written to hold no file of the image."""
         mounts = ast.literal_eval(verdicts["writable mounts"].removeprefix("found: "))
         assert set(mounts) <= {"/dev", "/proc", "/run", "/sys", "/sys/kernel/config", "/tmp"}  # noqa: S108
+
+    def test_limits_of_control_groups(self, verdicts: dict[str, str]) -> None:
+        """Version 2, on a kernel that has its memory controller: the limit is found, a boot that does not fit is
+        refused with the sum, the kernel ends whoever takes more; what the benchmarks read of a group is there."""
+        found = json.loads(verdicts["control group"].removeprefix("found: "))
+        room, refusal = json.loads(found["room"]), json.loads(found["refusal"])
+        assert (2, 300 << 20, None) == (found["version"], room["limit"], room["refusal"])
+        assert 200 << 20 < room["room"] <= 300 << 20
+        assert 96 << 20 == refusal["limit"]
+        assert "are needed, there are" in refusal["refusal"]
+        assert ("signal 9", 1, True, True) == (found["killed"], found["kills"], found["peak"], found["closed"])
+        assert ["anonymous", "cached"] == found["stat"]
 
     def test_environment_is_ours(self, verdicts: dict[str, str]) -> None:
         """Nothing from the kernel's command line or the host gets into it."""

@@ -12,6 +12,7 @@ import pytest
 from appliance.errors import ModelError, TamperedError
 from appliance.models import sealed_restore, sealing
 from tests.support import sealed_by_spec as spec
+from tests.support.engines import synthetic_model
 from tests.support.sealed_models import KEY, OTHER_KEY, TILE_SIZE, parts, sealed, small
 
 SEAL = """
@@ -54,6 +55,46 @@ def test_kill_9(stop: str, kept: int, tmp_path: Path) -> None:
     assert part[:4096 * (kept + 1)] == whole[:4096 * (kept + 1)] if kept else part == b""
     assert spec.seal(small(), *parts(small()), KEY, whole[48:80], TILE_SIZE) == whole
     assert not (tmp_path / "m.sealed.part").exists()
+
+
+REST = """
+import os, signal, sys
+from pathlib import Path
+from appliance.models import sealed_restore
+from appliance.models.sealed_resident import open_sealed_resident
+from appliance.models.tagged import open_tagged
+what, source, target, stop = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
+
+def progress(done, total):
+    if done >= stop * total:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if what == "unseal":
+    sealed_restore.unseal(source, target, bytes(range(32)), progress=progress)
+elif what == "load":
+    open_sealed_resident(source, bytes(range(32)), header_sha256=None, progress=progress)
+else:
+    open_tagged(source, progress=progress)
+"""
+
+
+@pytest.mark.parametrize("stop", [0, 0.5, 1])
+@pytest.mark.parametrize("what", ["unseal", "load", "tag"])
+def test_kill_9_of_whoever_reads(what: str, stop: float, tmp_path: Path) -> None:
+    """Unsealing leaves no file of the final name, and begins anew; loading leaves nothing at all."""
+    (tmp_path / "m.gguf").write_bytes(synthetic_model("mixed"))
+    path = tmp_path / "m.sealed"
+    sealing.seal(tmp_path / "m.gguf", path, KEY, tile_size=TILE_SIZE)
+    before, source = path.read_bytes(), tmp_path / "m.gguf" if what == "tag" else path
+    done = subprocess.run([sys.executable, "-c", REST, what, source, tmp_path / "back", str(stop)],
+                          capture_output=True, check=False, timeout=120)
+    assert -9 == done.returncode, done.stderr
+    left = {found.name for found in tmp_path.iterdir()}
+    assert {"m.gguf", "m.sealed"} | ({"back.part"} if what == "unseal" else set()) == left
+    assert before == path.read_bytes()
+    sealed_restore.unseal(path, tmp_path / "back", KEY)
+    assert synthetic_model("mixed") == (tmp_path / "back").read_bytes()
+    assert not (tmp_path / "back.part").exists()
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import gguf_reader as reader
 
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, UnsupportedError
-from appliance.models import gguf, inspection, layout, sealed_restore, sealing
+from appliance.models import digests, gguf, inspection, layout, sealed_restore, sealing
 from appliance.models.resident import open_resident
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
@@ -83,12 +84,16 @@ def test_models_of_every_format(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_model(tmp_path: Path) -> None:
-    """The demo model at the default tile size: the reassembled plaintext has the file's SHA-256."""
+    """The demo model at the default tile size: the reassembled plaintext has the file's SHA-256, and each tensor the
+    one of its bytes as another reader of GGUF finds them."""
     path = tmp_path / "demo.sealed"
     progress: list[tuple[str, int, int]] = []
     made = sealing.seal(demo_model(), path, KEY, progress=lambda *step: progress.append(step))
     assert hashlib.sha256(demo_model().read_bytes()).digest() == made.sha256
-    assert made.sha256 == sealed_restore.verify(path, KEY, header_sha256=made.header_sha256).sha256
+    found = sealed_restore.verify(path, KEY, header_sha256=made.header_sha256)
+    assert made.sha256 == found.sha256
+    assert {tensor.name: hashlib.sha256(tensor.data.tobytes()).digest()
+            for tensor in reader.GGUFReader(demo_model()).tensors} == found.tensors == digests.of(demo_model()).tensors
     assert path.stat().st_size == made.size < 1.02 * demo_model().stat().st_size
     assert {("hashing", demo_model().stat().st_size), ("sealing", made.size)} == {
         (step, done) for step, done, total in progress if done == total}
@@ -202,6 +207,11 @@ def test_inspection_of_a_sealed_file(tmp_path: Path) -> None:
     assert list(gguf.parse(small()).tensors) == list(inspection.header(path).tensors)
 
 
+def _tensors(original: bytes) -> dict[str, str]:
+    return {info.name: hashlib.sha256(original[info.offset:info.offset + info.nbytes]).hexdigest()
+            for info in gguf.parse(original).tensors.values()}
+
+
 def _json(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> dict[str, object]:
     capsys.readouterr()
     assert code == main(["model", *map(str, words), "--json"])
@@ -211,7 +221,8 @@ def _json(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From a new key to a signed, sealed, verified and restored model, with the pins for a policy."""
-    key, publisher, plain, secret = (tmp_path / name for name in ("key", "publisher", "m.gguf", "m.sealed"))
+    key, publisher, plain, secret, other = (
+        tmp_path / name for name in ("key", "publisher", "m.gguf", "m.sealed", "other.gguf"))
     plain.write_bytes(small())
     assert 0 == main(["model", "key", str(key)]) == main(["model", "key", str(publisher)])
     made = _json(capsys, "seal", plain, "-o", secret, "--key", key, "--tile-size", 4096)
@@ -222,6 +233,13 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "authentic" == _json(capsys, "verify", secret, "--key", key, *pinned, *by)["verdict"]
     assert "well formed, not authenticated" == _json(capsys, "verify", secret, *pinned)["verdict"]
     assert "model-key" == _json(capsys, "verify", secret, "--key", publisher, code=1)["code"]
+    same = _json(capsys, "verify", secret, "--key", key, "--against", plain)
+    assert (3, _tensors(small())) == (same["equal_tensors"], same["tensors"])
+    assert _tensors(small()) == _json(capsys, "verify", plain)["tensors"]
+    other.write_bytes(small(2))
+    assert "model-tensors" == _json(capsys, "verify", secret, "--key", key, "--against", other, code=1)["code"]
+    assert "model-malformed" == _json(capsys, "verify", plain, "--against", secret, code=1)["code"]
+    assert "model-key" == _json(capsys, "verify", secret, "--against", plain, code=1)["code"]
     assert "model-signature" == _json(capsys, "verify", plain, *by, code=1)["code"]
     assert "model-pin-mismatch" == _json(capsys, "verify", secret, "--sha256", "00" * 32, code=1)["code"]
     assert made["sealed_header_sha256"] == _json(capsys, "pin", secret)["sealed_header_sha256"]

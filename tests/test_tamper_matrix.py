@@ -7,6 +7,8 @@ has the table.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ from tests.support.engines import kernels, synthetic_model
 from tests.support.sealed_models import KEY
 from tests.support.vandal import failing_disk, vandal
 
-Kind = Literal["sealed", "plain"]
+Kind = Literal["sealed", "plain", "compiled"]  # the last one is sealed, and compiled code reads it
+KINDS: tuple[Kind, ...] = ("sealed", "plain", "compiled")
 Moment = Literal["before the boot", "before the first token", "during the answer"]
 MOMENTS: tuple[Moment, ...] = ("before the boot", "before the first token", "during the answer")
 TILE_SIZE = 65536
@@ -49,7 +52,8 @@ class Stored:
         """As a boot does it."""
         if self.kind == "plain":
             return StreamedSource(open_tagged(self.path, self.pins[1], tile_size=TILE_SIZE), hidden=True)
-        return StreamedSource(open_sealed(self.path, KEY, header_sha256=self.pins[0], sha256=self.pins[1]), hidden=True)
+        return StreamedSource(open_sealed(self.path, KEY, header_sha256=self.pins[0], sha256=self.pins[1]), hidden=True,
+                              compiled=self.kind == "compiled")
 
 
 def _stored(kind: Kind, folder: Path) -> Stored:
@@ -77,13 +81,13 @@ def _tiles(stored: Stored) -> list[tiling.Tile]:
 
 def _place(kind: Kind, tile: tiling.Tile) -> tuple[int, int]:
     """Where a tile is in the file, and its bytes there."""
-    return (tile.offset, tile.nbytes) if kind == "sealed" else (tile.source_offset, tile.source_nbytes)
+    return (tile.offset, tile.nbytes) if kind != "plain" else (tile.source_offset, tile.source_nbytes)
 
 
 def _regions(kind: Kind, tiles: list[tiling.Tile]) -> dict[str, int]:
     """A byte in each part of the file. Those of `HEADER` and of vectors and embeddings are read at boot alone."""
     found = {"magic": 0, "GGUF header": 200}
-    if kind == "sealed":
+    if kind != "plain":
         found |= {"version": 23, "tile size": 25, "flags": 28, "size": 33, "header size": 41, "salt": 50,
                   "plaintext hash": 90, "commitment": 120, "header MAC": tiles[0].offset - 4096 + 3000}
         start = tiles[0].offset
@@ -95,14 +99,14 @@ def _regions(kind: Kind, tiles: list[tiling.Tile]) -> dict[str, int]:
         at, nbytes = _place(kind, tile)
         found[f"{name}, tile {tile.number}, start"] = at
         found[f"{name}, tile {tile.number}, middle"] = at + nbytes // 2
-        if kind == "sealed":
+        if kind != "plain":
             found[f"{name}, tile {tile.number}, tag"] = at + nbytes + 7
             if tile.record_nbytes > tile.nbytes + 16:
                 found[f"{name}, tile {tile.number}, padding"] = at + tile.record_nbytes - 1
     return found
 
 
-@pytest.fixture(scope="module", params=["sealed", "plain"])
+@pytest.fixture(scope="module", params=KINDS)
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stored:
     """A model that tests alter and put back."""
     return _stored(request.param, tmp_path_factory.mktemp("matrix") / request.param)
@@ -179,7 +183,7 @@ def test_every_part_flipped(moment: Moment, stored: Stored, tell: Callable[..., 
         found = _outcome(stored, moment, lambda at=at: tell("flip", stored.path, at), expected)  # type: ignore[misc]
         tell("flip", stored.path, at)
         if moment == "before the boot":
-            wanted = "ended" if _read_again(region) and stored.kind == "sealed" else "refused"
+            wanted = "ended" if _read_again(region) and stored.kind != "plain" else "refused"
         else:
             wanted = "ended" if _read_again(region) else "right"
         assert wanted == found, region
@@ -198,7 +202,7 @@ WANTED = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["sealed", "plain"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_way(kind: Kind, way: str, moment: Moment, tell: Callable[..., None], tmp_path: Path) -> None:
     """Zeros, a shorter file, tiles exchanged, one tile or all of another version, another file of the name, none."""
     stored = _stored(kind, tmp_path / "m")
@@ -219,12 +223,12 @@ def test_every_way(kind: Kind, way: str, moment: Moment, tell: Callable[..., Non
         "replace": ("become", path, stored.other), "remove": ("gone", path)}
     found = _outcome(stored, moment, lambda: tell(*how[way]), expected)
     sealed_boot, plain_boot, later = WANTED[way]
-    wanted = later if moment != "before the boot" else sealed_boot if kind == "sealed" else plain_boot
+    wanted = later if moment != "before the boot" else plain_boot if kind == "plain" else sealed_boot
     assert wanted == found
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("kind", ["sealed", "plain"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_fails(kind: Kind, moment: Moment, tmp_path: Path) -> None:
     """Input/output errors of the kernel, from a block device that lost its bytes: an error that says so."""
     with failing_disk(tmp_path, 16 << 20) as (folder, fail):
@@ -233,3 +237,39 @@ def test_a_disk_that_fails(kind: Kind, moment: Moment, tmp_path: Path) -> None:
             expected = _tokens(source)
         found = _outcome(stored, moment, lambda: fail(stored.path), expected)
         assert ("refused" if moment == "before the boot" else "ended") == found
+
+
+SCRIBBLE = """
+import os, sys
+path, size = sys.argv[1], int(sys.argv[2])
+file = os.open(path, os.O_RDWR)
+print("writing", flush=True)
+at = 0
+while True:
+    at = (at * 6364136223846793005 + 1442695040888963407) % 2**64
+    place = at % size
+    old = os.pread(file, 64, place)
+    os.pwrite(file, bytes(byte ^ 255 for byte in old), place)
+    os.pwrite(file, old, place)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_never_stands_still(kind: Kind, tmp_path: Path) -> None:
+    """Another process alters the file and puts it back, all the time: what comes of it is the right answer or an error,
+    whenever a byte is read, and never a wrong token."""
+    stored = _stored(kind, tmp_path / "m")
+    with closing(stored.open()) as source:
+        expected = _tokens(source)
+    found, body = [], stored.path.read_bytes()
+    with subprocess.Popen([sys.executable, "-c", SCRIBBLE, str(stored.path), str(stored.path.stat().st_size)],
+                          stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        for _ in range(20):
+            found.append(_outcome(stored, "before the first token", lambda: None, expected))
+        child.kill()
+    assert set(found) <= {"refused", "ended", "right"}
+    assert set(found) - {"right"}
+    stored.path.write_bytes(body)  # it may have been killed half-way
+    assert "right" == _outcome(stored, "before the first token", lambda: None, expected)

@@ -11,7 +11,18 @@ from typing import Any
 
 from appliance.cli.model_output import bar, bars, sealed_block
 from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.models import inspection, keydocument, keys, pins, sealed, sealed_restore, sealing, signature, tiling
+from appliance.models import (
+    digests,
+    inspection,
+    keydocument,
+    keys,
+    pins,
+    sealed,
+    sealed_restore,
+    sealing,
+    signature,
+    tiling,
+)
 
 REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)
 
@@ -51,8 +62,10 @@ def _declare_pins(parser: argparse.ArgumentParser) -> None:
 
 
 def _declare_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="a sealed file, or with --publisher a GGUF file too")
-    parser.add_argument("--key", type=Path, help="the key file; without it nothing is authenticated")
+    parser.add_argument("file", type=Path, help="a sealed file, or a GGUF file")
+    parser.add_argument("--key", type=Path, help="the key file; without it nothing of a sealed file is authenticated")
+    parser.add_argument("--against", type=Path, metavar="GGUF",
+                        help="the original: every tensor must have its SHA-256 there")
     _declare_pins(parser)
     parser.add_argument("--publisher", metavar="KEY", help="the publisher's public key: ed25519:HEX")
     parser.add_argument("--signature", metavar="SIGNATURE", help="the publisher's signature: ed25519:HEX")
@@ -118,22 +131,32 @@ def _verified(args: argparse.Namespace) -> dict[str, Any]:
     header_pin, pin = _pins(args)
     if inspection.is_sealed(args.file):
         found = _verify_sealed(args.file, args.key, header_pin, pin)
-        sha256, header = found.sha256, found.header_sha256
+        sha256, header, tensors = found.sha256, found.header_sha256, found.tensors
         report: dict[str, Any] = {
             "file": str(args.file), "verdict": "authentic" if found.authenticated else "well formed, not authenticated",
-            "sha256": sha256.hex(), "sealed_header_sha256": header.hex(), "size": found.size, "tiles": found.tiles,
-            "tensors": {name: digest.hex() for name, digest in found.tensors.items()}}
+            "sha256": sha256.hex(), "sealed_header_sha256": header.hex(), "size": found.size, "tiles": found.tiles}
     else:
-        with bar("hashing") as progress:
-            sha256, size = pins.sha256_of(args.file, progress)
+        plain = _digests(args.file, "hashing")
         if pin is not None:
-            pins.check(args.file, pin, sha256)
-        header = None
-        report = {"file": str(args.file), "verdict": "not sealed", "sha256": sha256.hex(), "size": size}
+            pins.check(args.file, pin, plain.sha256)
+        sha256, header, tensors = plain.sha256, None, plain.tensors
+        report = {"file": str(args.file), "verdict": "not sealed", "sha256": sha256.hex(), "size": plain.size}
+    if args.against is not None:
+        if header is not None and args.key is None:
+            raise ModelKeyError("the tensors of a sealed model cannot be compared without its key",
+                                hint="give it: --key FILE")
+        digests.compare(args.file, tensors, args.against, _digests(args.against, "hashing the original").tensors)
+        report["equal_tensors"] = len(tensors)
+    report["tensors"] = {name: digest.hex() for name, digest in tensors.items()}
     if args.publisher is not None:
         signature.check(_tagged(args.publisher, 32), _tagged(args.signature or "", signature.NBYTES), sha256, header)
         report["publisher"] = args.publisher
     return report
+
+
+def _digests(file: Path, title: str) -> digests.Digests:
+    with bar(title) as progress:
+        return digests.of(file, progress)
 
 
 def _verify_sealed(file: Path, key_file: Path | None, header_pin: bytes | None, pin: bytes | None

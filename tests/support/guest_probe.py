@@ -1,6 +1,7 @@
 """Runs in a guest in the service's place, as root with every capability, and tries what the image must refuse.
 
-One line of JSON on the console for each attempt: name, and "refused: why" or "DONE". It must not import the project.
+One line of JSON on the console for each attempt: name, and "refused: why" or "DONE". It must not import the project,
+but for `control_group`, in a process of its own.
 """
 
 import ctypes
@@ -105,6 +106,45 @@ def processes():
     return [number for number in os.listdir("/proc") if number.isdigit() and text(f"/proc/{number}/cmdline")]
 
 
+def control_group():
+    """What the project makes of control groups of version 2, of which this kernel has the memory controller. The disk
+    of the models has the module with which the benchmarks make groups, and a policy."""
+    mount(b"cgroup2", "/sys/fs/cgroup")
+    sys.path.append("/models")
+    from cgroups import Group
+
+    group = Group("probe", 300 << 20)
+    found = {"version": group.version}
+    for name, limit, action in (("room", 300 << 20, in_group), ("refusal", 96 << 20, in_group),
+                                ("killed", 48 << 20, lambda: len(bytearray(64 << 20)))):
+        (group.folder / "memory.max").write_text(str(limit))
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            group.enter()
+            os.write(theirs, json.dumps(action()).encode())
+            os._exit(0)
+        os.close(theirs)
+        status = os.waitpid(child, 0)[1]
+        with os.fdopen(ours) as answer:
+            found[name] = answer.read() or f"signal {os.WTERMSIG(status)}"
+    found |= {"peak": group.peak() > 8 << 20, "kills": group.killed(), "stat": sorted(group.stat())}
+    group.close()
+    return json.dumps({**found, "closed": not group.folder.exists()})
+
+
+def in_group():
+    """The limit that is found, and what a boot would say."""
+    from pathlib import Path
+
+    from appliance.boot import budget, machine
+    from appliance.policy import load
+
+    loaded = load(Path("/models/limits.hcl"))
+    division = budget.divide(loaded.policy, {"tiny": Path("/models/tiny.gguf")}, machine.available_memory())
+    return {"limit": machine.group_limit(), "room": machine.group_room(), "refusal": division.refusal}
+
+
 def main():
     """Every attempt in turn."""
     attempt("writable mounts", lambda: sorted(line.split()[1] for line in text("/proc/mounts").splitlines()
@@ -137,6 +177,7 @@ def main():
     attempt("pid 1", lambda: text("/proc/1/cmdline").replace("\0", " "))
     attempt("processes", processes)
     attempt("environment", lambda: dict(os.environ))
+    attempt("control group", control_group)
 
 
 def free_memory_is_wiped():
