@@ -157,7 +157,7 @@ def _outcome(stored: Stored, moment: Moment, alter: Callable[[], None], expected
                 failure = error
             assert str(stored.path) in failure.summary
             assert expected[:len(_SO_FAR)] == _SO_FAR
-            assert not any(any(worker.tile) for worker in source._workers)
+            assert not any(any(tile) for worker in source._workers for tile in worker.tiles)
     assert failure.code in CODES
     return "refused" if source is None else "ended"
 

@@ -19,6 +19,7 @@ from appliance.models import inspection, residency, sealed, tiling
 from appliance.models.gguf import GGUFFile
 from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Tiling
+from appliance.models.worker import SLOTS
 from appliance.policy.schema import Limits, Model
 
 LOADING_BYTES = 24 << 20
@@ -166,10 +167,10 @@ class Footprint:
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
 
     def _buffers(self, threads: int) -> int:
-        """A tile and a record (a plain file: its rows) for each thread, and what is known of each tile."""
+        """Tiles and a record (a plain file: its rows) for each thread, and what is known of each tile."""
         if self.tiles is None:
             return 0
-        each = self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
+        each = SLOTS * self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
         return (threads + 1) * each + _TILE_BYTES * len(self.tiles)
 
 

@@ -61,7 +61,8 @@ class _Case:
             "EXTRA": self._extra.address, "EXTRA_NBYTES": len(extra), "PIECE": RECORD_ALIGNMENT,
             "WORKERS": worker.address, "TILE_NBYTES": TILES[0]})
         _words(worker, fetch_layout.WORKER, {
-            "CONTEXT": self._cipher.address, "TILE": self.tile.address, "RECORD": self._piece.address})
+            "CONTEXT": self._cipher.address, "TILE": self.tile.address, "OTHER": self.tile.address,
+            "RECORD": self._piece.address})
         _words(self._matrix, fetch_layout.MATRIX, {
             "STREAM_TABLE": self._stream.address, "FIRST_TILE": _FIRST, "LAST": 1, "NBYTES": TILES[0],
             "LAST_NBYTES": TILES[1], "RECORD_NBYTES": _STRIDE, "LAST_RECORD_NBYTES": record_nbytes(TILES[1])})

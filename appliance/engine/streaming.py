@@ -30,7 +30,7 @@ class Streaming:
         self._put({"WORKERS": workers.address, "TILE_NBYTES": native.tile_nbytes, "PIECE": native.piece_nbytes,
                    "EXTRA": extra, "EXTRA_NBYTES": extra_nbytes, **native.functions})
         for words, values in zip(self._workers, native.workers, strict=True):
-            for name, value in zip(("CONTEXT", "TILE", "RECORD"), values, strict=True):
+            for name, value in zip(("CONTEXT", "TILE", "OTHER", "RECORD"), values, strict=True):
                 words[fetch_layout.WORKER[name] // 8] = value
 
     @classmethod

@@ -25,7 +25,7 @@ class Native:
     extra: tuple[int, int]  # associated data of every tile: address, bytes
     piece_nbytes: int
     tile_nbytes: int
-    workers: tuple[tuple[int, int, int], ...]  # of each thread: EVP_CIPHER_CTX, tile, room for a piece
+    workers: tuple[tuple[int, ...], ...]  # of each thread: EVP_CIPHER_CTX, places for two tiles, room for a piece
 
 
 def functions(library: Library) -> dict[str, int]:

@@ -32,7 +32,7 @@ from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
 from appliance.models.tiles import Weight
 from appliance.models.tiling import Segment, Tile
-from appliance.models.worker import PIECE_NBYTES, Worker
+from appliance.models.worker import PIECE_NBYTES, SLOTS, Worker
 
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 EMBEDDING = "token_embd.weight"
@@ -114,7 +114,8 @@ class StreamedSource:
     def _tiles_of(self, segment: Segment) -> Iterator[memoryview]:
         worker = self._workers[0]
         for index in range(segment.tiles):
-            yield worker.tile[:self._fill(worker, segment.first_tile + index)]
+            nbytes = self._fill(worker, segment.first_tile + index)
+            yield worker.tile[:nbytes]
 
     def _read_vector(self, info: TensorInfo) -> NDArray[np.float32]:
         data, end = bytearray(info.nbytes), 0
@@ -184,8 +185,7 @@ class StreamedSource:
     @property
     def alive_limit(self) -> int:
         """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so far."""
-        return sum(len(worker.tile) + len(worker.rows) if self._plain else len(worker.tile)
-                   for worker in self._workers)
+        return sum(worker.nbytes for worker in self._workers)
 
     @property
     def plaintext_nbytes(self) -> int:
@@ -247,13 +247,14 @@ class StreamedSource:
                 worker.cipher = tiles.cipher(library)
         self.fetched_by = f"libcrypto {library.version}"
         return Native(native.functions(library), tiles.extra, PIECE_NBYTES, tiles.tiling.max_tile_nbytes, tuple(
-            (0 if worker.cipher is None else worker.cipher.address, worker.address, worker.record_address)
+            (0 if worker.cipher is None else worker.cipher.address, *worker.addresses, worker.record_address)
             for worker in self._workers[:threads]))
 
     @property
     def buffers(self) -> list[tuple[int, int]]:
-        """Address and size of the tile of every thread."""
-        return [(worker.address, len(worker.tile)) for worker in self._workers]
+        """Address and size of every place for a tile."""
+        return [(address, len(tile)) for worker in self._workers
+                for address, tile in zip(worker.addresses, worker.tiles, strict=True)]
 
     def tile(self, number: int) -> Tile:
         """A tile by its number."""
@@ -269,10 +270,10 @@ class StreamedSource:
         return self._tiles.file.descriptor
 
     def settle(self, alive: Sequence[int], fault: str, errno: int, number: int) -> None:
-        """After a pass of compiled code, within `passing`: bytes of plaintext that each thread had at most, and what
+        """After a pass of compiled code, within `passing`: bytes of the largest tile that each thread had, and what
         failed, by the names of the kernels' table. Raises the error of that."""
         for worker, nbytes in zip(self._workers, alive, strict=False):
-            worker.alive = max(worker.alive, nbytes)
+            worker.alive = max(worker.alive, SLOTS * nbytes)
         self.most_alive = max(self.most_alive, sum(worker.alive for worker in self._workers))
         if fault == "none":
             return
@@ -328,12 +329,13 @@ class StreamedSource:
         return worker.address
 
     def _fill(self, worker: Worker, number: int) -> int:
-        """Read, authenticate and decrypt a tile into a worker's buffer; its bytes. Errors as `read_tile`."""
+        """Read, authenticate and decrypt a tile into a worker's next slot; its bytes. Errors as `read_tile`."""
         tiles = self._tiles
+        worker.turn()
         tile = self._known.get(number)
         if tile is None:
             tile = self._known[number] = tiles.tiling.tile(number)
-        self._count(worker, tile.nbytes + (tile.source_nbytes if self._plain else 0))
+        self._count(worker, SLOTS * tile.nbytes + (tile.source_nbytes if self._plain else 0))
         if isinstance(tiles, SealedModel):
             return tiles.read_by(tile, worker, self._message(tile))
         if tile.segment.kind != "matrix":

@@ -36,7 +36,8 @@ EXTRA, EXTRA_NBYTES, PIECE, FAULT = _S["EXTRA"], _S["EXTRA_NBYTES"], _S["PIECE"]
 WORKERS, TILE_NBYTES, WORKER_NBYTES = _S["WORKERS"], _S["TILE_NBYTES"], fetch_layout.WORKER_NBYTES
 PLAN, PLAN_COUNT, WINDOW, COLD = _S["PLAN"], _S["PLAN_COUNT"], _S["WINDOW"], _S["COLD"]
 CURSOR, DROP = _S["CURSOR"], _S["DROP"]
-CONTEXT, TILE, RECORD, ALIVE, COUNT = _K["CONTEXT"], _K["TILE"], _K["RECORD"], _K["ALIVE"], _K["COUNT"]
+CONTEXT, TILE, OTHER, RECORD = _K["CONTEXT"], _K["TILE"], _K["OTHER"], _K["RECORD"]
+ALIVE, COUNT = _K["ALIVE"], _K["COUNT"]
 NONCE, NONCE_END, TAG, TAG_END = _K["NONCE"], _K["NONCE_END"], _K["TAG"], _K["TAG_END"]
 VECTOR, VECTOR_NBYTES, FIRST_PLANNED = _K["VECTOR"], _K["VECTOR_NBYTES"], _M["FIRST_PLANNED"]
 STREAM_TABLE, FIRST_TILE, LAST = _M["STREAM_TABLE"], _M["FIRST_TILE"], _M["LAST"]
@@ -194,6 +195,9 @@ def fetch_sealed(matrix: int, tile: int, thread: int) -> int:
     """The address of tile `tile` of a sealed matrix, decrypted for thread `thread`, until it fetches another."""
     stream = get_i64(matrix + STREAM_TABLE)
     worker = get_i64(stream + WORKERS) + WORKER_NBYTES * thread
+    place = get_i64(worker + TILE)
+    set_i64(worker + TILE, get_i64(worker + OTHER))
+    set_i64(worker + OTHER, place)
     number = get_i64(matrix + FIRST_TILE) + tile
     if load_long(stream + FAULT) != 0:
         refuse(stream, worker, 0)

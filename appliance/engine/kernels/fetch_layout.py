@@ -19,10 +19,10 @@ STREAM = words("READ ERRNO ADVISE INIT UPDATE CONTROL FINAL DESCRIPTOR EXTRA EXT
                "TILE_NBYTES PLAN PLAN_COUNT WINDOW COLD CURSOR DROP")
 STREAM_NBYTES = 8 * len(STREAM)
 
-# CONTEXT: the thread's EVP_CIPHER_CTX, which has the key. TILE: address of TILE_NBYTES for plaintext. RECORD: of PIECE
-# bytes for what is read. ALIVE: the most bytes of plaintext since it was set to 0. COUNT, NONCE (two words), TAG (two
-# words), VECTOR (two words): room for the C functions' arguments.
-WORKER = words("CONTEXT TILE RECORD ALIVE COUNT NONCE NONCE_END TAG TAG_END VECTOR VECTOR_NBYTES")
+# CONTEXT: the thread's EVP_CIPHER_CTX, which has the key. TILE: address of TILE_NBYTES for plaintext; OTHER: another;
+# the two change places with each tile. RECORD: of PIECE bytes for what is read. ALIVE: the most bytes of a tile since
+# it was set to 0. COUNT, NONCE (two words), TAG (two words), VECTOR (two words): room for the C functions' arguments.
+WORKER = words("CONTEXT TILE OTHER RECORD ALIVE COUNT NONCE NONCE_END TAG TAG_END VECTOR VECTOR_NBYTES")
 WORKER_NBYTES = 128
 
 # Tile n of a matrix is number FIRST_TILE + n of the file, has NBYTES (the one with number LAST: LAST_NBYTES) of
