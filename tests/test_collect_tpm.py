@@ -123,6 +123,12 @@ def test_tpm_evidence_verifies_and_is_never_genuine(tpm_path: Path, tmp_path: Pa
     found = examine(Material(data, tmp_path), at=NOW)
     assert ("cannot tell", "tpm-ak-origin") == (found.verdict, found.code)
     assert any("HOST TRUSTED" in warning for warning in found.warnings)
+    assert any("EK CERTIFICATE: not proof" in warning for warning in found.warnings)
+    assert isinstance(claims.hardware, tpm_verify.TpmClaims)
+    assert ("AK, SHA-256", hashlib.sha256(claims.hardware.key.spki()).hexdigest()) in found.claims["keys"]
+    for named, verdict in ((claims.hardware.key.spki(), "genuine"), (fake_tpm.pem(), "not genuine")):
+        (tmp_path / "ak").write_bytes(named)
+        assert verdict == examine(Material(data, tmp_path, key=tmp_path / "ak"), at=NOW).verdict
 
 
 def _fake(**changes: object) -> TpmEvidence:

@@ -87,6 +87,7 @@ measurements = "image/measurements.json"
 platforms = ["tpm"]
 host_trusted = true
 attestation_keys = ["sha256:{ak}"]
+ek_roots = "tpm/authority"
 """
 
 
@@ -203,8 +204,9 @@ def _connected(deployment: Deployment, port: int, *more: str) -> Iterator[tuple[
 
 
 def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment) -> None:
-    """The right image with the right policy: the broker releases the key, the model unlocks, RA-TLS carries the TPM's
-    evidence, and `connect` says "measured boot, host trusted", which has to be accepted by a flag."""
+    """The right image with the right policy: the broker challenges the TPM and releases the key, the model unlocks,
+    RA-TLS carries the TPM's evidence, and `connect`, which challenges it as well and needs no enrolled key, says
+    "measured boot, host trusted", which has to be accepted by a flag."""
     port = _free_port()
     guest = Guest(deployment.options(
         port=port, models=deployment.models, tpm_state=deployment.tpm,
@@ -212,9 +214,10 @@ def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment
     with deployment.broker(deployment.rule), _serving(guest) as console:
         assert "ready on" in console, console + deployment.broker_log()
         assert KEY.hex() not in console
-        with _connected(deployment, port, "--ak", f"sha256:{deployment.ak}") as (refused, said):
+        with _connected(deployment, port, "--ek-roots", str(deployment.tpm / "authority")) as (refused, said):
             assert "" == refused
             assert ("measured boot, host trusted", 4) == (said[-1]["verdict"], said[-1]["exit_code"])
+            assert "known by activation" in str(said[-1]["reason"])
         with _connected(deployment, port, "--ak", f"sha256:{deployment.ak}", "--accept", "host-trusted") as (url, said):
             client = openai.OpenAI(base_url=f"{url}/v1", api_key=server.KEY, max_retries=0, timeout=120)
             answer = client.chat.completions.create(

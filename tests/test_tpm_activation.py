@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import hmac
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ from tests.fuzz import activation_fuzz, driver
 from tests.support import fake_appliance, fake_tpm, swtpm
 from tests.support.brokers import Authority, reference
 from tests.support.require import absent
-from tests.support.tpm_maker import H1, H2, H3, H4, L1, L2, Maker, other_key
+from tests.support.tpm_maker import H1, H2, H3, H4, H6, L1, L2, Maker, other_key
 from tests.test_tpm_trust import Machine, broker_rule
 
 SECRET = b"thirty-two bytes that are secret"
@@ -81,7 +83,7 @@ def test_tpm2_tools_open_our_challenge(socket: Path, tmp_path: Path, kind: str) 
         _tool(tmp_path, socket, "tpm2_flushcontext", kept)
 
 
-@pytest.mark.parametrize("index", [L2, H2, H3, H4, L1, H1])
+@pytest.mark.parametrize("index", [L2, H2, H3, H4, L1, H1, H6])
 def test_our_client_opens_tpm2_tools_challenge(socket: Path, tmp_path: Path, index: int) -> None:
     """By every kind of default endorsement key; and our own challenge as well."""
     tpm = Tpm(socket)
@@ -120,6 +122,23 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def roots(tmp_path_factory: pytest.TempPathFactory) -> tpm_ek.EkRoots:
     """What `--ek-roots` reads: the maker's root alone, since the machine brings the authority under it."""
     return tpm_ek.roots_in(MAKER.folder(tmp_path_factory.mktemp("roots"), chain=False))
+
+
+def test_a_tpm_that_swtpm_made(tmp_path: Path) -> None:
+    """Keys and certificates by swtpm_setup and swtpm_localca, as it leaves its authorities in a folder."""
+    with swtpm.running(manufactured=True) as path:
+        machine, now = Machine(tmp_path, path, "tpm"), datetime.now(UTC)  # its certificates are of this moment
+        key, day = fake_appliance.key(), timedelta(days=1)
+        machine.server.rotate(key, der=fake_appliance.certificate(key, start=now - day, end=now + day))
+        try:
+            verdict, stranger = (
+                machine.verifier(ek_roots=tpm_ek.roots_in(makers)).verify(machine.server.url, at=now + day / 2)
+                for makers in (path.parent / "ca", MAKER.folder(tmp_path / "makers")))
+        finally:
+            machine.close()
+    assert HOST_TRUSTED == verdict.status, verdict
+    assert "certified by swtpm-localca-rootca" in str(verdict)
+    assert (UNCHECKED, "tpm-ek-root") == (stranger.status, stranger.code)
 
 
 def _outcomes(verdict: Verdict) -> dict[str, str]:
@@ -243,6 +262,15 @@ def test_a_certificate_that_does_not_hold(machine: Machine, roots: tpm_ek.EkRoot
     certificate = None if maker is None else maker.certify(_ek(machine), **changes)
     with _showing(machine, certificate), cheating(machine, lambda _: pytest.fail("challenged")):
         verdict = machine.verify(ek_roots=roots, attestation_keys=frozenset({machine.key}))
+    assert (status, code) == (verdict.status, verdict.code), verdict
+
+
+@pytest.mark.parametrize(("maker", "status", "code"), [
+    (MAKER, HOST_TRUSTED, ""), (Maker("Stranger"), UNCHECKED, "tpm-ek-root"),
+    (Maker(until=fake_tpm.NOW - timedelta(days=1)), INVALID, "certificate-expired")])
+def test_makers_that_do_not_hold(machine: Machine, tmp_path: Path, maker: Maker, status: str, code: str) -> None:
+    """A root that has expired, though it signed; a root of another maker."""
+    verdict = machine.verify(ek_roots=tpm_ek.roots_in(maker.folder(tmp_path / "makers")))
     assert (status, code) == (verdict.status, verdict.code), verdict
 
 
@@ -370,6 +398,8 @@ def test_every_byte_of_a_challenge_counts(socket: Path) -> None:
     name = tpm_abi.parse_public(ak.public).name
     ek = tpm_activate.LoadedEk(made.handle, area.attributes, persistent=False)
     sent = tpm_credential.challenge(area.key, name, SECRET)
+    spoken = hmac.new(SECRET, b"appliance/tpm-activation/v1\n" + sent, "sha256").digest()  # as the specification says
+    assert spoken == tpm_credential.answer(SECRET, sent)
     wrong = [sent[:at] + bytes((sent[at] ^ 1,)) + sent[at + 1:] for at in range(len(sent))]
     wrong += [tpm_credential.challenge(area.key, name[:-1] + bytes((name[-1] ^ 1,)), SECRET),
               tpm_credential.challenge(other_key(), name, SECRET)]

@@ -200,7 +200,7 @@ def _ours(found: Examination, material: Material, at: datetime) -> Examination:
     if parsed.platform == evidence.SIMULATED:
         return _no_hardware()
     if isinstance(claims.hardware, TpmClaims):
-        return examine_tpm.record_origin(found, claims.hardware)
+        return examine_tpm.record_origin(found, claims.hardware, material.key)
     return found.genuine("signed by the vendor's hardware; whether it is acceptable is for a policy to say")
 
 

@@ -6,13 +6,15 @@ import hashlib
 from datetime import datetime
 from pathlib import Path
 
-from appliance.attestation import tpm_abi, tpm_files, tpm_verify
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from appliance.attestation import tpm_abi, tpm_files, tpm_verify, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.examination import Examination
 from appliance.attestation.tpm_abi import Quote
 from appliance.attestation.tpm_verify import AttestationKey, TpmClaims
 from appliance.attestation.x509chain import name_of
-from appliance.errors import UncheckedEvidenceError
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
 HOST_TRUSTED = "measured boot, host trusted"
 _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this proves measured boot to someone who "
@@ -102,16 +104,45 @@ def _describe(quote: Quote) -> list[tuple[str, str]]:
         ("pcrDigest", quote.pcr_digest.hex()), ("message, SHA-256", hashlib.sha256(quote.signed).hexdigest())]
 
 
-def record_origin(found: Examination, claims: TpmClaims) -> Examination:
-    """Record the verified claims of TPM evidence; without a root above its key nothing tells whose quote it is."""
+def _keys(claims: TpmClaims) -> list[tuple[str, str]]:
+    """Which keys the evidence names: what one enrols, and what one asks the TPM's maker about."""
+    named = [("AK, SHA-256", hashlib.sha256(claims.key.spki()).hexdigest())]
+    if claims.key.area is not None:
+        named.append(("AK, name", claims.key.area.name.hex()))
+    if claims.ek_certificate is None:
+        return named
+    try:
+        certificate = x509chain.load(claims.ek_certificate, "EK certificate")[0]
+    except MalformedEvidenceError:
+        return [*named, ("EK certificate", "cannot be read")]
+    public = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return [*named, ("EK, SHA-256", hashlib.sha256(public).hexdigest()),
+            ("EK certificate, issuer", certificate.issuer.rfc4514_string()),
+            ("EK certificate, valid", f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"),
+            ("EK certificate, SHA-256", x509chain.fingerprint(certificate))]
+
+
+def record_origin(found: Examination, claims: TpmClaims, key: Path | None = None) -> Examination:
+    """Record the verified claims of TPM evidence. Without a root above its key nothing tells whose quote it is, unless
+    the caller vouches for it (`key`)."""
     found.warnings.append(_HOST)
     found.claims["claims"] = _describe(claims.quote)
+    found.claims["keys"] = _keys(claims)
     _record(found, claims, "the evidence", nonce_checked=True)
+    if claims.ek_certificate is not None:
+        found.warnings.append("EK CERTIFICATE: not proof of anything here. That the AK is in the TPM that it is about "
+                              "takes a challenge to the running machine (appliance verify URL --ek-roots).")
+    if key is not None:
+        if tpm_verify.load_key(key.read_bytes()).spki() != claims.key.spki():
+            raise ForgedEvidenceError("TPM evidence: another key than the one that you named signed it",
+                                      code="tpm-signature")
+        return found.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
     if claims.bound_by is not None:
         found.proved.append(f"an SEV-SNP report of {claims.bound_by.product} hardware names the AK")
     if claims.root is None:
         raise UncheckedEvidenceError(
             "TPM evidence: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",
-            hint="compare the key with one that you know by other means")
+            hint="name a key that you know by other means with --ak")
     found.proved.append(f"the AK's chain leads to the pinned root {claims.root}")
     return found.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {claims.root}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ NV_DEFINE = Command("TPM2_NV_DefineSpace", 0x12A, "31.3", authorised=1)
 NV_UNDEFINE = Command("TPM2_NV_UndefineSpace", 0x122, "31.4", authorised=1)
 NV_WRITE = Command("TPM2_NV_Write", 0x137, "31.7", authorised=1)
 NV_ATTRIBUTES = 1 << 1 | 1 << 2 | 1 << 17 | 1 << 18  # owner and index may write and read
-L1, L2, H1, H2, H3, H4 = 0x01C00002, 0x01C0000A, 0x01C00012, 0x01C00014, 0x01C00016, 0x01C00018
+L1, L2, H1, H2, H3, H4, H6 = 0x01C00002, 0x01C0000A, 0x01C00012, 0x01C00014, 0x01C00016, 0x01C00018, 0x01C0001C
 
 
 def write_nv(tpm: Tpm, index: int, data: bytes) -> None:
@@ -48,15 +48,16 @@ def _name(common: str) -> x509.Name:
 
 @dataclass(frozen=True)
 class Maker:
-    """A root and an authority under it; `name` tells one maker from another."""
+    """A root and an authority under it; `name` tells one maker from another, `until` is when the root ends."""
 
     name: str = "Maker"
+    until: datetime = datetime(2033, 1, 1, tzinfo=UTC)
 
     @property
     def root(self) -> x509.Certificate:
         """The self-signed root."""
         key = fake_tpm.ec_key(f"{self.name} root")
-        return fake_tpm.certificate(key, f"{self.name} Root", f"{self.name} Root", key, ca=True)
+        return fake_tpm.certificate(key, f"{self.name} Root", f"{self.name} Root", key, ca=True, end=self.until)
 
     @property
     def authority(self) -> x509.Certificate:
