@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tests.support.require import absent
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - not a shared name: a fresh folder in it
+
 
 @contextlib.contextmanager
 def running(state: Path | None = None, *, manufactured: bool = False) -> Iterator[Path]:
@@ -20,7 +22,9 @@ def running(state: Path | None = None, *, manufactured: bool = False) -> Iterato
     certificate, by swtpm_setup."""
     if shutil.which("swtpm") is None or (manufactured and shutil.which("swtpm_setup") is None):
         absent("swtpm and swtpm-tools (apt-get install swtpm swtpm-tools)")
-    with tempfile.TemporaryDirectory(prefix="swtpm-") as name:  # a short path: sockets have at most 107 bytes
+    # A short path, since sockets have at most 107 bytes; in memory where there is some: a TPM writes its state through
+    # to the disk at every step, which takes seconds where others keep the disk busy.
+    with tempfile.TemporaryDirectory(prefix="swtpm-", dir=MEMORY if MEMORY.is_dir() else None) as name:
         folder = Path(name)
         if manufactured:
             manufacture(folder)
