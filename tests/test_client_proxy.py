@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -24,9 +25,11 @@ import pytest
 
 from appliance.attestation.trust import Roots
 from appliance.client import Channel, Verifier, async_transport, target, transport
-from appliance.client.proxy import Proxy
+from appliance.client.proxy import Proxy, diverted
 from appliance.client.verdict import SIMULATED, Verdict
 from appliance.errors import PolicyError, RejectedEvidenceError
+from appliance.policy import load
+from appliance.policy.digest import host_data
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_appliance import FakeAppliance
@@ -153,6 +156,129 @@ def _nothing_but_nonces(server: FakeAppliance) -> None:
         assert {b"Host", b"Accept"} == {line.partition(b":")[0] for line in lines[1:]}
 
 
+def _nothing_but_nonces_after(server: FakeAppliance, before: int) -> None:
+    server.received[:before] = b""
+    _nothing_but_nonces(server)
+
+
+POST = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-secret-key\r\n"
+        b"Content-Length: 24\r\n%s\r\n" + PROMPT.encode())
+
+
+@pytest.mark.parametrize(("sent", "answers"), [
+    (POST % b"" * 2, 2), (POST % b"Connection: Upgrade\r\nUpgrade: h2c\r\n", 1), (POST % b"Priority: u=0\r\n", 1),
+    (POST.replace(b"POST /", b"GET /") % b"", 1), (POST.replace(b"POST /", b"OPTIONS //evil.example/") % b"", 1),
+], ids=["pipelined", "upgrade", "another header", "a body with GET", "two slashes"])
+def test_no_way_to_ask_gets_a_prompt_out(running: tuple[FakeAppliance, Path], sent: bytes, answers: int) -> None:
+    """Whatever a client does with HTTP: each request is refused by itself, and the server sees nonces alone."""
+    _debug(running[0])
+    with _proxy(running) as (proxy, _), socket.create_connection(
+            ("127.0.0.1", int(proxy.server_address[1])), timeout=10) as sock:
+        sock.sendall(sent)
+        for _ in range(answers):
+            answer = http.client.HTTPResponse(sock)
+            answer.begin()
+            assert (502, "evidence-debug") == (answer.status, json.loads(answer.read())["error"]["code"])
+    _nothing_but_nonces(running[0])
+
+
+@pytest.mark.parametrize("status", [101, 301, 302, 303, 304, 307, 308])
+def test_redirects_are_refused(running: tuple[FakeAppliance, Path], tmp_path: Path, status: int) -> None:
+    """An SDK would follow one by itself, to where nothing was verified; neither proxy nor transport passes one on."""
+    server, path = running
+    (tmp_path / "elsewhere").mkdir()
+    with fake.simulated(tmp_path / "elsewhere", tls=False) as (elsewhere, _):
+        server.status = (status, f"{elsewhere.url}/v1/chat/completions")
+        with _proxy(running) as (proxy, _), pytest.raises(openai.InternalServerError) as caught:
+            _chat(_openai(proxy.url, max_retries=0))
+        assert (502, "redirected") == (caught.value.status_code, caught.value.code)
+        with httpx.Client(transport=transport(_verifier(path)), follow_redirects=True) as plain:
+            answer = plain.post(f"{server.url}/v1/chat/completions", json=CHAT)
+        assert (502, "redirected") == (answer.status_code, answer.json()["error"]["code"])
+        assert not elsewhere.received
+
+
+def test_the_environments_proxies_are_not_used(running: tuple[FakeAppliance, Path],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections go to the appliance itself, whatever variables say; a listener in the proxy's place hears nothing."""
+    server, path = running
+    with socket.create_server(("127.0.0.1", 0)) as spy:
+        spy.settimeout(0.1)
+        for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{spy.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with httpx.Client(transport=transport(_verifier(path))) as plain:
+            assert "onetwo" == _chat(_openai(server.url, http_client=plain))
+        with pytest.raises(TimeoutError):
+            spy.accept()
+
+
+@pytest.mark.parametrize(("environment", "found"), [
+    ({}, None), ({"http_proxy": "http://u:pw@proxy.example:3128"}, "proxy.example:3128"),
+    ({"all_proxy": "socks5://proxy.example"}, "proxy.example"), ({"https_proxy": "http://proxy.example"}, None),
+    ({"http_proxy": "http://proxy.example", "no_proxy": "127.0.0.1"}, None)])
+def test_a_proxy_between_sdk_and_port_is_found(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str],
+                                               found: str | None) -> None:
+    """An SDK would send prompts for the local port there in the clear; a password in it is not shown."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert found == diverted("http://127.0.0.1:9000")
+
+
+def test_over_ipv6(tmp_path: Path) -> None:
+    """Both sides on ::1."""
+    path = fake.write_policy(tmp_path, "sev-snp")
+    policy = load(path)
+    server = FakeAppliance(fake.attestor(fake.SnpSource(AMD, host_data(policy.digest)), policy), tmp_path, host="::1")
+    server.pieces = _events("one", "two")
+    try:
+        channel = Channel(_verifier(path), target.endpoint(server.url))
+        with Proxy(channel, "::1") as proxy:
+            threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+            assert proxy.url.startswith("http://[::1]:")
+            assert "onetwo" == _chat(_openai(proxy.url))
+            channel.close()
+            server.rotate(bind=False)
+            before = len(server.received)
+            with pytest.raises(openai.InternalServerError, match="splice"):
+                _chat(_openai(proxy.url))
+            _nothing_but_nonces_after(server, before)
+            proxy.shutdown()
+    finally:
+        server.stop()
+
+
+def test_a_name_that_moves_is_verified_again(running: tuple[FakeAppliance, Path], tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that answers with somebody else after the first time (rebinding): another key, so another verdict."""
+    server, path = running
+    other = FakeAppliance(server.attestor, tmp_path)
+    server.rotate()  # its own key is bound again; the other's is not
+    places = iter((server, other, other))
+    real = socket.getaddrinfo
+
+    def resolve(host: str, port: int, *more: Any, **words: Any) -> Any:
+        if host != "appliance.test":
+            return real(host, port, *more, **words)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", next(places).server_address[1]))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    try:
+        with httpx.Client(transport=transport(_verifier(path))) as plain:
+            client = _openai("https://appliance.test:8443", http_client=plain)
+            assert "onetwo" == _chat(client)
+            plain._transport._channels.close()  # type: ignore[attr-defined]
+            with pytest.raises(openai.InternalServerError, match="splice"):
+                _chat(client)
+    finally:
+        other.stop()
+    _nothing_but_nonces(other)
+
+
 def test_a_failure_after_success_refuses_too(running: tuple[FakeAppliance, Path]) -> None:
     """When the verdict's life is over, a machine that has turned bad gets nothing more."""
     server = running[0]
@@ -266,6 +392,13 @@ def _raw(proxy: Proxy, request: bytes) -> tuple[int, bytes]:
     (b"GET http://127.0.0.1/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "malformed-request"),
     (b"CONNECT a.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 501, "malformed-request"),
     (b"garbage\r\n\r\n", 400, "malformed-request"),
+    (b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nno header\r\nContent-Length: 2\r\n\r\nab", 400, "malformed-request"),
+    (b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400,
+     "malformed-request"),
+    (b"GET https://evil.example/v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400, "malformed-request"),
+    (b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1.evil.example\r\n\r\n", 421, "wrong-host"),
+    (b"GET * HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "malformed-request"),
+    (b"GET /v1/models HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "malformed-request"),
 ])
 def test_requests_that_mean_two_things_are_refused(running: tuple[FakeAppliance, Path], request_: bytes, status: int,
                                                    code: str) -> None:
@@ -281,12 +414,12 @@ def test_headers_pass_but_for_those_of_the_connection(running: tuple[FakeApplian
     with _proxy(running) as (proxy, _):
         answer = httpx.get(f"{proxy.url}/v1/models?x=1", headers={
             "Authorization": "Bearer k", "X-Own": "kept", "Connection": "x-named, close", "X-Named": "dropped",
-            "Proxy-Authorization": "dropped", "TE": "trailers"})
+            "Proxy-Authorization": "dropped", "TE": "trailers", "Upgrade": "websocket"})
     found = dict(answer.json()["headers"])
     assert "/v1/models?x=1" == answer.json()["path"]
     assert ("Bearer k", "kept", running[0].url.partition("//")[2]) == (
         found["Authorization"], found["X-Own"], found["Host"])
-    assert not {"X-Named", "Connection", "Proxy-Authorization", "TE"} & {name.title() for name in found}
+    assert not {"X-Named", "Connection", "Proxy-Authorization", "Te", "Upgrade"} & {name.title() for name in found}
 
 
 def test_the_httpx_transport_under_the_official_client(running: tuple[FakeAppliance, Path]) -> None:
@@ -349,10 +482,14 @@ def test_the_command_line_serves_until_a_signal(tmp_path: Path) -> None:
         words = [sys.executable, "-m", "appliance", "connect", server.url, "--policy", str(path), "--json"]
         refused = subprocess.run(words, capture_output=True, text=True, timeout=60)
         assert (5, "simulated") == (refused.returncode, json.loads(refused.stderr.splitlines()[0])["verdict"])
-        with subprocess.Popen([*words, "--accept", "simulated"], stderr=subprocess.PIPE, text=True) as process:
+        environment = {**os.environ, "http_proxy": "http://user:secret@192.0.2.1:3128", "no_proxy": ""}
+        with subprocess.Popen([*words, "--accept", "simulated"], stderr=subprocess.PIPE, text=True,
+                              env=environment) as process:
             assert process.stderr is not None
-            verdict, ready = json.loads(process.stderr.readline()), json.loads(process.stderr.readline())
+            verdict, ready, warning = (json.loads(process.stderr.readline()) for _ in range(3))
             assert ("simulated", "ready") == (verdict["verdict"], ready["event"])
+            assert "environment-proxy" == warning["code"]
+            assert "secret" not in warning["reason"]
             assert "onetwo" == _chat(_openai(ready["listening"]))
             process.send_signal(signal.SIGTERM)
             assert 0 == process.wait(30)

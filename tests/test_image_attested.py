@@ -13,7 +13,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import openai
@@ -72,17 +74,18 @@ service {{
 }}
 """
 CONFIG = """
+host = "{host}"
 port = {port}
 certificate = "server.pem"
 private_key = "server.key"
-log = "broker.jsonl"
+log = "{log}"
 """
 RULE = """
 [[release]]
 resource = "default/key/tiny"
 key_file = "tiny.key"
 version = 2
-policy = "policy.hcl"
+policy = "{policy}"
 measurements = "image/measurements.json"
 platforms = ["tpm"]
 host_trusted = true
@@ -127,7 +130,6 @@ class Deployment:
         (folder / "tiny.key").write_text(KEY.hex())
         images.make(self.image, policy=self.policy)
         self.tpm, self.ak = folder / "tpm", _enrol(folder / "tpm")
-        self.rule = RULE.format(ak=self.ak)
         golden = predict_golden.started("qemu", self.options(port=None))
         predict.predict(predict.Options(self.image, golden=(golden,), key=self.builder))
 
@@ -137,16 +139,73 @@ class Deployment:
             "image": self.image, "memory": MEMORY, "accelerator": "tcg", "confidential": "none", **more})
 
     @contextlib.contextmanager
-    def broker(self, rules: str) -> Iterator[Server]:
-        """The reference broker on this machine's loopback."""
-        (self.folder / "broker.toml").write_text(CONFIG.format(port=self.broker_port) + rules)
-        with reference(self.folder / "broker.toml") as found:
+    def broker(self, rules: str, host: str = "127.0.0.1") -> Iterator[Server]:
+        """The reference broker on an address of this machine's loopback; all have the policy's port."""
+        config = self.folder / f"broker-{host}.toml"
+        config.write_text(CONFIG.format(host=host, port=self.broker_port, log=self._log(host).name) + rules)
+        with reference(config) as found:
             yield found
 
-    def broker_log(self) -> str:
+    def _log(self, host: str) -> Path:
+        return self.folder / f"broker-{host}.jsonl"
+
+    def broker_log(self, host: str = "127.0.0.1") -> str:
         """What the broker wrote."""
-        log = self.folder / "broker.jsonl"
-        return log.read_text() if log.exists() else ""
+        return self._log(host).read_text() if self._log(host).exists() else ""
+
+    def refused(self, case: Case, number: int) -> tuple[str, str]:
+        """Console of a guest whose broker says no, and the broker's log: each with a TPM and broker of its own."""
+        host, tpm = f"127.0.0.{number + 2}", self.folder / f"tpm-{number}"
+        guest = Guest(self.options(image=case.image(self), port=None, models=self.models, tpm_state=tpm,
+                                   broker=Reach(host, self.broker_port)))
+        with self.broker(case.rules(self, _enrol(tpm)), host):
+            return guest.run(400).console, self.broker_log(host)
+
+
+def _right_rule(deployment: Deployment, ak: str) -> str:
+    return RULE.format(ak=ak, policy=deployment.policy.name)
+
+
+def _next_policys_rule(deployment: Deployment, ak: str) -> str:
+    """The owner has another policy by now; the operator still runs the image with the old one."""
+    following = deployment.folder / "next.hcl"
+    following.write_text(deployment.policy.read_text().replace('"2m"', '"1m"'))
+    return RULE.format(ak=ak, policy=following.name)
+
+
+def _as_built(deployment: Deployment) -> Path:
+    return deployment.image
+
+
+def _with_a_byte_changed(deployment: Deployment) -> Path:
+    """The same disk, but for one letter of the system's name in the kernel image, which changes nothing it does."""
+    folder = deployment.folder / "altered"
+    folder.mkdir()
+    for path in deployment.image.iterdir():
+        if path.name != "disk.raw":
+            (folder / path.name).hardlink_to(path)
+    disk = (deployment.image / "disk.raw").read_bytes()
+    altered = disk.replace(b'PRETTY_NAME="The', b'PRETTY_NAME="Thy', 1)
+    assert 1 == sum(left != right for left, right in zip(disk, altered, strict=True))
+    (folder / "disk.raw").write_bytes(altered)
+    return folder
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing wrong: rules of the broker, or what boots; what its log has to say, and what it must not."""
+
+    name: str
+    says: tuple[str, ...]
+    never: tuple[str, ...] = ()
+    rules: Callable[[Deployment, str], str] = _right_rule
+    image: Callable[[Deployment], Path] = _as_built
+
+
+REFUSED = (
+    Case("wrong image", ("pcr4: found", "pcr11: found"), ("policy: ", "golden"), image=_with_a_byte_changed),
+    Case("wrong policy", ("policy: found", "pcr15: found"), ("pcr4", "pcr11", "golden"), rules=_next_policys_rule),
+    Case("no rule", ("no rule releases 'default/key/tiny'",), rules=lambda *_: ""))
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +270,7 @@ def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment
     guest = Guest(deployment.options(
         port=port, models=deployment.models, tpm_state=deployment.tpm,
         broker=Reach("127.0.0.1", deployment.broker_port)))
-    with deployment.broker(deployment.rule), _serving(guest) as console:
+    with deployment.broker(_right_rule(deployment, deployment.ak)), _serving(guest) as console:
         assert "ready on" in console, console + deployment.broker_log()
         assert KEY.hex() not in console
         with _connected(deployment, port, "--ek-roots", str(deployment.tpm / "authority")) as (refused, said):
@@ -226,13 +285,17 @@ def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment
 
 
 def test_without_the_key_there_is_no_boot(deployment: Deployment) -> None:
-    """The same files, but the host loads kernel and initrd itself, so that the boot that the registers tell is another:
-    the broker's log names what failed; the guest says that it was refused, serves nothing and goes off."""
-    guest = Guest(deployment.options(port=None, models=deployment.models, tpm_state=deployment.tpm, direct=True,
-                                     broker=Reach("127.0.0.1", deployment.broker_port)))
-    with deployment.broker(deployment.rule):
-        console = guest.run(300).console
-    assert "key-denied" in console, console
-    assert "service ended: exit code 2" in console
-    assert "ready on" not in console
-    assert "pcr4: found" in deployment.broker_log()
+    """Guests that boot all the way to the broker, and one thing is wrong with each: one byte of the image, the policy,
+    or that the broker has no rule at all. The broker's log names what failed and nothing else; the guest says that it
+    was refused, serves nothing and goes off."""
+    with ThreadPoolExecutor(len(REFUSED)) as pool:
+        found = list(pool.map(deployment.refused, REFUSED, range(len(REFUSED))))
+    for case, (console, log) in zip(REFUSED, found, strict=True):
+        told = f"{case.name}\n{console}\n{log}"
+        assert "error[key-denied]" in console, told
+        assert "no rule of this broker releases it to this image and policy" in console, told
+        assert "service ended: exit code 2" in console, told
+        assert "ready on" not in console, told
+        assert '"released"' not in log, told
+        assert all(word in log for word in case.says), told
+        assert not any(word in log for word in case.never), told

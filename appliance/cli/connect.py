@@ -12,7 +12,7 @@ from types import FrameType
 from appliance.cli import verifying
 from appliance.client import Channel, Verdict, target
 from appliance.client.channel import LIFE_SECONDS
-from appliance.client.proxy import Proxy
+from appliance.client.proxy import Proxy, diverted
 from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import AttestationError
 
@@ -21,7 +21,8 @@ _ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUST
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("url", metavar="URL", help="https://HOST:PORT, or http://127.0.0.1:PORT (simulated)")
+    parser.add_argument("url", metavar="URL", help="https://HOST:PORT, vsock://CID:PORT, or "
+                        "http://127.0.0.1:PORT (simulated)")
     verifying.add_reference(parser)
     parser.add_argument("--listen", metavar="ADDRESS:PORT", type=_address, default=("127.0.0.1", 0),
                         help="the loopback address and port to listen on (default: 127.0.0.1 and a free port)")
@@ -40,6 +41,13 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no address such as 127.0.0.1:8080")
     return host.strip("[]"), int(port)
+
+
+def _warn(other: str, *, as_json: bool) -> None:
+    said = f"the environment sends SDKs to the proxy {other} first, with prompts in the clear"
+    hint = "set NO_PROXY=127.0.0.1,localhost,::1 where the SDK runs"
+    print(json.dumps({"event": "warning", "code": "environment-proxy", "reason": said, "hint": hint}) if as_json else
+          f"warning[environment-proxy]: {said}\n  hint: {hint}", file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
             signal.signal(number, stop)
         print(json.dumps({"event": "ready", "listening": proxy.url}) if args.json else f"ready: {proxy.url}/v1",
               file=sys.stderr, flush=True)
+        if (other := diverted(proxy.url)) is not None:
+            _warn(other, as_json=args.json)
         proxy.serve_forever(poll_interval=0.2)
     channel.close()
     return 0

@@ -17,7 +17,8 @@ from appliance.errors import AttestationError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("target", metavar="URL|FILE",
-                        help="https://HOST:PORT, http://127.0.0.1:PORT (simulated), or a file of evidence in JSON")
+                        help="https://HOST:PORT, vsock://CID:PORT, http://127.0.0.1:PORT (simulated), or a file of "
+                        "evidence in JSON")
     verifying.add_reference(parser)
     parser.add_argument("--at", metavar="TIME", type=verifying.time, help="judge by this time (default: now)")
     parser.add_argument("--nonce", metavar="HEX", type=_nonce,

@@ -132,18 +132,39 @@ def spki_sha256(certificate: bytes) -> bytes:
     return hashlib.sha256(der.certificate(certificate).spki).digest()
 
 
-def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connection:
-    """A connection on which nothing was sent but the handshake. Raises UncheckedEvidenceError `unreachable`."""
-    try:
+def _dial(endpoint: Endpoint, seconds: float) -> socket.socket:
+    """A stream to the endpoint: TCP, or AF_VSOCK, which Linux alone has."""
+    if not endpoint.vsock:
         sock = socket.create_connection((endpoint.host, endpoint.port), timeout=seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+    family = getattr(socket, "AF_VSOCK", None)
+    if family is None:
+        raise UncheckedEvidenceError(f"{endpoint}: this system has no vsock", code="vsock-absent",
+                                     hint="vsock is for a host of Linux and its guests; elsewhere use https://HOST:PORT")
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect((int(endpoint.host), endpoint.port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connection:
+    """A connection on which nothing was sent but the handshake. Raises UncheckedEvidenceError `unreachable`, or
+    `vsock-absent` where the system has none."""
+    try:
+        sock = _dial(endpoint, seconds)
     except (OSError, ValueError) as error:
         raise _unreachable(endpoint, error) from None
     try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not endpoint.tls:
             sock.settimeout(ANSWER_SECONDS)
             return Connection(endpoint, sock, None)
-        secured = _context().wrap_socket(sock, server_hostname=endpoint.host, suppress_ragged_eofs=False)
+        name = None if endpoint.vsock else endpoint.host
+        secured = _context().wrap_socket(sock, server_hostname=name, suppress_ragged_eofs=False)
         secured.settimeout(ANSWER_SECONDS)
         certificate = secured.getpeercert(binary_form=True)
         if certificate is None:

@@ -131,6 +131,10 @@ def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, 
     except BaseException:
         connection.close()
         raise
+    if answer.status < 200 or 300 <= answer.status < 400:
+        connection.close()  # an SDK would follow a redirect by itself, past every check, and take the prompt along
+        raise Refusal(502, "connection_error", "redirected", f"{channel.endpoint}: HTTP status {answer.status}: an "
+                      "appliance neither redirects nor switches protocols")
     shown = [(name, value) for name, value in _passed(answer.getheaders()) if name.lower() != "content-length"]
     return Answer(answer.status, shown, answer.length, answer, connection, channel)
 

@@ -11,6 +11,7 @@ import contextlib
 import select
 import socket
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -62,8 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         try:
-            body = self._body()
-            answer = exchange.send(self.server.channel, self.command, self._path(), self.headers.items(), body)
+            path, body = self._path(), self._body()
+            answer = exchange.send(self.server.channel, self.command, path, self.headers.items(), body)
         except Refusal as refusal:
             self._refuse(refusal)
             return
@@ -86,6 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(421, "invalid_request_error", "wrong-host", "the Host header is not that of this proxy")
         if not self.path.startswith("/"):
             raise Refusal(400, "invalid_request_error", "malformed-request", "the target is not a path")
+        if self.headers.defects or self.headers.get_payload():  # reading ended early: what follows may be anything
+            raise Refusal(400, "invalid_request_error", "malformed-request", "a header line is none")
         return self.path
 
     def _body(self) -> bytes:
@@ -137,6 +140,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is logged: not who asked, not what."""
+
+
+def diverted(url: str) -> str | None:
+    """The proxy's host that this system's settings (HTTP_PROXY and the like) put before `url`, None without one.
+
+    SDKs obey them for loopback addresses too, and would carry prompts there in the clear, past every check.
+    """
+    scheme, _, place = url.partition("://")
+    found = urllib.request.getproxies()
+    proxy = found.get(scheme) or found.get("all")
+    if not proxy or urllib.request.proxy_bypass(place):
+        return None
+    return proxy.rpartition("//")[2].rpartition("@")[2]  # what may stand before it is a secret
 
 
 def _watch(client: socket.socket, answer: Answer, done: threading.Event) -> None:

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import socket
 import ssl
 import threading
 import time
@@ -186,13 +187,15 @@ class FakeAppliance(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, made: Attestor, folder: Path, *, tls: bool = True) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, made: Attestor, folder: Path, *, tls: bool = True, host: str = "127.0.0.1") -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
         self.attestor, self.folder, self.tls = made, folder, tls
         self.evidence: Callable[[bytes], bytes] = lambda nonce: self.attestor.attest(nonce).to_json()
         self.activation: Callable[[bytes], tuple[int, bytes]] = self.activate
         self.received = bytearray()
         self.asked: list[str] = []
+        self.status: tuple[int, str] | None = None  # what answers instead: a status, and where to go to
         self.gone = threading.Event()   # a client went away while it was answered
         self.pieces, self.delay = [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"], 0.0
         self.context: ssl.SSLContext | None = None
@@ -204,7 +207,8 @@ class FakeAppliance(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Its address."""
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.server_address[1]}"
+        host = "[::1]" if self.address_family == socket.AF_INET6 else "127.0.0.1"
+        return f"{'https' if self.tls else 'http'}://{host}:{self.server_address[1]}"
 
     def activate(self, challenge: bytes) -> tuple[int, bytes]:
         """Status and body: the TPM's answer, or that it does not open the challenge."""
@@ -275,6 +279,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(f"GET {self.path.partition('?')[0]}")
+        if self.server.status is not None and not self.path.startswith("/v1/attestation?nonce="):
+            self._elsewhere(*self.server.status)
+            return
         if self.path.startswith("/v1/attestation?nonce="):
             self._answer(200, self.server.evidence(bytes.fromhex(self.path.partition("=")[2])))
         elif self.path.startswith("/v1/attestation/activation?challenge="):
@@ -286,6 +293,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.server.asked.append(f"POST {self.path}")
         self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.status is not None:
+            self._elsewhere(*self.server.status)
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -298,6 +308,12 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.server.gone.set()
             self.close_connection = True
+
+    def _elsewhere(self, status: int, place: str) -> None:
+        self.send_response(status)
+        self.send_header("Location", place)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
