@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -449,6 +451,74 @@ def test_the_command_line(running: tuple[FakeAppliance, Path], tmp_path: Path,
     assert 1 == main(["verify", str(saved), *words])
     assert 2 == main(["verify", str(tmp_path / "absent.json"), *words])
     assert 2 == main(["verify", running[0].url, *words, "--nonce", "00" * 32])
+
+
+def _broken(folder: Path) -> dict[str, Path]:
+    """Places that cannot be read, or hold nothing, or nonsense."""
+    (folder / "empty").write_bytes(b"")
+    (folder / "noise").write_bytes(bytes(range(256)) * 9)
+    (folder / "loop").symlink_to(folder / "loop")
+    return {"absent": folder / "absent", "folder": folder / "collateral", "loop": folder / "loop",
+            "empty": folder / "empty", "noise": folder / "noise", "below a file": folder / "empty" / "x"}
+
+
+UNREADABLE = ("absent", "folder", "loop", "below a file")
+ARGUMENTS = ("--policy", "--measurements", "--builder-key", "--approvals", "--collateral", "--ak", "--unsafe-root",
+             "--save", "--ear", "--ear-key", "--nonce", "--at")
+
+
+@pytest.mark.parametrize("argument", ["FILE", *ARGUMENTS])
+def test_every_way_to_fail_has_its_code_and_is_json(running: tuple[FakeAppliance, Path], tmp_path: Path, argument: str,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file in turn absent, a folder, a loop of links, empty or noise: exit code 2, or 1 for evidence that is none;
+    and one object on standard output, whose code is the exit code. Never a traceback, never 0."""
+    words, saved = _files(tmp_path, running), tmp_path / "evidence.json"
+    saved.write_bytes(running[0].attestor.attest(bytes(32)).to_json())
+    for kind, place in _broken(tmp_path).items():
+        if argument == "FILE":
+            line = ["verify", str(place), *words]
+        elif argument in ("--ear-key", "--nonce", "--at"):
+            line = ["verify", str(saved), *words, "--ear", str(tmp_path / "ear"), argument, str(place)]
+        else:
+            line = ["verify", str(saved), *words, argument, str(place)]
+        if argument in ("--nonce", "--at"):  # bad usage: argparse's own word
+            with pytest.raises(SystemExit, match="2"):
+                main([*line, "--json"])
+            continue
+        code = main([*line, "--json"])
+        out, err = capsys.readouterr()
+        found = json.loads(out)
+        assert code == found["exit_code"], (argument, kind)
+        assert "Traceback" not in err
+        expected = {1} if argument == "FILE" and kind not in UNREADABLE else {2}
+        if argument in ("--save", "--ear") and kind in ("absent", "empty", "noise", "loop"):
+            expected = {0}  # it is written over, or made
+        elif argument == "--collateral" and kind == "folder":
+            expected = {0}
+        assert code in expected, (argument, kind, out, err)
+        assert found["verdict"] == {0: VERIFIED, 1: INVALID, 2: UNCHECKED}[code]
+        assert set(found) == set(_verifier(running).verify_evidence(b"").as_json())
+
+
+def test_evidence_through_a_pipe(running: tuple[FakeAppliance, Path], tmp_path: Path,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
+    """As a shell's <(…) gives it; a reader of the output that goes away early gets no traceback, and no answer."""
+    words, pipe = _files(tmp_path, running), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    data = running[0].attestor.attest(bytes(32)).to_json()
+    thread = threading.Thread(target=lambda: pipe.write_bytes(data))
+    thread.start()
+    assert 0 == main(["verify", str(pipe), *words, "--json"])
+    thread.join()
+    assert "verified" == json.loads(capsys.readouterr().out)["verdict"]
+    (tmp_path / "evidence.json").write_bytes(data)
+    with subprocess.Popen([sys.executable, "-m", "appliance", "verify", str(tmp_path / "evidence.json"), *words],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert b"" == process.stderr.read()
+        assert 2 == process.wait(30)
 
 
 ALONE = """

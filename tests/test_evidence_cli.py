@@ -274,6 +274,12 @@ def test_of_several_files_the_worst_verdict_counts(tmp_path: Path, capsys: pytes
     assert 2 == main(["evidence", str(tmp_path / "text")])
     assert 2 == main(["evidence", str(tmp_path / "absent")])
     assert "cannot be read" in capsys.readouterr().err
+    assert 1 == main(["evidence", str(tmp_path / "absent"), str(tmp_path / "simulated"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [("cannot tell", "file-unreadable"), ("not genuine", "evidence-simulated")] == [
+        (each["verdict"], each["code"]) for each in found]
+    assert 2 == main(["evidence", str(tmp_path / "text"), "--collateral", str(tmp_path / "absent"), "--json"])
+    assert "cannot tell" == json.loads(capsys.readouterr().out)[0]["verdict"]
 
 
 @pytest.mark.parametrize("words", [["--at", "yesterday"], ["--nonce", "xyz"], []])

@@ -29,7 +29,7 @@ class Collateral:
     certificates: list[x509.Certificate] = field(default_factory=list)
     crls: list[x509.CertificateRevocationList] = field(default_factory=list)
     documents: list[dict[str, object]] = field(default_factory=list)
-    problems: list[MalformedEvidenceError] = field(default_factory=list)
+    problems: list[MalformedEvidenceError | UncheckedEvidenceError] = field(default_factory=list)
 
     def add(self, data: bytes, what: str) -> bool:
         """Take `data` in if it is collateral of any kind; returns whether it was."""
@@ -78,23 +78,29 @@ class Collateral:
         return False
 
     def lacking(self, what: str, hint: str) -> MalformedEvidenceError | UncheckedEvidenceError:
-        """The error for something that is absent: malformed if it may be in a file that cannot be read."""
-        if self.problems:
-            return MalformedEvidenceError(f"{what} is absent, and {self.problems[0].summary}", hint=hint)
-        return UncheckedEvidenceError(f"{what} is absent", hint=hint)
+        """The error for something that is absent: malformed if it may be in what is not in form."""
+        for problem in self.problems:
+            if isinstance(problem, MalformedEvidenceError):
+                return MalformedEvidenceError(f"{what} is absent, and {problem.summary}", hint=hint)
+        also = f", and {self.problems[0].summary}" if self.problems else ""
+        return UncheckedEvidenceError(f"{what} is absent{also}", hint=hint)
 
 
 def load(folder: Path) -> Collateral:
     """Everything in a folder that is collateral, without its sub-folders, in the order of file names.
 
+    A file that cannot be read is a problem that is remembered.
     Raises UncheckedEvidenceError if the folder cannot be read.
     """
     found = Collateral()
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_file())[:MAX_FILES]
-        for path in paths:
-            if path.stat().st_size <= MAX_FILE_BYTES:
-                found.add(path.read_bytes(), path.name)
     except OSError as error:
         raise UncheckedEvidenceError(f"collateral: {folder} cannot be read: {error.strerror}") from None
+    for path in paths:
+        try:
+            if path.stat().st_size <= MAX_FILE_BYTES:
+                found.add(path.read_bytes(), path.name)
+        except OSError as error:
+            found.problems.append(UncheckedEvidenceError(f"{path.name} cannot be read: {error.strerror}"))
     return found

@@ -47,14 +47,28 @@ def _entries(crl: x509.CertificateRevocationList) -> Iterable[tuple[x509.Name, i
         yield issuer, entry.serial_number
 
 
+def _partial(crl: x509.CertificateRevocationList) -> bool:
+    """Whether a list may leave certificates out: a delta, one of a part (RFC 5280, sections 5.2.4 and 5.2.5), or one
+    with a critical extension that is not known here."""
+    for extension in crl.extensions:
+        part = extension.value
+        if isinstance(part, x509.IssuingDistributionPoint):
+            if (part.only_contains_user_certs or part.only_contains_ca_certs or part.only_contains_attribute_certs
+                    or part.only_some_reasons):
+                return True
+        elif extension.critical or isinstance(part, x509.DeltaCRLIndicator):
+            return True
+    return False
+
+
 def check(chain: list[x509.Certificate], crls: Iterable[x509.CertificateRevocationList], *,
           signed: Callable[[x509.CertificateRevocationList, x509.Certificate], bool],
           at: datetime) -> Revocation | None:
     """No certificate of `chain` (leaf first, root last) is revoked by a list that its authorities signed.
 
-    Lists of strangers, and lists that are not in force at `at`, are passed over; None if none is left. A list
-    that bears an authority's name but not its signature raises ForgedEvidenceError `crl-signature`, a revoked
-    certificate `certificate-revoked`.
+    Lists of strangers are passed over. Lists that are not in force at `at`, or are about some certificates only, count
+    for nothing but what they revoke; None if none is left. A list that bears an authority's name but not its
+    signature raises ForgedEvidenceError `crl-signature`, a revoked certificate `certificate-revoked`.
     """
     newest: Revocation | None = None
     for crl in crls:
@@ -71,7 +85,7 @@ def check(chain: list[x509.Certificate], crls: Iterable[x509.CertificateRevocati
                     f"certificate {name_of(certificate)}: revoked by {name_of(authority)}",
                     code="certificate-revoked")
         update = crl.next_update_utc
-        if update is not None and crl.last_update_utc <= at <= update and (
+        if update is not None and not _partial(crl) and crl.last_update_utc <= at <= update and (
                 newest is None or crl.last_update_utc > newest.this_update):
             newest = Revocation(crl.last_update_utc, update)
     return newest

@@ -22,6 +22,7 @@ from appliance.attestation import der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_CERTIFICATE_BYTES, MAX_AUTHORITIES = 1 << 16, 5
+MIN_RSA_BITS = 2048
 _PEM = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -70,16 +71,17 @@ def common_name(name: x509.Name) -> str | None:
 
 def signed_with_pss_sha384(certificate: x509.Certificate | x509.CertificateRevocationList,
                            key: object) -> bool:
-    """Whether `key` signed by RSASSA-PSS with SHA-384, MGF1 with SHA-384 and a salt of 48 bytes; nothing else."""
+    """Whether `key` (RSA, of 2,048 bits at least) signed by RSASSA-PSS with SHA-384, MGF1 with SHA-384 and a salt of 48
+    bytes; nothing else."""
     if certificate.signature_algorithm_oid != SignatureAlgorithmOID.RSASSA_PSS or not isinstance(
-            key, rsa.RSAPublicKey):
+            key, rsa.RSAPublicKey) or key.key_size < MIN_RSA_BITS:
         return False
     signed = (certificate.tbs_certificate_bytes if isinstance(certificate, x509.Certificate)
               else certificate.tbs_certlist_bytes)
     scheme = padding.PSS(padding.MGF1(hashes.SHA384()), salt_length=48)
     try:
         key.verify(certificate.signature, signed, scheme, hashes.SHA384())
-    except InvalidSignature:
+    except (InvalidSignature, ValueError):
         return False
     return True
 

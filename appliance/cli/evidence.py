@@ -11,6 +11,7 @@ from pathlib import Path
 from appliance.attestation import collateral, tpm_files
 from appliance.attestation.examination import Examination
 from appliance.attestation.examine import MAX_BYTES, Material, examine
+from appliance.errors import AttestationError, UncheckedEvidenceError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +50,7 @@ def _hex(text: str) -> bytes:
 def run(args: argparse.Namespace) -> int:
     """Examine each file; print what was found and the verdict."""
     at = args.at or datetime.now(UTC)
-    outcomes: dict[Path, Examination] = {}
-    for path in args.files:
-        try:
-            outcomes[path] = _examine(path, args, at)
-        except OSError as error:
-            print(f"error: {path} cannot be read: {error.strerror}", file=sys.stderr)
-            return 2
+    outcomes = {path: _outcome(path, args, at) for path in args.files}
     if args.json:
         print(json.dumps([{"file": str(path), "at": f"{at:%Y-%m-%dT%H:%M:%SZ}", **outcome.as_json()}
                           for path, outcome in outcomes.items()], indent=2))
@@ -63,6 +58,19 @@ def run(args: argparse.Namespace) -> int:
         print("\n\n".join(f"{path}: {outcome}" for path, outcome in outcomes.items()))
     codes = {outcome.exit_code for outcome in outcomes.values()}
     return 1 if 1 in codes else max(codes)
+
+
+def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
+    """The outcome for one file; of one that cannot be read, or whose collateral cannot, nothing can be told."""
+    try:
+        return _examine(path, args, at)
+    except OSError as error:
+        unread: AttestationError = UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}",
+                                                          code="file-unreadable")
+    except AttestationError as error:
+        unread = error
+    print(f"error[{unread.code}]: {unread.summary}", file=sys.stderr)
+    return Examination("unread").failed(unread)
 
 
 def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Examination:

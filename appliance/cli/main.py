@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -66,7 +67,8 @@ def _politely() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows lacks one
+    before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
         if handler == signal.SIG_DFL:
             signal.signal(number, end)
@@ -89,7 +91,12 @@ def _run(words: list[str]) -> int:
     args = _parser(verb).parse_args(words)
     module = importlib.import_module(f"appliance.cli.{args.verb.replace('-', '_')}")
     try:
-        return int(module.run(args))
+        code = int(module.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read the output has gone, as `| head` does; 1 would be an answer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except ApplianceError as error:
         print(f"error[{error.code}]: {error}", file=sys.stderr)
         return 2

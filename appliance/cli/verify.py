@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from appliance.attestation import keyfile
 from appliance.attestation.binding import parse_nonce
 from appliance.cli import verifying
 from appliance.client import Verdict, ear, target
-from appliance.errors import AttestationError
+from appliance.client.verdict import unmade
+from appliance.errors import ApplianceError, AttestationError, PolicyError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +41,19 @@ def _nonce(text: str) -> bytes:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the target, print the verdict, and return its exit code."""
+    """Judge the target, print the verdict, and return its exit code. With --json there is always an object on standard
+    output, also where no verdict could be made."""
+    try:
+        return _run(args)
+    except ApplianceError as error:
+        if args.json:
+            print(json.dumps(unmade(error, args.target), indent=2))
+        raise
+
+
+def _run(args: argparse.Namespace) -> int:
     if args.nonce is not None and target.is_url(args.target):
-        print("error: --nonce is for files: a URL is asked with a fresh nonce", file=sys.stderr)
-        return 2
+        raise PolicyError("--nonce is for files: a URL is asked with a fresh nonce", code="nonce-online")
     verdict = _judge(args)
     if args.save is not None and verdict.raw is not None:
         keyfile.write_whole(args.save, verdict.raw)

@@ -12,6 +12,7 @@ from appliance.attestation.binding import Statement
 from appliance.attestation.findings import Finding
 from appliance.client import rules
 from appliance.errors import (
+    ApplianceError,
     AttestationError,
     ForgedEvidenceError,
     MalformedEvidenceError,
@@ -105,6 +106,13 @@ class Verdict:
             if shown:
                 lines += ["", f"{title}:", *(_line(each) for each in shown)]
         return "\n".join(lines)
+
+
+def unmade(error: ApplianceError, target: str) -> dict[str, Any]:
+    """What stands in for a verdict, as plain values with the same keys, where none could be made: "could not check"."""
+    empty = dict.fromkeys(("at", "platform", "policy_sha384", "nonce", "tls_spki_sha256", "statement"))
+    return {"verdict": UNCHECKED, "exit_code": EXIT_CODES[UNCHECKED], "code": error.code, "reason": error.summary,
+            "hint": error.hint, "target": target, **empty, "test_roots": False, "findings": []}
 
 
 def _hex(value: bytes | None) -> str | None:
