@@ -235,16 +235,6 @@ def test_views_stay_inside():
             block.view("f4", offset=offset, count=count)
 
 
-def test_arena_gives_disjoint_aligned_pieces():
-    """Pieces are aligned, do not overlap, and end with the arena."""
-    arena = memory.Arena(memory.Arena.needed(100, 1, 64))
-    starts = [arena.take(nbytes) - arena.memory.address for nbytes in (100, 1)]
-    assert [0, 128] == starts
-    assert (4, 4) == arena.array((4, 4), np.float32).shape
-    with pytest.raises(EngineError, match="no 1 left"):
-        arena.take(1)
-
-
 def test_memory_that_does_not_exist():
     """A block larger than the address space is an EngineError, not a crash."""
     with pytest.raises(EngineError, match="no memory"):

@@ -24,7 +24,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -72,9 +72,6 @@ class Sampling:
             raise EngineError(f"sampling.top_logprobs is {self.top_logprobs}; allowed: 0..{MAX_TOP_LOGPROBS}")
         if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
             raise EngineError("sampling.logit_bias has a value that is not finite")
-
-
-SAMPLING_FIELDS = tuple(entry.name for entry in fields(Sampling))
 
 
 @dataclass(frozen=True, slots=True)

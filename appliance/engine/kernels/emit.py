@@ -23,7 +23,7 @@ from numba.core import cgutils
 from appliance.engine.kernels import jit  # noqa: F401  fixes numba's CPU before numba is used
 from appliance.engine.kernels.targets import compiling
 
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
 

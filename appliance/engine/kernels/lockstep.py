@@ -31,11 +31,9 @@ from appliance.engine.kernels.atomic import (
     call_syscall,
     exchange_long,
     load,
-    load_address,
     load_long,
     pause,
     store,
-    store_address,
     store_long,
 )
 from appliance.engine.kernels.jit import device
@@ -65,6 +63,7 @@ from appliance.engine.kernels.team import (
     UNIT_MASK,
     WITHIN,
 )
+from appliance.engine.kernels.vector import get_i64, set_i64
 
 
 @device
@@ -78,7 +77,7 @@ def wait(team: int, event: int, seen: int) -> int:
         now = load(event + GENERATION)
     while now == seen:
         add(event + SLEEPERS, 1)
-        call_syscall(load_address(team + SYSCALL), load_address(team + FUTEX), event + GENERATION, FUTEX_WAIT, seen)
+        call_syscall(get_i64(team + SYSCALL), get_i64(team + FUTEX), event + GENERATION, FUTEX_WAIT, seen)
         add(event + SLEEPERS, -1)
         now = load(event + GENERATION)
     return now
@@ -89,7 +88,7 @@ def signal(team: int, event: int) -> None:
     """Change the generation of an event and wake who sleeps on it."""
     add(event + GENERATION, 1)
     if load(event + SLEEPERS) > 0:
-        call_syscall(load_address(team + SYSCALL), load_address(team + FUTEX), event + GENERATION, FUTEX_WAKE, 1 << 30)
+        call_syscall(get_i64(team + SYSCALL), get_i64(team + FUTEX), event + GENERATION, FUTEX_WAKE, 1 << 30)
 
 
 @device(inline=False)
@@ -99,9 +98,9 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
     What is claimed starts at a multiple of `grain`. Of 15/16 each thread claims its share in one piece, since a
     stream of weights is slow at its beginning; then ever less is claimed towards the end.
     """
-    line, threads = team + LINES + LINE_NBYTES * thread, load_address(team + THREADS)
+    line, threads = team + LINES + LINE_NBYTES * thread, get_i64(team + THREADS)
     now = load_long(team + CLAIMED)
-    while now >> UNIT_BITS == load_address(line + AT) and load(team + JOB + GENERATION) == load_address(line + WITHIN):
+    while now >> UNIT_BITS == get_i64(line + AT) and load(team + JOB + GENERATION) == get_i64(line + WITHIN):
         first = now & UNIT_MASK
         if first >= total:
             break
@@ -111,7 +110,7 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
         count = min((count + grain - 1) // grain * grain if count > 0 else grain, total - first)
         seen = exchange_long(team + CLAIMED, now, now + count)
         if seen == now:
-            store_address(line + TAKEN, load_address(line + TAKEN) + count)
+            set_i64(line + TAKEN, get_i64(line + TAKEN) + count)
             return first, first + count
         now = seen
     return total, total
@@ -124,14 +123,14 @@ def finish(team: int, thread: int, total: int) -> None:
     What any thread wrote in the phase is then visible to all.
     """
     line = team + LINES + LINE_NBYTES * thread
-    phase, taken = load_address(line + AT), load_address(line + TAKEN)
-    store_address(line + AT, phase + 1)
-    store_address(line + TAKEN, 0)
+    phase, taken = get_i64(line + AT), get_i64(line + TAKEN)
+    set_i64(line + AT, phase + 1)
+    set_i64(line + TAKEN, 0)
     if taken > 0 and add(team + DONE, np.int32(taken)) + taken == total:
         store(team + DONE, 0)
         store_long(team + CLAIMED, (phase + 1) << UNIT_BITS)
         signal(team, team + PHASE)
-    elif load(team + JOB + GENERATION) == load_address(line + WITHIN):
+    elif load(team + JOB + GENERATION) == get_i64(line + WITHIN):
         wait(team, team + PHASE, np.int32(phase))
 
 
@@ -139,9 +138,9 @@ def finish(team: int, thread: int, total: int) -> None:
 def enter(team: int, thread: int, generation: int, phase: int) -> None:
     """Let a thread take part in a job from its first phase on."""
     line = team + LINES + LINE_NBYTES * thread
-    store_address(line + WITHIN, generation)
-    store_address(line + AT, phase)
-    store_address(line + TAKEN, 0)
+    set_i64(line + WITHIN, generation)
+    set_i64(line + AT, phase)
+    set_i64(line + TAKEN, 0)
 
 
 @kernel("lockstep_run", "void(i8,i8,i8)")
@@ -153,7 +152,7 @@ def lockstep_run(team: int, function: int, arguments: int) -> None:
     store_long(team + FIRST_PHASE, phase)
     enter(team, 0, load(team + JOB + GENERATION) + 1, phase)
     signal(team, team + JOB)
-    call_part(function, 0, load_address(team + THREADS), arguments)
+    call_part(function, 0, get_i64(team + THREADS), arguments)
     add(team + JOB + GENERATION, 1)  # nobody need wake up for that
 
 
@@ -169,7 +168,7 @@ def lockstep_work(team: int, thread: int, seen: int) -> None:
         # These words change only while the generation is odd.
         if seen & 1 == 0 and load(team + JOB + GENERATION) == seen:
             enter(team, thread, seen, phase)
-            call_part(function, thread, load_address(team + THREADS), arguments)
+            call_part(function, thread, get_i64(team + THREADS), arguments)
 
 
 @kernel("lockstep_stop", "void(i8)")
@@ -195,19 +194,19 @@ def lockstep_probe(thread: int, threads: int, arguments: int) -> None:
     Arguments (int64): team, rounds, then a pair of 64-byte lines for each thread, used in odd and even rounds. Every
     line starts from its own index. Whoever claims a line serves it.
     """
-    team, rounds = load_address(arguments), load_address(arguments + 8)
+    team, rounds = get_i64(arguments), get_i64(arguments + 8)
     lines = arguments + 64
     first, last = claim(team, thread, threads, 1)
     while first < last:
         for index in range(first, last):
-            store_address(lines + index * 128, index)
+            set_i64(lines + index * 128, index)
         first, last = claim(team, thread, threads, 1)
     finish(team, thread, threads)
     for i in range(rounds):
         first, last = claim(team, thread, threads, 1)
         while first < last:
             for index in range(first, last):
-                seen = load_address(lines + (index + 1) % threads * 128 + (i & 1) * 64)
-                store_address(lines + index * 128 + ((i + 1) & 1) * 64, seen + 1)
+                seen = get_i64(lines + (index + 1) % threads * 128 + (i & 1) * 64)
+                set_i64(lines + index * 128 + ((i + 1) & 1) * 64, seen + 1)
             first, last = claim(team, thread, threads, 1)
         finish(team, thread, threads)

@@ -94,11 +94,6 @@ def lower(kernel: Kernel) -> bytes:
     return data
 
 
-def llvm_text(kernel: Kernel) -> str:
-    """The kernel's reduced LLVM module as text, to look at."""
-    return str(_module(kernel))
-
-
 def assembly(kernel: Kernel) -> str:
     """The kernel as assembly text, to look at."""
     with _machine() as machine:

@@ -71,34 +71,6 @@ class Memory:
                 piece[:] = 0
 
 
-class Arena:
-    """One block, given out from the start to the end in aligned pieces."""
-
-    def __init__(self, nbytes: int, *, huge: bool = True) -> None:
-        """Allocate the whole block; `needed` says how much that is for given pieces."""
-        self.memory = Memory(nbytes, huge=huge)
-        self.used = 0
-
-    @staticmethod
-    def needed(*pieces: int) -> int:
-        """Bytes of an arena that holds pieces of these sizes."""
-        return sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in pieces)
-
-    def take(self, nbytes: int) -> int:
-        """The address of the next `nbytes`, at a multiple of 64; EngineError when the arena is full."""
-        start = self.used
-        if nbytes < 0 or start + nbytes > self.memory.nbytes:
-            raise EngineError(f"arena of {self.memory.nbytes} bytes has no {nbytes} left", code="memory")
-        self.used = min(start + self.needed(nbytes), self.memory.nbytes)
-        return self.memory.address + start
-
-    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """The next piece as a zeroed array of this shape; its address is `array.ctypes.data` (cache it)."""
-        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        offset = self.take(nbytes) - self.memory.address
-        return self.memory.view(dtype, offset=offset, count=int(np.prod(shape))).reshape(shape)
-
-
 def aligned(nbytes: int, *, alignment: int = ALIGNMENT, huge: bool = False) -> Memory:
     """A zeroed block of `nbytes` at a multiple of `alignment`."""
     return Memory(nbytes, alignment=alignment, huge=huge)

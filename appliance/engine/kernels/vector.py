@@ -6,7 +6,7 @@ device functions, and have the operators `+ - * /` (float) and `+ - * & | ^` (in
 bits on every target (see `emit.py`); horizontal operations combine the upper half of the lanes with the lower half
 until one is left. Atomics are in `atomic.py`.
 
-Names: `load_*`/`store_*` move 16 lanes, `get_*`/`set_*` one scalar, `broadcast_*` one scalar into 16 lanes.
+Names: `load_*`/`store_*` move 16 lanes, `get_*`/`set_*` one scalar.
 """
 
 from __future__ import annotations
@@ -106,24 +106,6 @@ def load_f16(code: Code, address: Val) -> Val:
     return code.half_to_float(code.load(address, I16, LANES))
 
 
-@operation(f32x16, i64)
-def load_bf16(code: Code, address: Val) -> Val:
-    """16 bfloat16, widened."""
-    return (code.load(address, I16, LANES).convert("zext", I32) << 16).bits(F32)
-
-
-@operation(i32x16, i64)
-def load_i8(code: Code, address: Val) -> Val:
-    """16 int8, sign extended."""
-    return code.load(address, I8, LANES).convert("sext", I32)
-
-
-@operation(i32x16, i64)
-def load_u8(code: Code, address: Val) -> Val:
-    """16 uint8, zero extended."""
-    return code.load(address, I8, LANES).convert("zext", I32)
-
-
 @operation(types.void, i64, i32x16)
 def store_i32(code: Code, address: Val, value: Val) -> None:
     """16 int32."""
@@ -140,24 +122,6 @@ def store_f32(code: Code, address: Val, value: Val) -> None:
 def store_f16(code: Code, address: Val, value: Val) -> None:
     """16 float32 rounded to binary16, ties to even."""
     code.store(address, code.float_to_half(value))
-
-
-@operation(types.void, i64, i32x16)
-def store_i8(code: Code, address: Val, value: Val) -> None:
-    """The low bytes of 16 int32."""
-    code.store(address, value.convert("trunc", I8))
-
-
-@operation(i32x16, i64)
-def broadcast_i32(code: Code, address: Val) -> Val:
-    """One int32 from memory in every lane."""
-    return code.broadcast(address, I32, LANES)
-
-
-@operation(f32x16, i64)
-def broadcast_f32(code: Code, address: Val) -> Val:
-    """One float32 from memory in every lane."""
-    return code.broadcast(address, F32, LANES)
 
 
 @operation(i32x16, i32)
@@ -193,13 +157,11 @@ get_i32 = _getter(i32, I32, "get_i32")
 get_f32 = _getter(f32, F32, "get_f32")
 get_i8 = _getter(i32, I8, "get_i8", lambda code, x: x.convert("sext", I32))
 get_u8 = _getter(i32, I8, "get_u8", lambda code, x: x.convert("zext", I32))
-get_u16 = _getter(i32, I16, "get_u16", lambda code, x: x.convert("zext", I32))
 get_f16 = _getter(f32, I16, "get_f16", lambda code, x: code.half_to_float(x))
 get_bf16 = _getter(f32, I16, "get_bf16", lambda code, x: (x.convert("zext", I32) << 16).bits(F32))
 set_i64 = _setter(i64, "set_i64")
 set_i32 = _setter(i32, "set_i32")
 set_f32 = _setter(f32, "set_f32")
-set_i8 = _setter(i32, "set_i8", lambda code, x: x.convert("trunc", I8))
 set_f16 = _setter(f32, "set_f16", lambda code, x: code.float_to_half(x))
 
 
@@ -210,15 +172,8 @@ def round_f16(code: Code, value: Val) -> Val:
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------------
-def _binary(kind: Any, name: str, method: Callable[[Val, Val], Val]) -> Any:
-    def both(code: Code, left: Val, right: Val) -> Val:
-        return method(left, right)
-    both.__name__, both.__doc__ = name, f"{name} of {kind.name} lanes."
-    return operation(kind, kind, kind)(both)
-
-
-def _operator(kind: Any, symbol: Any, name: str) -> Any:
-    """The named function, and `symbol` between two values of `kind` in numba code."""
+def _operator(kind: Any, symbol: Any) -> None:
+    """`symbol` between two values of `kind` in numba code."""
     class Template(ConcreteTemplate):
         cases = [signature(kind, kind, kind)]  # noqa: RUF012 (numba reads a class attribute)
     infer_global(symbol)(Template)
@@ -227,29 +182,31 @@ def _operator(kind: Any, symbol: Any, name: str) -> Any:
         left, right = (Val(Code(builder), item) for item in values)
         return symbol(left, right).ir
     lower_builtin(symbol, kind, kind)(generate)
-    return _binary(kind, name, symbol)
 
 
-add_f32, sub_f32 = _operator(f32x16, operator.add, "add_f32"), _operator(f32x16, operator.sub, "sub_f32")
-mul_f32, div_f32 = _operator(f32x16, operator.mul, "mul_f32"), _operator(f32x16, operator.truediv, "div_f32")
-add_i32, sub_i32 = _operator(i32x16, operator.add, "add_i32"), _operator(i32x16, operator.sub, "sub_i32")
-mul_i32, and_i32 = _operator(i32x16, operator.mul, "mul_i32"), _operator(i32x16, operator.and_, "and_i32")
-or_i32, xor_i32 = _operator(i32x16, operator.or_, "or_i32"), _operator(i32x16, operator.xor, "xor_i32")
-max_f32 = _binary(f32x16, "max_f32", lambda x, y: x.code.larger(x, y))
-min_f32 = _binary(f32x16, "min_f32", lambda x, y: x.code.smaller(x, y))
-max_i32 = _binary(i32x16, "max_i32", lambda x, y: x.code.larger(x, y))
-min_i32 = _binary(i32x16, "min_i32", lambda x, y: x.code.smaller(x, y))
+for _symbol in (operator.add, operator.sub, operator.mul, operator.truediv):
+    _operator(f32x16, _symbol)
+for _symbol in (operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor):
+    _operator(i32x16, _symbol)
+
+
+def _larger(code: Code, x: Val, y: Val) -> Val:
+    """x > y ? x : y of each lane."""
+    return code.larger(x, y)
+
+
+def _smaller(code: Code, x: Val, y: Val) -> Val:
+    """x < y ? x : y of each lane."""
+    return code.smaller(x, y)
+
+
+max_f32, min_f32 = operation(f32x16, f32x16, f32x16)(_larger), operation(f32x16, f32x16, f32x16)(_smaller)
+max_i32, min_i32 = operation(i32x16, i32x16, i32x16)(_larger), operation(i32x16, i32x16, i32x16)(_smaller)
 
 
 @operation(f32x16, f32x16, f32x16, f32x16)
 def fma_f32(code: Code, x: Val, y: Val, z: Val) -> Val:
     """x * y + z, rounded once."""
-    return code.fma(x, y, z)
-
-
-@operation(f32, f32, f32, f32)
-def fma_scalar(code: Code, x: Val, y: Val, z: Val) -> Val:
-    """x * y + z of scalars, rounded once."""
     return code.fma(x, y, z)
 
 
@@ -259,71 +216,16 @@ def abs_f32(code: Code, value: Val) -> Val:
     return (value.bits(I32) & 0x7FFFFFFF).bits(F32)
 
 
-@operation(f32x16, f32x16)
-def sqrt_f32(code: Code, value: Val) -> Val:
-    """Square root, correctly rounded."""
-    return code.call("llvm.sqrt.v16f32", value.type, value)
-
-
 @operation(i32x16, i32x16, i32)
 def shift_left(code: Code, value: Val, count: Val) -> Val:
     """Shift by 0..31 bits."""
     return value << code.splat(count, LANES)
 
 
-@operation(i32x16, i32x16, i32)
-def shift_right(code: Code, value: Val, count: Val) -> Val:
-    """Shift by 0..31 bits, zeros come in."""
-    return value >> code.splat(count, LANES)
-
-
-@operation(i32x16, i32x16, i32)
-def shift_right_signed(code: Code, value: Val, count: Val) -> Val:
-    """Shift by 0..31 bits, the sign comes in."""
-    return value.sar(code.splat(count, LANES))
-
-
-@operation(f32x16, i32x16)
-def to_f32(code: Code, value: Val) -> Val:
-    """int32 to float32, ties to even."""
-    return value.convert("sitofp", F32)
-
-
 @operation(i32x16, f32x16)
 def nearest_i32(code: Code, value: Val) -> Val:
     """float32 to int32, ties to even; exact for |x| <= 2**22, else some integer."""
     return code.nearest(value)
-
-
-@operation(f32x16, i32x16)
-def as_f32(code: Code, value: Val) -> Val:
-    """The same bits as float32."""
-    return value.bits(F32)
-
-
-@operation(i32x16, f32x16)
-def as_i32(code: Code, value: Val) -> Val:
-    """The same bits as int32."""
-    return value.bits(I32)
-
-
-@operation(f32x16, i64, f32x16, f32x16)
-def first_lanes(code: Code, count: Val, inside: Val, outside: Val) -> Val:
-    """Lanes below `count` from `inside`, the others from `outside`."""
-    lanes = Val(code, ir.Constant(ir.VectorType(I64, LANES), list(range(LANES))))
-    return lanes.compare("<", code.splat(count, LANES)).select(inside, outside)
-
-
-@operation(f32x16, f32x16, f32x16, f32x16, f32x16)
-def select_less(code: Code, left: Val, right: Val, yes: Val, no: Val) -> Val:
-    """`yes` in lanes where left < right."""
-    return left.compare("<", right).select(yes, no)
-
-
-@operation(f32x16, f32x16, f32x16, f32x16, f32x16)
-def select_equal(code: Code, left: Val, right: Val, yes: Val, no: Val) -> Val:
-    """`yes` in lanes where left == right."""
-    return left.compare("==", right).select(yes, no)
 
 
 @operation(f32, f32x16)
