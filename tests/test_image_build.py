@@ -10,14 +10,16 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from appliance.cli.main import main
 from appliance.engine.kernels import ahead
 from appliance.errors import ImageError
-from appliance.imaging import lockfile, manifest, recipe, rootfs
+from appliance.imaging import formats, lockfile, manifest, recipe, rootfs
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.toolchain import Toolchain
 from appliance.imaging.tree import Tree
@@ -26,50 +28,53 @@ from tests.support import images
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# Builds as another user, with another umask, from another checkout, into another folder.
-ELSEWHERE = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
-os.umask(0o077)
-os.chdir("/")
-import appliance.cli.main, encodings, importlib, importlib.readers, pkgutil
-for module in pkgutil.iter_modules(encodings.__path__):  # this interpreter may be where others cannot read
-    if module.name not in ("mbcs", "oem"):
-        importlib.import_module(f"encodings.{module.name}")
-from pathlib import Path
-from appliance.imaging import build, kernelcache, recipe
-from appliance.imaging.steps import Steps
-from appliance.policy import load
-assert build.__file__.startswith(sys.argv[1])
-source = Path(sys.argv[1])
-policy = load(source / "examples/demo.hcl")
-kernelcache._sources()
-if os.getuid() == 0:
-    os.setgroups([]); os.setgid(65534); os.setuid(65534)
-build.build(build.Options(recipe=recipe.load(source / "image"), output=Path(sys.argv[2]), cache=Path(sys.argv[3]),
-                          policy=policy, targets=("avx2",)), Steps())
-"""
+AHEAD_DAYS = 800
+PAPERS = ("measurements.json", "sbom.cdx.json", "provenance.intoto.json")
+EXPORTED = ("disk.qcow2", "disk.vhd", "disk.tar.gz", "container.tar")
+
+
+def _elsewhere(place: Path) -> tuple[Path, list[str]]:
+    """The folder of a build in another year, and who it was by: user, umask, time."""
+    for name in ("appliance", "image", "examples"):
+        shutil.copytree(images.ROOT / name, place / "source" / name, ignore=shutil.ignore_patterns("__pycache__"),
+                        copy_function=shutil.copyfile)
+    (place / "out").mkdir()
+    cache = place / "cache"
+    shutil.copytree(default_folder(), cache, copy_function=os.link)
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-nostdlib", f"-DDAYS={AHEAD_DAYS}", "-o", place / "clock.so",
+                    images.ROOT / "tests/support/clock.c"], check=True)
+    for path in [place, *place.rglob("*")]:
+        path.chmod(0o777 if path.is_dir() else 0o644)
+    done = subprocess.run(
+        [sys.executable, "-P", images.ROOT / "tests/support/build_elsewhere.py", place / "source", place / "out/image",
+         cache, place / "clock.so"],
+        capture_output=True, text=True, env={
+            "PYTHONPATH": str(place / "source"), "TMPDIR": str(place / "out"), "HOME": "/",
+            "LD_PRELOAD": str(place / "clock.so"), "TZ": "Asia/Kolkata",
+            "LANG": "tr_TR.UTF-8"})
+    assert done.returncode == 0, done.stderr
+    return place / "out/image", done.stdout.splitlines()[-1].split()
 
 
 def test_two_builds_are_the_same_to_the_last_bit(image: Path, tmp_path: Path) -> None:
-    """Another folder, checkout, time, user and umask: every artefact has the same digest."""
+    """Another folder, checkout, year, time zone, user and umask: every artefact, every export and every paper has the
+    same digest. Both builds are by others than each other: root and nobody, where the tests run as root."""
+    images.need("gcc")
+    here = Path(shutil.copytree(image, tmp_path / "here", copy_function=os.link))
+    for kind in ("qcow2", "vhd", "tar"):
+        formats.export(here, kind, here / formats.FILES[kind])
+    for words in (["predict", here], ["sbom", here, "--policy", images.DEMO],
+                  ["container", here, "-o", here / "container.tar"]):
+        assert 0 == main(["image", *map(str, words)])
     with tempfile.TemporaryDirectory(prefix="elsewhere-") as folder:
-        place = Path(folder)
-        place.chmod(0o755)
-        for name in ("appliance", "image", "examples"):
-            shutil.copytree(images.ROOT / name, place / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
-        (place / "out").mkdir()
-        (place / "out").chmod(0o777)
-        cache = place / "cache"
-        shutil.copytree(default_folder(), cache, copy_function=os.link)
-        for path in [place, *place.rglob("*")]:
-            path.chmod(0o777 if path.is_dir() else 0o644)
-        done = subprocess.run([sys.executable, "-c", ELSEWHERE, place / "source", place / "out/image", cache],
-                              capture_output=True, text=True, env={"TMPDIR": str(place / "out"), "HOME": "/"})
-        assert done.returncode == 0, done.stderr
-        assert manifest.read(place / "out/image") == manifest.read(image)
-        for name in manifest.FILES:
-            assert manifest.describe(place / "out/image" / name) == manifest.read(image)["files"][name]
+        there, (user, umask, seconds) = _elsewhere(Path(folder))
+        assert os.getuid() != int(user) or os.getuid() != 0
+        assert "0o77" == umask
+        assert int(seconds) > time.time() + (AHEAD_DAYS - 1) * 86400
+        names = {*manifest.FILES, manifest.NAME, *PAPERS, *EXPORTED}
+        assert names == {path.name for path in there.iterdir()} == {path.name for path in here.iterdir()}
+        assert {name: manifest.describe(here / name) for name in names} == {
+            name: manifest.describe(there / name) for name in names}
 
 
 def test_manifest_says_what_the_files_are(image: Path) -> None:
@@ -130,6 +135,8 @@ class TestRoot:
         for name in ("sh", "bash", "dash", "busybox", "perl", "dpkg", "apt", "login", "agetty", "sshd", "su", "mount",
                      "ld.bfd", "gcc", "as", "systemd", "init", "pip", "numba", "llvmlite"):
             assert not [path for path in root.rglob(name) if path.is_file()], name
+        tests = re.compile(r"(^|/)_?tests?/|conftest|_testcapi|_tests\.cpython|pytest_plugin")
+        assert [] == [path for path in self.files(root) if tests.search(path.relative_to(root).as_posix())]
 
     def test_nothing_but_files_folders_and_links_and_no_special_bits(self, root: Path) -> None:
         """No setuid, setgid, sticky or writable-by-others bit, no device node; all of it root's."""

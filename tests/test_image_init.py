@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from appliance.boot import dhcp, init_disks, init_mounts
+from appliance.boot import dhcp, init, init_disks, init_mounts, init_network, report
 from tests.fuzz import dhcp_fuzz, driver
 from tests.fuzz.dhcp_fuzz import HARDWARE, NUMBER, answer
 
@@ -47,6 +49,47 @@ def test_questions_are_as_the_standard_draws_them() -> None:
     wanted = dhcp.message(dhcp.ASK, NUMBER, HARDWARE, offer)
     assert bytes([50, 4, 10, 0, 2, 15]) in wanted
     assert bytes([54, 4, 10, 0, 2, 2]) in wanted
+
+
+@pytest.mark.parametrize(("options", "wanted"), [
+    (b"", (None, None)), (b"\x33\x04\xff\xff\xff\xff", (None, None)), (b"\x33\x03\x00\x0e\x10", (None, None)),
+    (b"\x33\x04\x00\x00\x0e\x10", (3600, 1800)), (b"\x33\x04\x00\x00\x0e\x10\x3a\x04\x00\x00\x00\x3c", (3600, 60)),
+    (b"\x33\x04\x00\x00\x0e\x10\x3a\x04\x00\x00\x0e\x10", (3600, 1800)), (b"\x33\x04\x00\x00\x00\x00", (20, 10))],
+    ids=["unsaid", "for ever", "short", "half", "as the server says", "too late", "at once"])
+def test_how_long_a_lease_holds(options: bytes, wanted: tuple[int | None, int | None]) -> None:
+    """Options 51 and 58; half of the time where the server says nothing; a host cannot make process 1 ask all the
+    time."""
+    lease = dhcp.parse(answer(dhcp.ACK, options=options + b"\x01\x04\xff\xff\xff\x00"), NUMBER, HARDWARE)
+    assert lease is not None
+    assert wanted == (lease.seconds, lease.renewal)
+
+
+def test_what_is_held_is_asked_for_as_the_standard_says() -> None:
+    """RFC 2131, table 5: the address in the header, neither option 50 nor 54, and an answer to it alone."""
+    held = dhcp.parse(answer(dhcp.ACK), NUMBER, HARDWARE)
+    sent = dhcp.message(dhcp.ASK, NUMBER, HARDWARE, held=held)
+    assert (bytes([10, 0, 2, 15]), b"\0\0") == (sent[12:16], sent[10:12])
+    assert bytes([53, 1, 3, 55, 2, 1, 3, 255]) == sent[240:]
+
+
+def test_leases_are_renewed_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never for a lease for ever; after its time an address is asked for anew, kept while nobody answers, and asked for
+    again a minute later."""
+    clock, asked = [1000.0], list[str]()
+    monkeypatch.setattr(init_network.time, "monotonic", lambda: clock[0])
+    for name in ("ask", "renew"):
+        monkeypatch.setattr(init_network.dhcp, name, lambda *_, name=name: asked.append(name))
+    network = init_network.Network(tmp_path)
+    lease = dhcp.parse(answer(dhcp.ACK), NUMBER, HARDWARE)
+    assert lease is not None
+    network.hold("eth0", HARDWARE, lease)
+    assert network.rest() is None
+    network.hold("eth1", HARDWARE, replace(lease, seconds=100, renewal=50))
+    assert 50 == network.rest()
+    for later, wanted, rest in ((0, [], 50), (50, ["renew"], 60), (60, ["renew", "ask"], 60)):
+        clock[0] += later
+        network.keep(asked.append)
+        assert (wanted, rest) == (asked, network.rest())
 
 
 def test_fuzz() -> None:
@@ -98,3 +141,14 @@ def test_process_1_stays_small() -> None:
     heavy = ("pydantic", "numpy", "litestar", "uvicorn", "cryptography", "asyncio", "ssl", "appliance.policy.loading",
              "appliance.models", "appliance.engine", "appliance.service", "appliance.attestation")
     assert [name for name in loaded if name.startswith(heavy)] == []
+
+
+def test_process_1_begins_the_report_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes is what the service reads; elsewhere there is none."""
+    monkeypatch.setattr(init, "_steps", [])
+    init.step("mounts", lambda: "all of them")
+    path = tmp_path / "report"
+    path.write_text(json.dumps(init._steps))
+    [step] = report.begun(path).steps
+    assert ("mounts", "passed", "all of them") == (step.name, step.verdict, step.detail)
+    assert [] == report.begun(tmp_path / "none").steps

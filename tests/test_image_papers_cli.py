@@ -18,6 +18,12 @@ from tests.support import fake_firmware, fake_image, fake_tpm
 from tests.support.expected import ROOT
 
 DEMO = ROOT / "examples/demo.hcl"
+STATE = """
+state {
+  device = "/dev/appliance-state"
+  key { provider = "ephemeral" }
+}
+"""
 BUILDER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 ID_KEY = ec.derive_private_key(7, ec.SECP384R1())
 
@@ -106,3 +112,20 @@ def test_a_disk_is_exported_and_a_manifest_rendered(tmp_path: Path, capsys: pyte
     assert "List" == json.loads((tmp_path / "vm.json").read_bytes())["kind"]
     assert 0 != _run("kubevirt", DEMO, "--container", "registry.example/appliance:latest")
     assert "digest" in capsys.readouterr().err
+
+
+def test_what_would_be_ignored_is_refused(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another policy for an image that has one; a vsock device that the host lacks; a policy that no boot keeps."""
+    other = tmp_path / "other.hcl"
+    other.write_text(DEMO.read_text().replace('name   = "demo"', 'name   = "another"'))
+    kept = tmp_path / "kept.hcl"
+    kept.write_text(DEMO.read_text().replace("privacy {", 'privacy {\n  retention { audit = "30d" }').replace(
+        '"stdout"', '"state"') + STATE)
+    cases = [(("boot", image, "--policy", other), "the image has a policy of its own"),
+             (("build", kept, "-o", tmp_path / "new"), "privacy.retention.audit (kept.hcl:")]
+    if not Path("/dev/vhost-vsock").exists():
+        cases.append((("boot", image, "--vsock", "3"), "modprobe vhost_vsock"))
+    for words, said in cases:
+        assert 2 == _run(*words)
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -1,7 +1,7 @@
 """Process 1 of the image: mount, switch kernel features off, bring up the network, find the disks, start the service.
 
 The initrd's init (image/init/init.c) has checked the command line and mounted the verity root before this runs.
-Nothing is read that the host can set but DHCP's answer and the disks' names and contents: an address gives the host
+Nothing is read that the host can set but DHCP's answers and the disks' names and contents: an address gives the host
 nothing that it lacks, models are checked against their pins, and state is sealed.
 
 Whatever fails, and the end of the service, powers the machine off. One line on the console for each step.
@@ -9,6 +9,7 @@ Whatever fails, and the end of the service, powers the machine off. One line on 
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -22,30 +23,41 @@ from appliance.boot import init_disks, init_mounts, init_network, init_power
 BAKED, GIVEN = Path("/etc/appliance/deployment.hcl"), Path("/run/appliance/policy/deployment.hcl")
 SYSCTL = Path("/etc/appliance/sysctl.conf")
 MODELS = Path("/models")
+REPORT = Path("/run/boot-report.json")  # boot/report.py reads it, for /health
 PYTHON = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8")
+_LONG = 86400.0  # seconds
 ENVIRONMENT = {"LANG": "C.UTF-8", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 def main() -> None:
     """Never returns: the machine goes off."""
+    network = init_network.Network()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # waited for, together with the time
     try:
         step("mounts", init_mounts.mount_all)
-        step("network", init_network.bring_up)
+        step("network", network.bring_up)
         step("disks", lambda: init_disks.mount_models(MODELS))
         step("sysctl", lambda: init_mounts.apply_sysctl(SYSCTL))
         policy = find_policy()
+        REPORT.write_text(json.dumps(_steps), encoding="utf-8")
         say(f"service starts, policy {policy}")
-        say(f"service ended: {supervise(start('appliance', 'serve', str(policy), '--models', str(MODELS)))}")
+        service = start("appliance", "serve", str(policy), "--models", str(MODELS))
+        say(f"service ended: {supervise(service, network)}")
     except Exception as error:  # noqa: BLE001  whatever it was, the machine goes off
         say(f"failed: {type(error).__name__}: {error}")
     init_power.off()
 
 
+_steps: list[dict[str, str | int]] = []
+
+
 def step(name: str, action: Callable[[], str]) -> None:
-    """Run one step and write its verdict. An OSError becomes one line and the end."""
-    begun = time.monotonic()
+    """Run one step, write its verdict, and keep it for the report. An OSError becomes one line and the end."""
+    begun = time.monotonic_ns()
     detail = action()
-    say(f"{name:<10} ok {time.monotonic() - begun:6.2f} s  {detail}")
+    took = (time.monotonic_ns() - begun) // 1000
+    _steps.append({"name": name, "verdict": "passed", "duration_us": took, "detail": detail})
+    say(f"{name:<10} ok {took / 1e6:6.2f} s  {detail}")
 
 
 def say(text: str) -> None:
@@ -71,6 +83,7 @@ def start(module: str, *arguments: str) -> int:
     if child == 0:
         try:
             os.setsid()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             port = init_disks.audit_port()
             if port is not None:
                 os.dup2(os.open(port, os.O_WRONLY), 1)
@@ -81,14 +94,20 @@ def start(module: str, *arguments: str) -> int:
     return child
 
 
-def supervise(child: int) -> str:
-    """Collect processes until the service has ended; says how."""
+def supervise(child: int, network: init_network.Network | None = None) -> str:
+    """Collect processes, and keep the network's addresses, until the service has ended; says how. SIGCHLD must be
+    blocked."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     while True:
-        process, status = os.wait()
+        process, status = os.waitpid(-1, os.WNOHANG)
         if process == child:
             code = os.waitstatus_to_exitcode(status)
             return f"exit code {code}" if code >= 0 else f"signal {-code}"
+        if process == 0:
+            rest = network.rest() if network else None
+            signal.sigtimedwait({signal.SIGCHLD}, _LONG if rest is None else rest)
+            if network:
+                network.keep(say)
 
 
 if __name__ == "__main__":

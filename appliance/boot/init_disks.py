@@ -15,7 +15,7 @@ from appliance.boot.init_mounts import NODEV, NOEXEC, NOSUID, RDONLY, mount
 
 MODELS_ROLE, STATE_ROLE, LAUNCH_ROLE = "appliance-models", "appliance-state", "appliance-launch"
 AUDIT_PORT = "appliance-audit"
-STATE_LINK = Path("/run/state-device")
+STATE_LINK = Path("/dev/appliance-state")  # policies name devices below /dev
 _BLOCK = Path("/sys/class/block")
 _PORTS = Path("/sys/class/virtio-ports")
 _DEVICES = Path("/dev")

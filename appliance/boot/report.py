@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 Verdict = Literal["passed", "tolerated", "skipped", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("passed", "tolerated", "skipped", "failed")
 # Called with (step, done, total, unit) while a step works: bytes read, answers checked. When it begins, with zeros and
 # no unit; when it has ended, with zeros and its verdict for a unit.
+OF_PROCESS_1 = Path("/run/boot-report.json")  # in the image: what process 1 did before the service started
 Progress = Callable[[str, int, int, str], None]
 
 
@@ -72,3 +75,12 @@ class BootReport:
 
 def quiet(_step: str, _done: int, _total: int, _unit: str) -> None:
     """A `Progress` that shows nothing."""
+
+
+def begun(path: Path = OF_PROCESS_1) -> BootReport:
+    """A report that begins with the steps of process 1, where there is one of ours."""
+    try:
+        steps = json.loads(path.read_bytes())
+    except OSError:
+        return BootReport()
+    return BootReport([Step(**step) for step in steps])

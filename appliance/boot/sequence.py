@@ -30,7 +30,8 @@ from appliance.audit.stdlib import Silence
 from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, sandbox, selftest
 from appliance.boot.booted import Booted
 from appliance.boot.placement import bind
-from appliance.boot.report import BootReport, Progress, quiet
+from appliance.boot.report import Progress, quiet
+from appliance.boot.report import begun as begun_report
 from appliance.boot.state_sink import StateSink, open_disk
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.tenantlist import tenants_of
@@ -67,7 +68,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
         audit = AuditLog(sink or open_sink(operator.log_sink if granted else None))
     except AuditError as error:
         raise diagnostic("policy", error) from None
-    silence, steps = Silence(audit).install(), Steps(audit, BootReport(), progress)
+    silence, steps = Silence(audit).install(), Steps(audit, begun_report(), progress)
     running: dict[str, models.RunningModel] = {}
     fetcher = keyrelease.KeyRelease(modelkeys.wanted(policy), tpm=places.tpm)
     keys: dict[str, Secret] = {}  # each is wiped when its model was read

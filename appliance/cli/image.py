@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import image_export, image_predict
-from appliance.imaging import boot, build, container, locking, predict, predict_golden, recipe
+from appliance.imaging import boot, build, container, formats, locking, predict, predict_golden, recipe
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.machine import Reach
 from appliance.imaging.steps import Step, Steps
@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the image")
     make.add_argument("--target", metavar="NAME", action="append", default=[],
                       help="kernels for this CPU target only; may be repeated (default: all)")
+    make.add_argument("--format", metavar="FORMAT", choices=formats.FORMATS, action="append", default=[],
+                      help="write the disk in a cloud's format too: qcow2 (disk.qcow2), vhd (disk.vhd), tar "
+                      "(disk.tar.gz), as `export` does; may be repeated; raw (disk.raw) is always written")
     make.add_argument("--here", action="store_true", help="start it once under QEMU, keep PCR 0 and 7 of that machine "
                       "as golden values, and predict the other measurements (see `record` and `predict`)")
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
@@ -77,6 +80,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
                         help="this machine's loopback port that leads to the guest's service (default: 8080)")
     parser.add_argument("--broker", metavar="HOST:PORT", type=_reach,
                         help=f"let the guest connect to this alone; it finds it at {Reach.ADDRESS}:PORT")
+    parser.add_argument("--vsock", metavar="CID", type=int, help="give it a vsock device with this number (3 or more), "
+                        "for vsock listeners; needs the kernel's vhost_vsock")
     parser.add_argument("--tpm", action="store_true", help="give it a software TPM")
     parser.add_argument("--tpm-state", metavar="DIR", type=Path, help="keep the TPM's state and authority here")
     parser.add_argument("--accelerator", choices=("auto", "kvm", "tcg"), default="auto",
@@ -99,7 +104,7 @@ def _build(args: argparse.Namespace) -> int:
     options = build.Options(
         recipe=recipe.load(args.recipe), output=args.output, policy=load(args.file) if args.file else None,
         mirrors=dict(args.mirror), cache=args.cache,
-        targets=tuple(args.target))
+        targets=tuple(args.target), exports=tuple(kind for kind in dict.fromkeys(args.format) if kind != "raw"))
     with tqdm(unit="", disable=None, leave=False) as bar:
         def progress(step: str, done: int, total: int) -> None:
             bar.set_description_str(step, refresh=False)
@@ -123,7 +128,7 @@ def _boot(args: argparse.Namespace) -> int:
     options = boot.Options(
         image=args.image, models=args.models, add=tuple(args.add), state=args.state,
         policy=load(args.policy) if args.policy else None, audit=args.audit_log, firmware=args.firmware,
-        memory=args.memory, cpus=args.cpus, port=args.port, broker=args.broker,
+        memory=args.memory, cpus=args.cpus, port=args.port, broker=args.broker, vsock=args.vsock,
         accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
         confidential=args.confidential, extra=tuple(args.qemu))
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from appliance.boot import launchdisk
 from appliance.errors import ImageError
@@ -21,6 +22,7 @@ from appliance.imaging.softtpm import SoftTpm
 from appliance.policy import Loaded
 
 _QEMU = "qemu-system-x86_64"
+_VHOST_VSOCK = Path("/dev/vhost-vsock")
 _ENDED = re.compile(rb"init +[\d.]+: service ended: exit code 0\r?\n")
 
 
@@ -39,6 +41,7 @@ class Options:
     cpus: int = 1
     port: int | None = 8080  # of this machine's loopback
     broker: Reach | None = None  # the only thing that the guest may connect to
+    vsock: int | None = None  # the guest's number on the host's vsock
     accelerator: str = "auto"  # kvm, tcg
     direct: bool = False  # no firmware: QEMU loads the kernel
     tpm: bool = False
@@ -68,6 +71,10 @@ def machine(options: Options) -> Iterator[list[str]]:
     qemu = shutil.which(_QEMU)
     if qemu is None:
         raise ImageError(f"{_QEMU} is not installed", hint="install qemu-system-x86", code="tool-missing")
+    if options.vsock is not None and not _VHOST_VSOCK.exists():
+        raise ImageError(f"{_VHOST_VSOCK} is not there", hint="modprobe vhost_vsock, on the machine that runs guests",
+                         code="tool-missing")
+    _one_policy(options, document)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-boot-")))
         tpm = None
@@ -82,7 +89,15 @@ def machine(options: Options) -> Iterator[list[str]]:
             cpus=options.cpus, variables=None if options.direct or words else _variables(scratch),
             tpm=tpm.socket if tpm else None, models=_models(options, scratch), state=options.state,
             launch=_launch(options.policy, scratch), audit=options.audit, forwards=_forwards(options, document),
-            confidential=words, firmware=firmware, extra=options.extra).command(qemu)
+            vsock=options.vsock, confidential=words, firmware=firmware, extra=options.extra).command(qemu)
+
+
+def _one_policy(options: Options, document: dict[str, Any]) -> None:
+    """An image that has a policy looks at no other: whoever gives it another is told, not ignored."""
+    baked = document.get("policy", {}).get("sha384")
+    if options.policy is not None and baked not in (None, options.policy.digest.hex()):
+        raise ImageError(f"{options.policy.path}: the image has a policy of its own, {baked[:16]}…, and would not "
+                         "look at this one", hint="leave --policy out, or build an image without a policy")
 
 
 def _launch(policy: Loaded | None, scratch: Path) -> Path | None:

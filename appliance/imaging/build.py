@@ -10,6 +10,7 @@
     kernel-image  kernel, initrd and command line in one EFI program
     disk          a GPT disk of both
     manifest      image.json
+    export        the disk in further formats, if any are asked for
 
 The bytes of every artefact depend on the sources, lock files and policy alone.
 """
@@ -27,11 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from appliance import __version__
-from appliance.boot import identity
+from appliance.boot import checks, identity
 from appliance.errors import ImageError
 from appliance.imaging import (
     bytecode,
     fat,
+    formats,
     gpt,
     initprogram,
     initrd,
@@ -68,6 +70,7 @@ class Options:
     cache: Path | None = None
     targets: tuple[str, ...] = ()  # of the kernels; none: all
     words: tuple[str, ...] = ()  # further words of the kernel command line, measured like the rest
+    exports: tuple[formats.Format, ...] = ()  # formats in which the disk is written besides
 
     @property
     def downloads(self) -> Downloads:
@@ -78,6 +81,8 @@ class Options:
 def build(options: Options, steps: Steps) -> dict[str, Any]:
     """Build an image into a folder, whole or not at all; returns its manifest. ImageError names the step."""
     recipe, downloads = options.recipe, options.downloads
+    if options.policy is not None and (unkept := list(checks.unkept(options.policy))):
+        raise ImageError("; ".join(unkept), hint="no image with this policy would boot", code="policy-not-met-here")
     with _output(options.output) as out, tempfile.TemporaryDirectory(prefix="appliance-image-") as scratch:
         work = Path(scratch)
         with steps.step("packages") as step:
@@ -114,7 +119,7 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
         with steps.step("initrd") as step:
             cmdline = " ".join([*recipe.words, *options.words, f"roothash={sealed.root_hash}",
                                 f"verity.blocks={sealed.data_blocks}", f"verity.salt={sealed.salt}"])
-            kernel = kernels.read(work / "boot", recipe.modules_required, recipe.modules_optional)
+            kernel = kernels.read(work / "boot", recipe.modules_required, _optional_modules(options))
             init = initprogram.compile_init(tools, recipe.file("init/init.c"))
             packed = initrd.pack(init, kernel, cmdline)
             step.detail = f"{len(packed) / 1e6:.2f} MB, {len(kernel.required) + len(kernel.optional)} modules"
@@ -131,13 +136,26 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
         with steps.step("manifest"):
             manifest.write(out, _facts(options, sealed, cmdline, kernel.release, packages, locked, libraries, tree,
                                        epoch))
-            for path in out.iterdir():
-                path.chmod(0o644)
+        if options.exports:
+            with steps.step("export") as step:
+                for kind in options.exports:
+                    formats.export(out, kind, out / formats.FILES[kind])
+                step.detail = ", ".join(formats.FILES[kind] for kind in options.exports)
+        for path in out.iterdir():
+            path.chmod(0o644)
     return manifest.read(options.output)
 
 
 def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Package]:
     return [package for package in packages if package.role == role]
+
+
+def _optional_modules(options: Options) -> tuple[str, ...]:
+    """What an image with a policy has no listener for, it has no module for."""
+    wanted = options.policy is None or any(
+        listener.kind == "vsock" or listener.transport == "vsock"
+        for listener in options.policy.policy.service.listeners)
+    return (*options.recipe.modules_optional, *(options.recipe.modules_vsock if wanted else ()))
 
 
 def _root_image(tools: Toolchain, tree: Tree, image: Path, epoch: int) -> verity.Verity:

@@ -200,3 +200,5 @@ class _Padded(io.RawIOBase):
 _WRITERS: dict[Format, Callable[[BinaryIO, BinaryIO, int, int, Progress], None]] = {
     "raw": _raw, "qcow2": _qcow2, "vhd": _vhd, "tar": _tar}
 FORMATS: tuple[Format, ...] = tuple(_WRITERS)
+# Names in an image's folder; a build always writes the first.
+FILES: dict[Format, str] = {"raw": "disk.raw", "qcow2": "disk.qcow2", "vhd": "disk.vhd", "tar": "disk.tar.gz"}

@@ -59,6 +59,7 @@ class Machine:
     launch: Path | None = None
     audit: Path | None = None  # a file that the audit log is written to
     forwards: tuple[Forward | Reach, ...] = ()
+    vsock: int | None = None
     confidential: tuple[str, ...] = ()  # what is added to -M, then further words
     firmware: Path = FIRMWARE[0]
     extra: tuple[str, ...] = ()
@@ -78,6 +79,8 @@ class Machine:
         if self.audit is not None:
             words += ["-device", "virtio-serial-pci", "-chardev", f"file,id=audit,path={_escaped(self.audit)}",
                       "-device", "virtserialport,chardev=audit,name=appliance-audit"]
+        if self.vsock is not None:
+            words += ["-device", f"vhost-vsock-pci,guest-cid={self.vsock}"]
         if self.tpm is not None:
             words += ["-chardev", f"socket,id=tpm,path={self.tpm}", "-tpmdev", "emulator,id=tpm0,chardev=tpm",
                       "-device", "tpm-crb,tpmdev=tpm0"]

@@ -53,6 +53,7 @@ class Recipe:
     prune: Mapping[str, tuple[str, ...]]  # kind of source -> patterns
     modules_required: tuple[str, ...]
     modules_optional: tuple[str, ...]
+    modules_vsock: tuple[str, ...]  # optional too, where a policy may want them
     words: tuple[str, ...]
     sysctl: Mapping[str, str]
 
@@ -83,6 +84,7 @@ def load(folder: Path = FOLDER) -> Recipe:
         prune={kind: tuple(prune.take(kind, list)) for kind in ("debian", "wheels", "appliance", "keep")},
         modules_required=tuple(modules.take("required", list)),
         modules_optional=tuple(modules.take("optional", list)),
+        modules_vsock=tuple(modules.take("vsock", list)),
         words=tuple(cmdline.take("words", list)),
         sysctl=_Table(folder / "sysctl.toml").rest(),
     )

@@ -22,6 +22,8 @@ def fuzz(data: bytes) -> None:
     if lease is None:
         return
     ipaddress.IPv4Network((0, str(lease.mask)))
+    if lease.seconds is not None and not 0 < (lease.renewal or 0) < lease.seconds:
+        raise AssertionError(f"{lease.seconds} seconds, to be renewed after {lease.renewal}")
     for address in (lease.address, lease.router):
         if address is not None and (address.is_loopback or address.is_multicast or address.is_unspecified):
             raise AssertionError(f"{address} cannot be an interface's or a router's")
@@ -29,4 +31,5 @@ def fuzz(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     """An offer and an acknowledgement, without and with much padding."""
-    return [answer(dhcp.OFFER), answer(dhcp.ACK), answer(dhcp.ACK, options=bytes(200) + bytes([1, 4, 255, 255, 0, 0]))]
+    return [answer(dhcp.OFFER), answer(dhcp.ACK), answer(dhcp.ACK, options=bytes(200) + bytes([1, 4, 255, 255, 0, 0])),
+            answer(dhcp.ACK, options=bytes([51, 4, 0, 0, 0, 60, 58, 4, 0, 0, 0, 30, 1, 4, 255, 255, 0, 0]))]

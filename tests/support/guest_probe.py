@@ -171,6 +171,7 @@ def main():
         attempt(f"start {name}", lambda name=name: os.execvp(name, [name]))
     attempt("core dump", dump_core)
     attempt("connect out", egress)
+    attempt("vsock without a listener for it", lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close())
     attempt("lockdown", lambda: text("/sys/kernel/security/lockdown"))
     attempt("swaps", lambda: text("/proc/swaps").count("\n"))
     attempt("modules disabled", lambda: text("/proc/sys/kernel/modules_disabled"))

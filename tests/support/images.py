@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import subprocess
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,4 +74,31 @@ class Guest:
 
 def direct(image: Path, **more: Any) -> Guest:
     """A guest without firmware, emulated: the fastest way to the kernel."""
-    return Guest(boot.Options(image=image, accelerator="tcg", direct=True, port=None, confidential="none", **more))
+    return Guest(boot.Options(image=image, accelerator="tcg", direct=True, confidential="none",
+                              **{"port": None, **more}))
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@contextlib.contextmanager
+def serving(guest: Guest, seconds: float = 300) -> Iterator[Guest]:
+    """A guest that serves, or has ended; it is switched off at once afterwards, as by a power cut."""
+    ready = threading.Event()
+
+    def seen(line: str) -> bool:
+        if line.startswith("ready on"):
+            ready.set()
+        return False
+
+    thread = threading.Thread(target=lambda: (guest.run(seconds, until=seen), ready.set()))
+    thread.start()
+    ready.wait(seconds)
+    try:
+        yield guest
+    finally:
+        guest.stop()
+        thread.join(60)
