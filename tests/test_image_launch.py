@@ -76,6 +76,11 @@ service {{
   }}
 }}
 """
+LISTENER = """listen "api" {
+    kind    = "ra-tls"
+    address = "0.0.0.0"
+    port    = 8443
+  }"""
 STATE = """
 state {
   device = "/dev/appliance-state"
@@ -101,7 +106,8 @@ class Deployments:
         (self.models / "state.key").touch(0o600)
         (self.models / "state.key").write_text(STATE_KEY.hex())
         self.stateful = folder / "policy.hcl"
-        server.write_policy(folder, {"tiny": self.models / "tiny.gguf"}, limits="requests_per_minute = 1")
+        server.write_policy(folder, {"tiny": self.models / "tiny.gguf"}, limits="requests_per_minute = 1",
+                            listeners=LISTENER)
         self.stateful.write_text(self.stateful.read_text() + STATE)
 
     @cached_property
@@ -215,8 +221,14 @@ def _address_is_kept(guest: Guest, wire: Wire) -> None:
 
 
 def _ask(port: int) -> None:
-    openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=server.KEY, max_retries=0, timeout=120
-                  ).completions.create(model="tiny", prompt="a b", max_tokens=2)
+    with httpx.Client(verify=False) as simulated:  # noqa: S501
+        client = openai.OpenAI(base_url=f"https://127.0.0.1:{port}/v1", api_key=server.KEY, max_retries=0, timeout=120,
+                               http_client=simulated)
+        client.completions.create(model="tiny", prompt="a b", max_tokens=2)
+
+
+def _health(port: int) -> Any:
+    return httpx.get(f"https://127.0.0.1:{port}/health", timeout=60, verify=False).json()  # noqa: S501
 
 
 def test_state_outlives_a_power_cut_and_no_other_disk_will_do(deployments: Deployments, tmp_path: Path) -> None:
@@ -232,14 +244,14 @@ def test_state_outlives_a_power_cut_and_no_other_disk_will_do(deployments: Deplo
     with images.serving(deployments.guest(deployments.stateful, state=disk, port=ports[0])) as guest:
         assert "ready on" in guest.console, guest.console
         _ask(ports[0])
-        health = httpx.get(f"http://127.0.0.1:{ports[0]}/health", timeout=60).json()
+        health = _health(ports[0])
         assert 1 == health["state"]["epoch"]
         assert ["mounts", "network", "disks", "sysctl", "policy"] == [step["step"] for step in health["boot"]][:5]
         time.sleep(2)  # quotas are written within a second
     ended()
     data = bytearray(disk.read_bytes())
     for slot in (0, 1 << 20):
-        data[slot + 200] ^= 1
+        data[slot + 100] ^= 1
     altered.write_bytes(data)
     older = disk.read_bytes()
     refused.append(deployments.guest(deployments.stateful, state=altered))
@@ -248,7 +260,7 @@ def test_state_outlives_a_power_cut_and_no_other_disk_will_do(deployments: Deplo
         assert "ready on" in guest.console, guest.console
         with pytest.raises(openai.RateLimitError, match="minute"):
             _ask(ports[1])
-        again = httpx.get(f"http://127.0.0.1:{ports[1]}/health", timeout=60).json()
+        again = _health(ports[1])
         assert (2, health["state"]["disk"]) == (again["state"]["epoch"], again["state"]["disk"])
     ended()
     for other in refused:
