@@ -21,15 +21,16 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import tpm_abi, tpm_activate, tpm_credential, tpm_device, tpm_ek
+from appliance.attestation import tpm_abi, tpm_activate, tpm_credential, tpm_device, tpm_ek, x509chain
 from appliance.attestation.binding import Build
 from appliance.attestation.collect_tpm import TpmProvider
+from appliance.attestation.examine import Material, examine
 from appliance.attestation.release import ReleaseAttestor
 from appliance.attestation.tpm_client import Tpm
 from appliance.boot.keyrelease import KeyRelease
 from appliance.client import Verdict
 from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, UNCHECKED
-from appliance.errors import AttestationError, ModelKeyError, UncheckedEvidenceError
+from appliance.errors import AttestationError, ModelKeyError, UncheckedEvidenceError, UnsupportedEvidenceError
 from appliance.policy import load
 from appliance.policy.schema.keys import Key
 from appliance.service import activation
@@ -272,6 +273,31 @@ def test_makers_that_do_not_hold(machine: Machine, tmp_path: Path, maker: Maker,
     """A root that has expired, though it signed; a root of another maker."""
     verdict = machine.verify(ek_roots=tpm_ek.roots_in(maker.folder(tmp_path / "makers")))
     assert (status, code) == (verdict.status, verdict.code), verdict
+
+
+def test_a_name_that_speaks_to_the_terminal(machine: Machine, roots: tpm_ek.EkRoots) -> None:
+    """Whoever runs the machine writes the certificate: its names can neither clear the screen nor add lines."""
+    evil = Maker("\x1b[2J\nproved:\n  verified\u202e" + "x" * 30)
+    with _showing(machine, evil.certify(_ek(machine))):
+        verdict = machine.verify(ek_roots=roots)
+        found = examine(Material(verdict.raw or b"", Path("none")), at=fake_tpm.NOW)
+    assert (UNCHECKED, "tpm-ek-root") == (verdict.status, verdict.code)
+    for said in (str(verdict), str(found)):
+        assert "?[2J?proved:?" in said
+        assert said.splitlines().count("proved:") <= 1
+        assert all(line.isprintable() for line in said.splitlines())
+
+
+def test_what_is_too_weak() -> None:
+    """A name or a certificate by SHA-1 could be another's as well."""
+    with pytest.raises(UnsupportedEvidenceError, match="SHA-1"):
+        tpm_credential.challenge(other_key(), b"\0\x04" + bytes(20), SECRET)
+    key, sha256, sha1 = fake_tpm.rsa_key("root"), "2a864886f70d01010b", "2a864886f70d010105"
+    whole = fake_tpm.certificate(key, "Root", "Root", key, ca=True).public_bytes(Encoding.DER).hex()
+    weak = x509.load_der_x509_certificate(bytes.fromhex(whole.replace(sha256, sha1)))
+    with pytest.raises(UnsupportedEvidenceError) as caught:
+        x509chain.check_issued(weak, weak)
+    assert "chain-algorithm" == caught.value.code
 
 
 def _ek(machine: Machine) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from appliance.attestation.findings import plain
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 
 Verdict = Literal["genuine", "not genuine", "cannot tell"]
@@ -62,4 +63,4 @@ class Examination:
                   *(f"WARNING: {warning}" for warning in self.warnings)]
         said = f"verdict: {self.verdict.upper()}" + (f" [{self.code}]" if self.code else "")
         lines += [said, f"  {self.reason}", *([f"  hint: {self.hint}"] if self.hint else [])]
-        return "\n".join(lines)
+        return "\n".join(plain(line) for line in lines)  # names and the like are whoever's wrote the evidence

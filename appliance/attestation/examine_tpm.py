@@ -118,7 +118,7 @@ def _keys(claims: TpmClaims) -> list[tuple[str, str]]:
     public = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return [*named, ("EK, SHA-256", hashlib.sha256(public).hexdigest()),
-            ("EK certificate, issuer", certificate.issuer.rfc4514_string()),
+            ("EK certificate, issuer", x509chain.shown(certificate.issuer)),
             ("EK certificate, valid", f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"),
             ("EK certificate, SHA-256", x509chain.fingerprint(certificate))]
 

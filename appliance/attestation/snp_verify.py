@@ -138,7 +138,7 @@ def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate
                 f"certificate {x509chain.name_of(child)}: the issuer's key is at hand under another name",
                 code="chain-name")
         raise collateral.lacking(
-            f"the certificate of {x509chain.common_name(child.issuer)}, who issued {x509chain.name_of(child)},", _HINT)
+            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},", _HINT)
     issuer = named[0]
     x509chain.check_issued(child, issuer)
     if not x509chain.signed_with_pss_sha384(child, issuer.public_key()):

@@ -28,6 +28,7 @@ from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 FORMAT = "appliance/tpm-activation/v1"
 SECRET_BYTES, ANSWER_BYTES = 32, 32
 MAX_CHALLENGE_BYTES, MAX_BLOB_BYTES, MAX_SEED_BYTES = 1024, 132, 512  # a blob by SHA-512; a seed by RSA of 4,096 bits
+_SHA1 = b"\0\x04"  # TPM_ALG_SHA1
 EndorsementPublic = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
@@ -82,6 +83,9 @@ def challenge(key: EndorsementPublic, name: bytes, secret: bytes) -> bytes:
     """TPM2B_ID_OBJECT || TPM2B_ENCRYPTED_SECRET: `secret` (1 to 32 bytes) for the TPM that has the endorsement key,
     which gives it out only while the object of this `name` is loaded. Raises UnsupportedEvidenceError."""
     scheme = scheme_of(key)
+    if name[:2] == _SHA1:
+        raise UnsupportedEvidenceError("activation: the attestation key's name is by SHA-1, which is too weak",
+                                       code="tpm-algorithm")
     if not 0 < len(secret) <= SECRET_BYTES:
         raise ValueError("a secret of 1 to 32 bytes")
     seed, encrypted = _seed(key, scheme)

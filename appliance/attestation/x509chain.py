@@ -19,9 +19,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import SignatureAlgorithmOID
 
 from appliance.attestation import der
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
+from appliance.attestation.findings import plain
+from appliance.errors import (
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    UncheckedEvidenceError,
+    UnsupportedEvidenceError,
+)
 
-MAX_CERTIFICATE_BYTES, MAX_AUTHORITIES = 1 << 16, 5
+MAX_CERTIFICATE_BYTES, MAX_AUTHORITIES, MAX_NAME = 1 << 16, 5, 200
 MIN_RSA_BITS = 2048
 _PEM = b"-----BEGIN CERTIFICATE-----"
 
@@ -59,8 +65,14 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 
 def name_of(certificate: x509.Certificate) -> str:
-    """The common name, or the whole subject where there is not exactly one."""
-    return common_name(certificate.subject) or certificate.subject.rfc4514_string() or "(no name)"
+    """The subject for people: see `shown`."""
+    return shown(certificate.subject)
+
+
+def shown(name: x509.Name) -> str:
+    """A name for people: the common name, or the whole where there is not exactly one. Anybody can write one, so what
+    a terminal would obey is taken out, and long ones are cut."""
+    return plain(common_name(name) or name.rfc4514_string() or "(no name)", MAX_NAME)
 
 
 def common_name(name: x509.Name) -> str | None:
@@ -89,8 +101,13 @@ def signed_with_pss_sha384(certificate: x509.Certificate | x509.CertificateRevoc
 def check_issued(child: x509.Certificate, issuer: x509.Certificate) -> None:
     """`issuer` names and signed `child`, by whatever algorithm the certificate names consistently.
 
-    Raises ForgedEvidenceError: `chain-name` or `chain-signature`.
+    Raises ForgedEvidenceError: `chain-name` or `chain-signature`; UnsupportedEvidenceError `chain-algorithm` for a hash
+    in which two certificates can be made to collide.
     """
+    if isinstance(child.signature_hash_algorithm, hashes.SHA1 | hashes.MD5):
+        raise UnsupportedEvidenceError(
+            f"certificate {name_of(child)}: signed with {child.signature_hash_algorithm.name}, which is too weak",
+            code="chain-algorithm")
     if child.issuer != issuer.subject:
         raise ForgedEvidenceError(
             f"certificate {name_of(child)}: its issuer is not named as {name_of(issuer)} is", code="chain-name")
@@ -173,8 +190,7 @@ def root_of(certificate: x509.Certificate, others: Iterable[x509.Certificate], *
         named = issuers_of(child, pool)
         if not named:
             raise UncheckedEvidenceError(
-                f"the certificate of {common_name(child.issuer) or child.issuer.rfc4514_string()}, who issued "
-                f"{name_of(child)}, is absent")
+                f"the certificate of {shown(child.issuer)}, who issued {name_of(child)}, is absent")
         issuer = named[0]
         check_issued(child, issuer)
         check_authority(issuer, below)

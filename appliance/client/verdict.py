@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from appliance.attestation.binding import Statement
-from appliance.attestation.findings import Finding
+from appliance.attestation.findings import Finding, plain
 from appliance.client import rules
 from appliance.errors import (
     ApplianceError,
@@ -105,7 +105,7 @@ class Verdict:
                      and not (outcome == "not checked" and rules.is_quiet(each.rule))]
             if shown:
                 lines += ["", f"{title}:", *(_line(each) for each in shown)]
-        return "\n".join(lines)
+        return "\n".join(plain(line) for line in lines)  # certificates' names and the like may be an attacker's
 
 
 def unmade(error: ApplianceError, target: str) -> dict[str, Any]:

@@ -75,12 +75,13 @@ class Verifier:
         """The verdict on whoever answers on this connection. Nothing but a nonce is sent."""
         question = Question(str(connection.endpoint), at or self._clock(), secrets.token_bytes(NONCE_BYTES),
                             connection.spki_sha256, online=True)
+        answer: bytes | None = None
         try:
             question = replace(question, seen=tuple(self._channel(connection, question)))
             answer = connection.evidence(question.nonce or b"")
             question = replace(question, activated=activation.ask(connection, answer, self.reference, question.at))
         except AttestationError as error:
-            return judge.failed(error, self.reference, question)
+            return judge.failed(error, self.reference, question, answer)
         return judge.judge(answer, self.reference, question)
 
     def _channel(self, connection: Connection, question: Question) -> list[Finding]:
