@@ -1,8 +1,9 @@
 """A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`.
 
 SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is streamed, and the
-encrypted records stay in memory, as `streaming_decrypt = true` has it where there is memory for them. `resident` loads
-it as `streaming_decrypt = false` does. The model that `open` names is not looked at.
+encrypted records stay in memory, as `streaming_decrypt = true` has it where there is memory for them. `disk`: nothing
+of it stays, not in the page cache either, as where there is none. `resident` loads it as `streaming_decrypt = false`
+does. The model that `open` names is not looked at.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from appliance.models.tiles import TileSource
 from benchmarks.own_server import Own
 from benchmarks.serving import serve
 
-KEPT = "kept"
+KEPT, DISK = "kept", "disk"
+_READERS = (1, 2, 4)  # for each thread: a disk may need more requests at once than there are threads
 
 
 class Streamed(Own):
@@ -51,6 +53,8 @@ class Streamed(Own):
             tiles = open_sealed(self._file, key.data, header_sha256=None)
         if self._share == KEPT:
             return StreamedSource(tiles, kept=residency.choose_kept(tiles.tiling, self._file.stat().st_size))
+        if self._share == DISK:
+            return StreamedSource(tiles, drop=True)
         share = float(self._share)
         whole = sum(residency.packed_nbytes(each) for each in tiles.tiling.segments if each.kind == "matrix")
         return StreamedSource(tiles, resident=residency.choose(tiles.tiling, int(share * whole)) if share else ())
@@ -69,8 +73,14 @@ class Streamed(Own):
         return {"seconds": time.perf_counter() - start, "answer": [token for token in answer if token is not None]}
 
     def disk(self) -> dict[str, Any]:
-        """Bytes a second that this process reads from the file's disk, past the page cache."""
-        return {"disk": rates.measure(self._file, self._threads, seconds=1.0).disk}
+        """Bytes a second that this process reads from the file's disk, past the page cache: at best, by how many
+        readers there are."""
+        return {"disk": max(rates.measure(self._file, self._threads * each, seconds=0.5).disk for each in _READERS)}
+
+    def fetched(self) -> dict[str, Any]:
+        """Bytes that came from a disk for this process so far."""
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return {"bytes": next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))}
 
     def drop(self) -> dict[str, Any]:
         """Forget what the page cache has of the file."""

@@ -130,10 +130,10 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
     policy = _policy(tmp_path, tiny_model, "true")
     [streamed] = speeds(policy, files, budget.divide(policy, files, 1 << 40), rates)
     assert (weights, False) == (streamed.streamed_nbytes, streamed.from_disk)
-    assert streamed.tokens_per_second == pytest.approx(1 / (weights / 4e9 + weights / 2e9))
+    assert streamed.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 2e9))
     [slow] = speeds(policy, files, budget.divide(policy, files, _least(policy, files)), rates)
     assert slow.from_disk
-    assert slow.tokens_per_second == pytest.approx(1 / (weights / 4e9 + weights / 1e9))
+    assert slow.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 1e9))
 
 
 def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """The memory of a deployment as a table, and how fast it will answer: what a boot would do, without booting.
 
 The speed is an estimate of decoding for one request: each token reads all weights once, what is resident from memory
-at the rate measured here, what is streamed from the file and through the cipher at the rates measured here.
+at the rate measured here, what is streamed from the file (or its kept records) and through the cipher at the rates
+measured here, and then multiplies it, which from a core's cache is hardly faster than from memory.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def speeds(policy: Policy, files: dict[str, Path], division: Division, rates: Ra
             resident, streamed = _split(each, division)
             kept = min(division.shares[model.name].kept, streamed)
             from_disk = streamed > kept and left is not None and left < each.size - kept
-            seconds = resident / rates.memory + streamed / rates.cipher + kept / rates.memory + (
+            seconds = (resident + kept + streamed) / rates.memory + streamed / rates.cipher + (
                 streamed - kept) / (rates.disk if from_disk else rates.cache)
             found.append(Speed(model.name, resident, streamed, from_disk, 1 / seconds if seconds else 0.0))
     return found
