@@ -6,6 +6,9 @@ half. The kernel reads the words; it changes none of them.
 
 from __future__ import annotations
 
+from collections import namedtuple
+from typing import Any
+
 
 def words(names: str) -> dict[str, int]:
     """Byte offsets of named words that follow each other."""
@@ -55,6 +58,14 @@ COUNTER_NBYTES = 64
 # One span of one tile; used when spans are split over threads.
 UNIT = words("UNIT_TILE UNIT_SPAN")
 UNIT_NBYTES = 8 * len(UNIT)
+
+
+def frozen(table: dict[str, int]) -> Any:
+    """The offsets as attributes, for kernels: numba takes those of a named tuple for constants."""
+    return namedtuple("Words", table)(**table)
+
+
+S, W, L, T, U = (frozen(table) for table in (STEP, WEIGHT, LAYER, TILE, UNIT))
 
 # What a debug build found, by number, and how a range may be accessed (a sum).
 FAULTS = ("none", "batch", "buffer", "weight", "code", "vector", "cache", "tile")

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from appliance.engine.kernels import step_layout
 from appliance.engine.kernels.activation import add_vector
-from appliance.engine.kernels.guard import BUFFER, READ, WEIGHT, WRITE, allowed
+from appliance.engine.kernels.guard import BUFFER, WEIGHT, allowed
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.lockstep import claim, finish
 from appliance.engine.kernels.norm import rms_norm
 from appliance.engine.kernels.step_attention import private
+from appliance.engine.kernels.step_layout import READ, WEIGHT_NBYTES, WRITE, S, W
 from appliance.engine.kernels.vector import get_f32, get_i64, pointer_call
 
 call_product = pointer_call("void(i8,i8,i8,i8,i8,i8,i4,i8,i8)")
 call_quantise = pointer_call("void(i8,i8,i8,i8,i8,i8,i8)")
 call_fetch = pointer_call("i8(i8,i8,i8)")
 
-_W, _S = step_layout.WEIGHT, step_layout.STEP
-# numba freezes module constants, not dictionary items.
-PRODUCT, ADDRESS, GROUPS, COLUMNS = _W["PRODUCT"], _W["ADDRESS"], _W["GROUPS"], _W["COLUMNS"]
-QUANTISE, ACTIVATIONS, PRIVATE_ACTIVATIONS = _W["QUANTISE"], _W["ACTIVATIONS"], _W["PRIVATE_ACTIVATIONS"]
-BIAS, FETCH, FETCH_CONTEXT, TILE_GROUPS = _W["BIAS"], _W["FETCH"], _W["FETCH_CONTEXT"], _W["TILE_GROUPS"]
-GROUP_NBYTES, TOKEN_NBYTES = _W["GROUP_NBYTES"], _W["TOKEN_NBYTES"]
-WEIGHT_NBYTES = step_layout.WEIGHT_NBYTES
-TEAM, EPSILON, PRIVATE_ROW = _S["TEAM"], _S["EPSILON"], _S["PRIVATE_ROW"]
 
 GRAIN = 3072
 """Columns times rows of activations that make it worth the while to claim a group of weights: some 2 µs of work."""
@@ -32,13 +24,13 @@ GRAIN = 3072
 def unit_groups(w: int) -> int:
     """Groups of matrix `w` that one unit of work is: a tile where tiles have to be fetched, so that each is fetched by
     one thread."""
-    return get_i64(w + TILE_GROUPS) if get_i64(w + FETCH) != 0 else 1
+    return get_i64(w + W.TILE_GROUPS) if get_i64(w + W.FETCH) != 0 else 1
 
 
 @device
 def units_of(w: int, unit: int) -> int:
     """Units of `unit` groups that matrix `w` has."""
-    return (get_i64(w + GROUPS) + unit - 1) // unit
+    return (get_i64(w + W.GROUPS) + unit - 1) // unit
 
 
 @device
@@ -46,9 +38,9 @@ def units_grain(w: int, count: int, rows: int) -> int:
     """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
     `product` multiplies at once, and more of small ones."""
     for index in range(count):
-        if get_i64(w + WEIGHT_NBYTES * index + FETCH) != 0:
+        if get_i64(w + WEIGHT_NBYTES * index + W.FETCH) != 0:
             return 1
-    return 4 if rows > 1 else max(1, GRAIN // get_i64(w + COLUMNS))
+    return 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
 
 
 @device(inline=False)
@@ -57,24 +49,24 @@ def multiply(p: int, w: int, activations: int, rows: int, y: int, stride: int, a
     """y = (accumulate: y +) weights * activations, for groups first..last-1 of 16 rows of the matrix `w`."""
     if first >= last:
         return
-    product, columns, fetch = get_i64(w + PRODUCT), get_i64(w + COLUMNS), get_i64(w + FETCH)
-    each = get_i64(w + GROUP_NBYTES)
+    product, columns, fetch = get_i64(w + W.PRODUCT), get_i64(w + W.COLUMNS), get_i64(w + W.FETCH)
+    each = get_i64(w + W.GROUP_NBYTES)
     if not (allowed(p, BUFFER, y + 64 * first, (rows - 1) * stride + 64 * (last - first), WRITE)
-            and allowed(p, BUFFER, activations, rows * get_i64(w + TOKEN_NBYTES), READ)):
+            and allowed(p, BUFFER, activations, rows * get_i64(w + W.TOKEN_NBYTES), READ)):
         return
     if fetch == 0:
-        packed = get_i64(w + ADDRESS)
+        packed = get_i64(w + W.ADDRESS)
         if allowed(p, WEIGHT, packed + first * each, (last - first) * each, READ):
             call_product(product, packed, columns, activations, rows, y, stride, accumulate, first, last)
     else:
-        size = get_i64(w + TILE_GROUPS)
+        size = get_i64(w + W.TILE_GROUPS)
         for tile in range(first // size, (last + size - 1) // size):
             start = tile * size
-            packed = call_fetch(fetch, get_i64(w + FETCH_CONTEXT), tile, thread)
+            packed = call_fetch(fetch, get_i64(w + W.FETCH_CONTEXT), tile, thread)
             low, high = max(first, start) - start, min(last, start + size) - start
             if allowed(p, WEIGHT, packed + low * each, (high - low) * each, READ):
                 call_product(product, packed, columns, activations, rows, y + 64 * start, stride, accumulate, low, high)
-    bias = get_i64(w + BIAS)
+    bias = get_i64(w + W.BIAS)
     if bias != 0:
         for row in range(rows):
             add_vector(y + row * stride + 64 * first, bias + 64 * first, 16 * (last - first))
@@ -84,10 +76,10 @@ def multiply(p: int, w: int, activations: int, rows: int, y: int, stride: int, a
 def quantise_row(w: int, count: int, x: int, row: int, rows: int, own: int) -> None:
     """Quantise row `row` of `rows`, at `x`, once for each kind of activation that `count` matrices from `w` need."""
     for _ in range(count):
-        quantise = get_i64(w + QUANTISE)
+        quantise = get_i64(w + W.QUANTISE)
         if quantise != 0:
-            to = own + get_i64(w + PRIVATE_ACTIVATIONS) if rows == 1 else get_i64(w + ACTIVATIONS)
-            call_quantise(quantise, x, 0, get_i64(w + COLUMNS), to, row, row + 1, rows)
+            to = own + get_i64(w + W.PRIVATE_ACTIVATIONS) if rows == 1 else get_i64(w + W.ACTIVATIONS)
+            call_quantise(quantise, x, 0, get_i64(w + W.COLUMNS), to, row, row + 1, rows)
         w += WEIGHT_NBYTES
 
 
@@ -96,8 +88,8 @@ def prepare_row(p: int, w: int, count: int, x: int, norm: int, row: int, rows: i
     """Normalise (`norm` != 0) and quantise the row at `x` for the `count` matrices from `w` on."""
     own = private(p, thread)
     if norm != 0:
-        rms_norm(x, norm, own + get_i64(p + PRIVATE_ROW), get_i64(w + COLUMNS), get_f32(p + EPSILON))
-        x = own + get_i64(p + PRIVATE_ROW)
+        rms_norm(x, norm, own + get_i64(p + S.PRIVATE_ROW), get_i64(w + W.COLUMNS), get_f32(p + S.EPSILON))
+        x = own + get_i64(p + S.PRIVATE_ROW)
     quantise_row(w, count, x, row, rows, own)
 
 
@@ -106,7 +98,7 @@ def prepare(p: int, w: int, count: int, x: int, stride: int, norm: int, rows: in
     """A phase: `prepare_row` for each of many rows. A single row is no phase of its own: every thread that claims
     groups does it for itself, which costs less than to wait for another."""
     if rows > 1:
-        team = get_i64(p + TEAM)
+        team = get_i64(p + S.TEAM)
         first, last = claim(team, thread, rows, 1)
         while first < last:
             for row in range(first, last):
@@ -118,4 +110,4 @@ def prepare(p: int, w: int, count: int, x: int, stride: int, norm: int, rows: in
 @device
 def activations_of(p: int, w: int, rows: int, thread: int) -> int:
     """Where `prepare` put the activations of matrix `w`."""
-    return private(p, thread) + get_i64(w + PRIVATE_ACTIVATIONS) if rows == 1 else get_i64(w + ACTIVATIONS)
+    return private(p, thread) + get_i64(w + W.PRIVATE_ACTIVATIONS) if rows == 1 else get_i64(w + W.ACTIVATIONS)
