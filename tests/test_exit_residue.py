@@ -44,8 +44,8 @@ class Deployment:
 
     folder: Path
     policy: Path
+    plain: Path
     sealed: Path
-    master: bytes
     traces: Traces
 
 
@@ -59,7 +59,7 @@ def _deploy(folder: Path, plain: Path, streaming: str, step: int = 64) -> Deploy
     policy = server.write_policy(folder, {"tiny": sealed}, model=pins, limits=LONG)
     policy.write_text(policy.read_text().replace(server.sha256(sealed.read_bytes()), made.sha256.hex()))
     found = weight_traces(plain, sealed, master, step)
-    return Deployment(folder, policy, sealed, master,
+    return Deployment(folder, policy, plain, sealed,
                       Traces(key_traces(master, sealed), found | {"keys and values": _keys_and_values(plain)}))
 
 
@@ -177,6 +177,19 @@ def test_a_defect(deployed: Deployment) -> None:
         assert child.stderr is not None
         assert b"ZeroDivisionError: a defect" in child.stderr.read()
     assert 1 == child.returncode
+
+
+@pytest.mark.parametrize("verb", ["verify", "unseal", "seal"])
+def test_tools_leave_no_key(verb: str, deployed: Deployment, tmp_path: Path) -> None:
+    """`appliance model` works on plaintext that lies on the disk as well, but the key is not for everyone."""
+    words = {"verify": [deployed.sealed], "unseal": [deployed.sealed, "-o", tmp_path / "back"],
+             "seal": [deployed.plain, "-o", tmp_path / "again"]}[verb]
+    command = [sys.executable, "-m", "appliance", "model", verb, *map(str, words), "--key",
+               str(deployed.folder / "key")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=unmeasured()) as child:
+        found = Traced(child).at_exit(deployed.traces.found)
+    assert 0 == child.returncode
+    assert set() == {name for name in found if not name.startswith("weights")}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import TypeVar
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import ModelError
-from appliance.models import sealed_header, tiling
+from appliance.models import sealed_header, stacks, tiling
 from appliance.models.disk_random import RandomFile, Scratch
 from appliance.models.sealed import SealedModel, nonce
 from appliance.models.sealed_header import SALT_NBYTES, Header, Keys
@@ -137,11 +137,17 @@ class _Sealer:
 
 def ordered(work: Callable[[int], T], numbers: range) -> Iterator[T]:
     """`work` of each number, in order, done by a few threads a little ahead."""
+    def wiped(number: int) -> T:
+        try:
+            return work(number)
+        finally:
+            stacks.wipe()
+
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(_THREADS, "model-tiles") as pool:
         try:
             for number in numbers:
-                waiting.append(pool.submit(work, number))
+                waiting.append(pool.submit(wiped, number))
                 if len(waiting) > 2 * _THREADS:
                     yield waiting.popleft().result()
             while waiting:

@@ -17,7 +17,8 @@ NBYTES = 128 << 10
 """Below the caller that are wiped: several times what a decryption called by the interpreter takes."""
 
 _STACK_POINTER = {"x86_64": 160, "aarch64": 432}
-"""Where ucontext_t has it (glibc: sysdeps/unix/sysv/linux/ARCH/sys/ucontext.h)."""
+"""Where ucontext_t has it (glibc: sysdeps/unix/sysv/linux/ARCH/sys/ucontext.h). The second follows from the headers
+alone: no such machine has run this."""
 _CONTEXT_NBYTES = 8192  # more than any ucontext_t has
 _RETURN_NBYTES = 8  # of the call of memset itself: the address to which it returns
 
