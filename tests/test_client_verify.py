@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -176,6 +177,21 @@ def test_another_deployments_policy_is_refused(running: tuple[FakeAppliance, Pat
     verdict = fake.verifier(other, roots=Roots(amd=AMD.roots), collateral=_crl()).verify(running[0].url)
     assert (NOT_MET, "evidence-policy") == (verdict.status, verdict.code)
     assert "fails" == _outcomes(verdict)["launch-policy"]
+
+
+def test_a_self_test_that_is_known_is_compared(running: tuple[FakeAppliance, Path],
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    """One of the digests that were given, or refused by the rule's name; without any it is shown, and not proved."""
+    good, other = hashlib.sha384(b"self-test").digest(), bytes(48)
+    verdict = _verifier(running, self_tests=frozenset((other, good))).verify(running[0].url)
+    assert (VERIFIED, "holds") == (verdict.status, _outcomes(verdict)["self-test"])
+    verdict = _verifier(running, self_tests=frozenset((other,))).verify(running[0].url)
+    assert (NOT_MET, "evidence-self-test") == (verdict.status, verdict.code)
+    assert good.hex() in str(_verifier(running).verify(running[0].url)).split("not proved:")[1]
+    for text in ("", "00", "zz" * 48, "00" * 49):
+        with pytest.raises(SystemExit, match="2"):
+            main(["verify", running[0].url, "--policy", str(running[1]), "--self-test", text])
+    assert "SHA-384" in capsys.readouterr().err
 
 
 def test_wrong_number_of_vcpus(running: tuple[FakeAppliance, Path]) -> None:
@@ -445,6 +461,9 @@ def test_the_command_line(running: tuple[FakeAppliance, Path], tmp_path: Path,
     outcomes = {each["rule"]: each["outcome"] for each in found["findings"]}
     assert ("verified", "not checked", "not checked") == (found["verdict"], outcomes["nonce"], outcomes["tls-key"])
     assert 0 == main(["verify", str(saved), *words, "--nonce", found["nonce"]])
+    digest = hashlib.sha384(b"self-test").hexdigest()
+    assert 0 == main(["verify", str(saved), *words, "--self-test", "00" * 48, "--self-test", digest])
+    assert 3 == main(["verify", str(saved), *words, "--self-test", "00" * 48])
     assert 3 == main(["verify", str(saved), *words, "--nonce", "00" * 32])
     assert "replay" in capsys.readouterr().out
     saved.write_bytes(saved.read_bytes().replace(b'"generation":', b'"generation":1'))

@@ -11,6 +11,8 @@ from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
 from appliance.client import Verifier
 
+DIGEST_BYTES = 48
+
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
     """Declare what evidence is compared with."""
@@ -33,6 +35,9 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ek-roots", metavar="DIR", type=Path,
                         help="certificates of TPM makers (or of the machine's own endorsement key): the TPM then has "
                         "to show, by a challenge, that its attestation key is beside a key that they certified")
+    parser.add_argument("--self-test", metavar="SHA384", type=_digest, action="append", default=[],
+                        help="the digest that the boot's self-test must have, as its report and /health show it; "
+                        "may be repeated")
     unsafe = parser.add_argument_group("for tests only")
     unsafe.add_argument("--unsafe-any-ak", action="store_true",
                         help="believe a TPM quote by any key: it is then anybody's word")
@@ -46,8 +51,18 @@ def verifier(args: argparse.Namespace) -> Verifier:
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
         need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
-        ek_roots=args.ek_roots,
+        ek_roots=args.ek_roots, self_tests=args.self_test,
         roots=_roots(args.unsafe_root))
+
+
+def _digest(text: str) -> bytes:
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no SHA-384: {2 * DIGEST_BYTES} hex digits")
+    return digest
 
 
 def _roots(paths: list[Path]) -> Roots:

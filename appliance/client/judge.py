@@ -9,7 +9,7 @@ from datetime import datetime
 from appliance.attestation import evidence, measure_launch, measure_tpm, snp_validate, tpm_validate, validate, verify
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import Evidence
-from appliance.attestation.findings import Finding, judged
+from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.ratls import Carried
 from appliance.attestation.snp_validate import SnpExpected
 from appliance.attestation.snp_verify import SnpClaims
@@ -125,7 +125,8 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
         snp=SnpExpected() if known is None else measure_launch.expect_snp(known),
         tdx=TdxExpected() if known is None else measure_launch.expect_tdx(known), at=question.at,
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
-    findings = list(validate.validate(claims, expected).findings)
+    findings = [_self_test(claims, reference) if each.rule == "self-test" else each
+                for each in validate.validate(claims, expected).findings]
     if isinstance(claims.hardware, TpmClaims):
         again = {each.rule for each in findings[:GENERIC]} | {"ak-bound-in-hardware"}  # the TPM's own say less
         findings = findings[:GENERIC] + [each for each in findings[GENERIC:] if each.rule not in again]
@@ -133,6 +134,16 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     elif isinstance(claims.hardware, SnpClaims) and known is not None:
         findings = [_with_shapes(each, reference) for each in findings]
     return findings
+
+
+def _self_test(claims: Claims, reference: Reference) -> Finding:
+    """The boot's self-test, if digests of it are known. Without them: no image that was measured serves after a failed
+    one, so that `measurement` says as much, but not which kernels were tested."""
+    digest = claims.statement.self_test_sha384
+    if reference.self_tests is None:
+        told = f"of digest {digest}; no digest to compare it with was given (--self-test)"
+        return Finding("self-test", "not checked", told)
+    return one_of("self-test", bytes.fromhex(digest), reference.self_tests)
 
 
 def _with_shapes(finding: Finding, reference: Reference) -> Finding:

@@ -51,6 +51,7 @@ class Reference:
     roots: Roots = VENDORS
     attestation_keys: frozenset[bytes] = frozenset()
     ek_roots: EkRoots | None = None
+    self_tests: frozenset[bytes] | None = None  # digests of self-tests that will do, 48 bytes each; None: any
 
     def findings(self) -> list[Finding]:
         """What holds of the reference itself, before any evidence: whose measurements, and who approved."""
@@ -100,7 +101,8 @@ def _read(path: Path, most: int) -> bytes:
 def read(policy: Path, *, measurements_file: Path | None = None, builder_key: str | None = None,
          unsigned: bool = False, approvals_file: Path | None = None, collateral: Path | None = None,
          need_revocation: bool = True, any_ak: bool = False, roots: Roots = VENDORS,
-         attestation_keys: Iterable[str] = (), ek_roots: Path | None = None) -> Reference:
+         attestation_keys: Iterable[str] = (), ek_roots: Path | None = None,
+         self_tests: Iterable[bytes] = ()) -> Reference:
     """A reference from files. Approvals are looked for beside the policy. Raises PolicyError, AttestationError."""
     loaded = load(policy)
     known = None if measurements_file is None else read_measurements(
@@ -111,7 +113,7 @@ def read(policy: Path, *, measurements_file: Path | None = None, builder_key: st
         raise PolicyError(f"approvals: {approvals_file} does not exist", code="approvals-unreadable")
     return Reference(loaded, known, found, load_collateral(collateral) if collateral else Collateral(),
                      need_revocation, any_ak, roots, frozenset(map(enrolled, attestation_keys)),
-                     None if ek_roots is None else tpm_ek.roots_in(ek_roots))
+                     None if ek_roots is None else tpm_ek.roots_in(ek_roots), frozenset(self_tests) or None)
 
 
 def enrolled(text: str) -> bytes:

@@ -47,18 +47,18 @@ class Verifier:
                    measurements_unsigned: bool = False, approvals: str | Path | None = None,
                    collateral: str | Path | None = None, need_revocation: bool = True, any_ak: bool = False,
                    roots: Roots = VENDORS, attestation_keys: Iterable[str] = (),
-                   ek_roots: str | Path | None = None) -> Verifier:
+                   ek_roots: str | Path | None = None, self_tests: Iterable[bytes] = ()) -> Verifier:
         """A verifier by files; `builder_key` is `ed25519:HEX` or the path of a key; `attestation_keys` are keys of TPMs
         that were enrolled: `sha256:HEX` or paths; `ek_roots` is a folder with certificates of TPM makers, whose TPMs
-        are then challenged. Raises PolicyError if a file cannot be used, ForgedEvidenceError if the measurements are
-        not the builder's."""
+        are then challenged; `self_tests` are digests (48 bytes) of which the boot's must be one. Raises PolicyError if
+        a file cannot be used, ForgedEvidenceError if the measurements are not the builder's."""
         return cls(reference.read(
             Path(policy), measurements_file=None if measurements is None else Path(measurements),
             builder_key=builder_key, unsigned=measurements_unsigned,
             approvals_file=None if approvals is None else Path(approvals),
             collateral=None if collateral is None else Path(collateral), need_revocation=need_revocation,
             any_ak=any_ak, roots=roots, attestation_keys=attestation_keys,
-            ek_roots=None if ek_roots is None else Path(ek_roots)))
+            ek_roots=None if ek_roots is None else Path(ek_roots), self_tests=self_tests))
 
     def verify(self, url: str, *, at: datetime | None = None) -> Verdict:
         """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises PolicyError for a text
