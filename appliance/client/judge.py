@@ -221,7 +221,7 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
 def _known_by(outcomes: Mapping[str, Finding]) -> str:
     """How the attestation key is known to be a TPM's, strongest first, in words for the first lines of a verdict."""
     if outcomes["ek-activation"].outcome == "holds":
-        return "activation: its attestation key is beside a genuine endorsement key"
+        return "activation: its attestation key is beside an endorsement key that a maker certified"
     if outcomes["ak-origin"].outcome != "holds":
         return "NOTHING: the attestation key may be anybody's"
     if outcomes["ak-origin"].detail.startswith("certificate"):

@@ -7,12 +7,13 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.boot import keyrelease, keyrelease_json, keyrelease_jwe
 from appliance.boot.keyrelease_https import Address, Answer, check_chain
-from appliance.boot.keyrelease_kbs import _said
+from appliance.boot.keyrelease_kbs import PARAMETER, Session, _said
 from appliance.boot.keyrelease_pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
 from appliance.errors import ModelKeyError
 from appliance.models import keydocument
@@ -38,7 +39,10 @@ def _jwe(data: bytes) -> None:
 def _challenge(data: bytes) -> None:
     _said(Answer(401, data, ()))
     keyrelease._refusal(bytearray(data))
-    nonce = keyrelease_json.parse(data, "challenge").get("nonce")
+    challenge = keyrelease_json.parse(data, "challenge")
+    session = Session(cast(Any, None), "tpm", {"key": ""})
+    session._take_activation(challenge.get("extra-params"))
+    nonce = challenge.get("nonce")
     if isinstance(nonce, str):
         keyrelease_json.base64_padded(nonce, "nonce", range(16, 65))
 
@@ -71,5 +75,6 @@ def seeds() -> list[bytes]:
         (b"N", bytes(64)), (b"K", _VECTORS["plaintext"].encode()), (b"X", b'{"code":"a","summary":"b","hint":""}'))]
     return [*(json.dumps(vector["jwe"]).encode() for vector in _VECTORS["vectors"]), _VECTORS["plaintext"].encode(),
             b'{"nonce":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","extra-params":""}',
+            b'{"nonce":"AAAAAAAAAAAAAAAAAAAAAA==","extra-params":{"%s":"AAEC"}}' % PARAMETER.encode(),
             b'{"type":"x","detail":"no"}', *framed, Authority().leaf.public_bytes(Encoding.DER),
             Authority().root.public_bytes(Encoding.DER)]
