@@ -75,7 +75,7 @@ class Streamed(Own):
     def disk(self) -> dict[str, Any]:
         """Bytes a second that this process reads from the file's disk, past the page cache: at best, by how many
         readers there are."""
-        return {"disk": max(rates.measure(self._file, self._threads * each, seconds=0.5).disk for each in _READERS)}
+        return {"disk": max(rates.disk(self._file, self._threads * each, seconds=1.0) for each in _READERS)}
 
     def fetched(self) -> dict[str, Any]:
         """Bytes that came from a disk for this process so far."""

@@ -37,7 +37,13 @@ def measure(file: Path, threads: int, seconds: float = _SECONDS) -> Rates:
     """The rates of this machine, the file's where it can be read; each is measured for so many seconds."""
     cache = _rate(threads, _reader(file, direct=False), seconds)
     return Rates(memory=_rate(threads, _summer(), seconds), cipher=_rate(threads, _decrypter(), seconds), cache=cache,
-                 disk=_rate(threads, _reader(file, direct=True), seconds) or cache)
+                 disk=disk(file, threads, seconds) or cache)
+
+
+def disk(file: Path, threads: int, seconds: float = _SECONDS) -> float:
+    """Bytes a second that so many threads read of a file past the page cache; 0 where that cannot be. It takes 1 MiB of
+    memory for each."""
+    return _rate(threads, _reader(file, direct=True), seconds)
 
 
 def _rate(threads: int, make: Callable[[int], Callable[[], int]], seconds: float) -> float:
