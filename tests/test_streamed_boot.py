@@ -81,6 +81,21 @@ def test_a_budget_that_is_too_small(sealed: Path, tiny_model: Path) -> None:
     assert "plaintext-budget" == caught.value.code
 
 
+def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
+    """Where two tiles for each thread would be too much plaintext, there is one, and the answer is the same."""
+    policy, found = _policy(sealed, tiny_model, "streaming_decrypt = true"), []
+    with _running(policy, 1 << 30) as wide:
+        assert isinstance(wide.source, StreamedSource)
+        most, tiles = wide.source.plaintext_nbytes, wide.source.alive_limit
+    for budget_nbytes in (1 << 30, most - tiles // 4):
+        with _running(policy, budget_nbytes) as running:
+            assert isinstance(running.source, StreamedSource)
+            found.append((running.source.alive_limit, running.engine.logits([1, 5, 9]).tobytes()))
+            assert running.source.most_alive <= running.source.alive_limit
+    assert [tiles, tiles // 2] == [limit for limit, _ in found]
+    assert 1 == len({logits for _, logits in found})
+
+
 def test_a_plain_model_is_not_streamed_by_demand(tmp_path: Path, tiny_model: Path) -> None:
     """A file that lies in the clear on the disk cannot keep what `streaming_decrypt = true` says."""
     policy = server.write_policy(tmp_path, {"tiny": tiny_model}, model="streaming_decrypt = true")

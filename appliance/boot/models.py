@@ -149,12 +149,15 @@ def drafts_first(models: Iterable[Model]) -> list[Model]:
 
 
 def _check_budget(model: Model, source: Source, threads: int, budget: int | None) -> None:
-    """Make a streamed model's buffers. BootError when it can have more plaintext than it may."""
+    """Make a streamed model's buffers, of less plaintext where the budget is small. BootError when it can have more
+    than it may."""
     if not isinstance(source, StreamedSource):
         return
     source.prepare(threads)
     if model.streaming_decrypt is not True:
         return
+    if budget is not None and source.plaintext_nbytes > budget:
+        source.narrow()
     if budget is not None and source.plaintext_nbytes > budget:
         raise BootError(
             f"model {model.name}: {threads} threads hold {source.alive_limit} bytes of tiles, and with vectors "

@@ -125,19 +125,26 @@ def interleaved_nbytes(block_format: BlockFormat, rows: int, columns: int) -> in
     return groups(rows) * group_nbytes(block_format, columns)
 
 
-def _rearranged(units: NDArray[Any], bits: tuple[int, ...], inverse: bool) -> NDArray[Any]:
-    """Move the bits of a run, (groups, blocks, count, 16) words, by `Run.bits` or back."""
+def _rearrange(units: NDArray[Any], target: NDArray[Any], bits: tuple[int, ...], inverse: bool) -> None:
+    """Move the bits of a run, (groups, blocks, count, 16) words, by `Run.bits` or back, into `target`."""
     order = np.argsort(bits) if inverse else np.array(bits)
-    words = np.ascontiguousarray(units.swapaxes(2, 3))  # the words of a row side by side
+    words = np.array(units.swapaxes(2, 3), order="C")  # the words of a row side by side
     single = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
-    moved = np.packbits(np.take(single, order, axis=-1), axis=-1, bitorder="little").view("<u4")
-    return moved.swapaxes(2, 3)
+    moved = np.take(single, order, axis=-1)
+    packed = np.packbits(moved, axis=-1, bitorder="little")
+    target[...] = packed.view("<u4").swapaxes(2, 3)
+    for copy in (words, single, moved, packed):  # no weights are left in memory that is given back
+        copy.fill(0)
 
 
-def _changed(units: NDArray[Any], run: Run, inverse: bool) -> NDArray[Any]:
+def _put(units: NDArray[Any], target: NDArray[Any], run: Run, inverse: bool) -> None:
+    """`target` = the units, changed as the run says."""
     if run.bits:
-        return _rearranged(units, run.bits, inverse)
-    return units ^ np.uint32(0x80808080) if run.flip else units
+        _rearrange(units, target, run.bits, inverse)
+        return
+    target[...] = units
+    if run.flip:
+        target ^= np.uint32(0x80808080)
 
 
 def _block_units(rows: Bytes, run: Run) -> list[NDArray[Any]]:
@@ -165,10 +172,8 @@ def _move(block_format: BlockFormat, rows: Bytes, records: Bytes, inverse: bool)
     start = 0
     for run in LAYOUTS[block_format.name]:
         for block, record in zip(_block_units(rows, run), _record_units(records, run, start), strict=True):
-            if inverse:
-                block[...] = _changed(record, run, inverse)
-            else:
-                record[...] = _changed(block, run, inverse)
+            units, target = (record, block) if inverse else (block, record)
+            _put(units, target, run, inverse)
         start += GROUP_ROWS * run.nbytes
 
 
@@ -190,6 +195,7 @@ def _convert(block_format: BlockFormat, rows: Bytes, records: Bytes, columns: in
         _move(block_format, padded.reshape(1, GROUP_ROWS, blocks, size), records[whole:], inverse)
         if inverse:
             rest[...] = padded[:len(rest)]
+        padded.fill(0)
 
 
 def _checked(data: Any, nbytes: int, what: str) -> Bytes:

@@ -32,7 +32,7 @@ from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
 from appliance.models.tiles import Weight
 from appliance.models.tiling import Segment, Tile
-from appliance.models.worker import PIECE_NBYTES, SLOTS, Worker
+from appliance.models.worker import PIECE_NBYTES, Worker
 
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 EMBEDDING = "token_embd.weight"
@@ -110,6 +110,12 @@ class StreamedSource:
         while len(self._workers) < threads:
             self._workers.append(Worker(self._tiles.tiling.max_tile_nbytes, rows,
                                         0 if self._plain else self._tiles.tiling.max_record_nbytes))
+
+    def narrow(self) -> None:
+        """Use one place for a tile in each thread, not two: less plaintext, and slower. Before the first pass."""
+        for worker in self._workers:
+            worker.places = 1
+            worker.turn()
 
     def _tiles_of(self, segment: Segment) -> Iterator[memoryview]:
         worker = self._workers[0]
@@ -247,7 +253,8 @@ class StreamedSource:
                 worker.cipher = tiles.cipher(library)
         self.fetched_by = f"libcrypto {library.version}"
         return Native(native.functions(library), tiles.extra, PIECE_NBYTES, tiles.tiling.max_tile_nbytes, tuple(
-            (0 if worker.cipher is None else worker.cipher.address, *worker.addresses, worker.record_address)
+            (0 if worker.cipher is None else worker.cipher.address, worker.addresses[0],
+             worker.addresses[worker.places - 1], worker.record_address)
             for worker in self._workers[:threads]))
 
     @property
@@ -273,7 +280,7 @@ class StreamedSource:
         """After a pass of compiled code, within `passing`: bytes of the largest tile that each thread had, and what
         failed, by the names of the kernels' table. Raises the error of that."""
         for worker, nbytes in zip(self._workers, alive, strict=False):
-            worker.alive = max(worker.alive, SLOTS * nbytes)
+            worker.alive = max(worker.alive, worker.places * nbytes)
         self.most_alive = max(self.most_alive, sum(worker.alive for worker in self._workers))
         if fault == "none":
             return
@@ -335,7 +342,7 @@ class StreamedSource:
         tile = self._known.get(number)
         if tile is None:
             tile = self._known[number] = tiles.tiling.tile(number)
-        self._count(worker, SLOTS * tile.nbytes + (tile.source_nbytes if self._plain else 0))
+        self._count(worker, worker.places * tile.nbytes + (tile.source_nbytes if self._plain else 0))
         if isinstance(tiles, SealedModel):
             return tiles.read_by(tile, worker, self._message(tile))
         if tile.segment.kind != "matrix":

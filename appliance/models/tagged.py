@@ -156,25 +156,29 @@ class _Scan:
 
     def run(self, progress: Progress | None) -> bytes:
         """Hash and tag the whole file; hashing runs beside the next read. Returns the SHA-256."""
-        digest = hashlib.sha256(self._prefix[:self._tiling.header_nbytes])
+        digest = hashlib.sha256(memoryview(self._prefix)[:self._tiling.header_nbytes])
         buffers = [memoryview(bytearray(self._tiling.max_tile_nbytes)) for _ in range(2)]
-        with ThreadPoolExecutor(1, "model-hash") as hasher:
-            hashed: Future[None] | None = None
-            for tile in self._tiling:
-                view = buffers[tile.number % 2][:tile.source_nbytes]
-                self._fill(view, tile.source_offset)
-                if hashed is not None:
-                    hashed.result()
-                hashed = hasher.submit(digest.update, view)
-                self._tag(tile, view)
-                if progress is not None:
-                    progress(tile.source_offset + tile.source_nbytes, self._file.size)
-        self._expect_end()
+        try:
+            with ThreadPoolExecutor(1, "model-hash") as hasher:
+                hashed: Future[None] | None = None
+                for tile in self._tiling:
+                    view = buffers[tile.number % 2][:tile.source_nbytes]
+                    self._fill(view, tile.source_offset)
+                    if hashed is not None:
+                        hashed.result()
+                    hashed = hasher.submit(digest.update, view)
+                    self._tag(tile, view)
+                    if progress is not None:
+                        progress(tile.source_offset + tile.source_nbytes, self._file.size)
+            self._expect_end()
+        finally:
+            for used in (*buffers, memoryview(self._prefix)[self._tiling.header_nbytes:]):
+                wipe(used)
         return digest.digest()
 
     def _fill(self, view: memoryview, offset: int) -> None:
         """From what was read for the header, as far as it goes, then from the disk: no byte is read twice."""
-        known = self._prefix[offset:offset + len(view)]
+        known = memoryview(self._prefix)[offset:offset + len(view)]
         view[:len(known)] = known
         self._file.read_into(view[len(known):], offset + len(known))
 
@@ -207,12 +211,14 @@ def _read_header(file: RandomFile) -> tuple[bytearray, GGUFFile]:
     buffer = bytearray()
     most = min(file.size, MAX_HEADER_NBYTES)
     while True:
-        start, wanted = len(buffer), min(most, max(_FIRST_NBYTES, 4 * len(buffer)))
-        buffer += bytes(wanted - start)
+        before, start = buffer, len(buffer)
+        buffer = bytearray(min(most, max(_FIRST_NBYTES, 4 * start)))
+        buffer[:start] = before
+        wipe(before)  # its end may be weights
         with memoryview(buffer)[start:] as view:
             file.read_into(view, start)
         try:
-            return buffer, gguf.parse(bytes(buffer), file.size)
+            return buffer, gguf.parse(buffer, file.size)
         except FormatError:
             if len(buffer) == most:
                 raise

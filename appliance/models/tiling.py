@@ -27,7 +27,7 @@ from appliance.models.quants import BlockFormat
 RECORD_ALIGNMENT = 4096  # bytes: what O_DIRECT needs
 TAG_NBYTES = 16
 MIN_TILE_SIZE, MAX_TILE_SIZE = 4096, 16 << 20  # bytes
-DEFAULT_TILE_SIZE = 512 << 10
+DEFAULT_TILE_SIZE = 1 << 20
 MAX_TILES = 1 << 22  # 4 TiB at the default size; 64 MiB of tags
 
 Kind = Literal["matrix", "vector", "gap"]

@@ -39,7 +39,9 @@ class Worker:
         self._memory = LockedBuffer(SLOTS * stride + rows_nbytes)
         self.addresses = tuple(self._memory.address + slot * stride for slot in range(SLOTS))
         self.tiles = tuple(self._memory.view[slot * stride:slot * stride + nbytes] for slot in range(SLOTS))
-        self.rows = self._memory.view[SLOTS * stride:]
+        self.rows = self._memory.view[SLOTS * stride:SLOTS * stride + rows_nbytes]
+        self.places = SLOTS
+        """Slots in use, see `StreamedSource.narrow`."""
         self._slot = 0
         self.address, self.tile = self.addresses[0], self.tiles[0]
         """Of the slot in use."""
@@ -54,11 +56,11 @@ class Worker:
     @property
     def nbytes(self) -> int:
         """The most bytes of plaintext at one moment."""
-        return sum(len(tile) for tile in self.tiles) + len(self.rows)
+        return self.places * len(self.tile) + len(self.rows)
 
     def turn(self) -> None:
         """Use the next slot; what is in it is overwritten."""
-        self._slot = (self._slot + 1) % SLOTS
+        self._slot = (self._slot + 1) % self.places
         self.address, self.tile = self.addresses[self._slot], self.tiles[self._slot]
 
     def window(self, tile: Tile) -> Window:
