@@ -17,6 +17,9 @@ from benchmarks.process import Engine, Refused
 SAMPLE_SECONDS = 0.6
 """How long one engine's share of a round should take (for what can be repeated: decode and batch)."""
 
+PAUSE_SECONDS = 0.3
+"""Before each turn: threads of LLVM's OpenMP go on spinning for 0.2 s after their work, beside whoever comes next."""
+
 BATCH_DEPTH = 32
 _BATCH_CONTEXT = 192
 
@@ -71,6 +74,7 @@ class Row:
 
 def _sample(engine: Engine, row: Row, tokens: int) -> float:
     """One measurement of one engine, in tokens a second."""
+    time.sleep(PAUSE_SECONDS)
     if row.kind == "prefill":
         return row.size / float(engine.ask("first", tokens=row.size)["seconds"])
     if row.kind == "decode":
@@ -107,6 +111,7 @@ def measure(engines: list[Engine], row: Row, rounds: int) -> None:
         for engine in able[turn % len(able):] + able[:turn % len(able)]:
             row.speeds[engine.name].append(_sample(engine, row, steps))
         if row.kind == "decode" and engines[0] in able:
+            time.sleep(PAUSE_SECONDS)
             row.limits.append(float(engines[0].ask("limits", peak=False)["bandwidth"]))
 
 

@@ -83,6 +83,7 @@ def _repeat(args: argparse.Namespace) -> Row:
     prompt = engines[0].ask("repeat", prompt=[1], tokens=_LOOP)["answer"]
     for turn in range(args.rounds + 1):
         for engine in engines:
+            time.sleep(measure.PAUSE_SECONDS)
             if engine.name.startswith("llama.cpp"):
                 seconds = engine.ask("decode", depth=_LOOP, tokens=_ANSWER)["seconds"]
             else:
