@@ -92,6 +92,8 @@ def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
             assert isinstance(running.source, StreamedSource)
             found.append((running.source.alive_limit, running.engine.logits([1, 5, 9]).tobytes()))
             assert running.source.most_alive <= running.source.alive_limit
+            running.source.prepare(3)  # a thread that comes later keeps to it, too
+            assert 3 * found[-1][0] == 2 * running.source.alive_limit
     assert [tiles, tiles // 2] == [limit for limit, _ in found]
     assert 1 == len({logits for _, logits in found})
 

@@ -32,7 +32,7 @@ from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
 from appliance.models.tiles import Weight
 from appliance.models.tiling import Segment, Tile
-from appliance.models.worker import PIECE_NBYTES, Worker
+from appliance.models.worker import PIECE_NBYTES, SLOTS, Worker
 
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 EMBEDDING = "token_embd.weight"
@@ -67,6 +67,7 @@ class StreamedSource:
         self._known: dict[int, Tile] = {}
         self._turn = threading.Lock()
         self._workers: list[Worker] = []
+        self._places = SLOTS  # for tiles, of each thread
         self._arena: mmap.mmap | None = None
         self._records: mmap.mmap | None = None
         self._kept: dict[int, int] = {}  # number of a matrix' first tile -> offset in the records
@@ -110,9 +111,11 @@ class StreamedSource:
         while len(self._workers) < threads:
             self._workers.append(Worker(self._tiles.tiling.max_tile_nbytes, rows,
                                         0 if self._plain else self._tiles.tiling.max_record_nbytes))
+            self._workers[-1].places = self._places
 
     def narrow(self) -> None:
         """Use one place for a tile in each thread, not two: less plaintext, and slower. Before the first pass."""
+        self._places = 1
         for worker in self._workers:
             worker.places = 1
             worker.turn()
