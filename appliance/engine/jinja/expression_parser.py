@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from appliance.engine.jinja import expressions as ex
 from appliance.engine.jinja.filters import FILTERS
@@ -11,43 +12,27 @@ from appliance.engine.jinja.nodes import Expression
 from appliance.engine.jinja.tests import TESTS
 from appliance.errors import TemplateError
 
+T = TypeVar("T")
+
 MAX_DEPTH = 60  # of statements and expressions within each other
 _CONSTANTS: Mapping[str, object] = {
     "true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
 _RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for"])
-_PRECEDENCE = {"+": 1, "-": 1, "~": 2, "*": 3, "/": 3, "//": 3, "%": 3, "**": 4}
+_PRECEDENCE = {"+": 1, "-": 1, "~": 2, "*": 3, "/": 3, "//": 3, "%": 3}
 _COMPARISONS = frozenset(["==", "!=", "<", "<=", ">", ">="])
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f",
-            "v": "\v", "\n": ""}
 
 
 def unquote(token: Token) -> str:
-    """The value of a string literal."""
+    """The value of a string literal: escapes as Python has them, but no half of a surrogate pair."""
     body = token.value[1:-1]
     if "\\" not in body:
         return body
-    parts, at = [], 0
-    while (slash := body.find("\\", at)) >= 0:
-        parts.append(body[at:slash])
-        letter = body[slash + 1]
-        size = {"x": 2, "u": 4, "U": 8}.get(letter, 0)
-        digits = body[slash + 2:slash + 2 + size]
-        if size:
-            parts.append(_code_point(digits, size, token.line))
-        else:
-            parts.append(_ESCAPES.get(letter, "\\" + letter))
-        at = slash + 2 + size
-    return "".join([*parts, body[at:]])
-
-
-def _code_point(digits: str, size: int, line: int) -> str:
     try:
-        code = int(digits, 16) if len(digits) == size and digits.isalnum() else -1
-    except ValueError:
-        code = -1
-    if not 0 <= code < 0x110000 or 0xD800 <= code < 0xE000:
-        raise error("an escape in a string is no character", line)
-    return chr(code)
+        text = body.encode("ascii", "backslashreplace").decode("unicode-escape")
+        text.encode()
+    except UnicodeError:
+        raise error("an escape in a string is no character", token.line) from None
+    return text
 
 
 class ExpressionParser:
@@ -200,9 +185,9 @@ class ExpressionParser:
         if self._is("("):
             return self._parenthesis()
         if self._is("["):
-            return ex.Items(token.line, self._list(), is_list=True)
+            return ex.Items(self._next().line, self._list("]", self._expression), is_list=True)
         if self._is("{"):
-            return self._mapping()
+            return ex.Pairs(self._next().line, self._list("}", self._pair))
         raise self._unexpected("an expression")
 
     @staticmethod
@@ -220,29 +205,21 @@ class ExpressionParser:
         self._need(")")
         return result
 
-    def _list(self) -> list[Expression]:
-        self._next()
-        items: list[Expression] = []
-        while not self._take("]"):
+    def _list(self, end: str, item: Callable[[], T]) -> list[T]:
+        """Items with commas between them up to `end`, which is read too; a comma may stand before it."""
+        items: list[T] = []
+        while not self._take(end):
             if items:
                 self._need(",")
-                if self._take("]"):
+                if self._take(end):
                     break
-            items.append(self._expression())
+            items.append(item())
         return items
 
-    def _mapping(self) -> Expression:
-        line = self._next().line
-        pairs: list[tuple[Expression, Expression]] = []
-        while not self._take("}"):
-            if pairs:
-                self._need(",")
-                if self._take("}"):
-                    break
-            name = self._expression()
-            self._need(":")
-            pairs.append((name, self._expression()))
-        return ex.Pairs(line, pairs)
+    def _pair(self) -> tuple[Expression, Expression]:
+        name = self._expression()
+        self._need(":")
+        return name, self._expression()
 
     def _name_after_dot(self) -> str:
         if self._now.kind not in ("name", "int"):
@@ -279,20 +256,18 @@ class ExpressionParser:
         """The arguments after "(" and with ")"."""
         positional: list[Expression] = []
         named: list[tuple[str, Expression]] = []
-        while not self._take(")"):
-            if positional or named:
-                self._need(",")
-                if self._take(")"):
-                    break
-            if self._now.kind == "name" and self._tokens[self._at + 1].value == "=" and self._tokens[
-                    self._at + 1].kind == "operator":
-                name = self._next().value
-                self._next()
-                named.append((name, self._expression()))
+
+        def argument() -> None:
+            name = self._now
+            if name.kind == "name" and self._tokens[self._at + 1][:2] == ("operator", "="):
+                self._at += 2
+                named.append((name.value, self._expression()))
             elif named:
                 raise self._unexpected("a named argument")
             else:
                 positional.append(self._expression())
+
+        self._list(")", argument)
         return ex.Arguments(positional, named)
 
     def _filters(self, target: Expression) -> Expression:
@@ -325,7 +300,7 @@ class ExpressionParser:
         negated = self._take("not")
         token = self._now
         name = self._dotted()
-        if name not in TESTS and name != "callable":
+        if name not in TESTS:
             raise error(f"test {name[:40]!r} is not known here; known: {', '.join(sorted(TESTS))}", token.line)
         arguments = ex.Arguments()
         if self._take("("):

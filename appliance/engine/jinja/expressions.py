@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.engine.jinja import methods, operators
@@ -13,14 +12,11 @@ from appliance.engine.jinja.tests import TESTS
 from appliance.engine.jinja.text import is_marked, mark, part
 from appliance.engine.jinja.values import (
     ITEM_COST,
-    Budget,
     Fault,
     Function,
     Undefined,
     Value,
     bounded,
-    contains,
-    equal,
     is_true,
     joined,
     kind,
@@ -157,7 +153,7 @@ class Call(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Filter(Expression):
-    """`value | name(...)`; `value` is None for the body of a filter block."""
+    """`value | name(...)`."""
 
     target: Expression
     name: str
@@ -181,8 +177,6 @@ class Test(Expression):
     def value(self, run: Run, scope: Scope) -> Value:
         run.budget.step()
         target = self.target.value(run, scope)
-        if self.name == "callable":
-            return isinstance(target, Function | Macro)
         return TESTS[self.name](run.budget, target, *self.arguments.values(run, scope)[0])
 
 
@@ -233,10 +227,6 @@ class Logic(Expression):
         return left if is_true(left) == (self.sign == "or") else self.right.value(run, scope)
 
 
-_ORDER: Mapping[str, Callable[[Value, Value], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison(Expression):
     """`a < b <= c`, `a in b`, ..."""
@@ -249,19 +239,10 @@ class Comparison(Expression):
         for sign, node in self.rest:
             run.budget.step()
             right = node.value(run, scope)
-            if not compare(run.budget, sign, left, right):
+            if not operators.compare(run.budget, sign, left, right):
                 return False
             left = right
         return True
-
-
-def compare(budget: Budget, sign: str, left: Value, right: Value) -> bool:
-    """One comparison."""
-    if sign in ("==", "!="):
-        return equal(budget, left, right) == (sign == "==")
-    if sign in ("in", "not in"):
-        return contains(budget, right, left) == (sign == "in")
-    return _ORDER[sign](*operators.ordered(budget, left, right))
 
 
 @dataclass(frozen=True, slots=True)

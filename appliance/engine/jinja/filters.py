@@ -1,8 +1,9 @@
-"""The filters, tests, operators and functions that templates may use.
+"""The filters that templates may use.
 
-What they do is what Jinja 3.1 does ("List of Builtin Filters", "List of Builtin Tests" of its documentation) with
-Hugging Face's `tojson`; those that chat templates use are here. Each takes the budget first and counts what it
-makes; each says which characters came from outside, or marks its whole result.
+What they do is what Jinja 3.1 does ("List of Builtin Filters" of its documentation) with Hugging Face's `tojson`.
+Here are those that chat templates use, and not all of their options; a template with another one is refused. Each
+takes the budget first and counts what it makes; each says which characters came from outside, or marks its whole
+result.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from appliance.engine.jinja.operators import (
     marked_within,
     numeric,
     ordered_keys,
-    percent_format,
     text_of,
     whole,
 )
@@ -57,12 +57,16 @@ def length(budget: Budget, value: Value) -> int:
     return len(value)
 
 
-def trim(budget: Budget, value: Value, chars: str | None = None) -> str:
-    """Without white space at both ends."""
-    text = to_text(budget, value)
-    budget.make(len(text))
-    budget.match(len(text), chars)
-    return texts.strip(text, None if chars is None else text_of(chars, "trim"))
+def stripping(left: bool = True, right: bool = True) -> Callable[..., str]:
+    """A filter that takes white space (or the characters given) off the ends."""
+
+    def strip(budget: Budget, value: Value, chars: Value = None) -> str:
+        text = to_text(budget, value)
+        budget.make(len(text))
+        budget.match(len(text), chars)
+        return texts.strip(text, None if chars is None else text_of(chars, "strip"), left, right)
+
+    return strip
 
 
 def recased(change: Callable[[str], str]) -> Callable[..., str]:
@@ -85,12 +89,9 @@ def replace(budget: Budget, value: Value, old: Value, new: Value, count: Value =
     return texts.replace(text, old, new, -1 if count is None else times)
 
 
-def join(budget: Budget, value: Value, separator: Value = "", attribute: Value = None) -> str:
+def join(budget: Budget, value: Value, separator: Value = "") -> str:
     """All items as one string."""
-    items = items_of(budget, value)
-    if attribute is not None:
-        items = [attribute_path(budget, item, attribute) for item in items]
-    parts = [to_text(budget, item) for item in items]
+    parts = [to_text(budget, item) for item in items_of(budget, value)]
     between = to_text(budget, separator)
     budget.make(sum(map(len, parts)) + (len(between) + ITEM_COST) * len(parts))
     return texts.join(between, parts)
@@ -126,26 +127,22 @@ def from_json(budget: Budget, value: Value) -> Value:
     return marked_within(parsed) if is_marked(text) else parsed
 
 
-def dictsort(budget: Budget, value: Value, case_sensitive: bool = False, by: str = "key",
-             reverse: bool = False) -> list[Value]:
-    """The pairs of a mapping in order."""
-    if not isinstance(value, dict):
-        raise Fault(f"dictsort needs a mapping, not {kind(value)}")
-    budget.make(4 * ITEM_COST * len(value))
-    return _sorted(budget, list(value.items()), lambda pair: pair[by != "key"], case_sensitive, reverse)
+def dictsort(budget: Budget, value: Value) -> list[Value]:
+    """The pairs of a mapping in the order of its keys."""
+    return _sorted(budget, pairs(budget, value), lambda pair: pair[0])
 
 
 def sort(budget: Budget, value: Value, reverse: bool = False, case_sensitive: bool = False,
          attribute: Value = None) -> list[Value]:
     """The items in order."""
-    items = make_list(budget, items_of(budget, value))
-    if attribute is None:
-        return _sorted(budget, items, lambda item: item, case_sensitive, reverse)
-    return _sorted(budget, items, lambda item: attribute_path(budget, item, attribute), case_sensitive, reverse)
+    def part(item: Value) -> Value:
+        return item if attribute is None else attribute_path(budget, item, attribute)
+
+    return _sorted(budget, make_list(budget, items_of(budget, value)), part, case_sensitive, reverse)
 
 
-def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], case_sensitive: bool,
-            reverse: bool) -> list[Value]:
+def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], case_sensitive: bool = False,
+            reverse: bool = False) -> list[Value]:
     keys = ordered_keys([part(item) for item in items])
     characters = sum(len(value) for value in keys if isinstance(value, str))
     budget.step((len(items) + characters // 256) * max(1, len(items).bit_length()))
@@ -156,14 +153,14 @@ def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], 
     return [items[index] for index in order]
 
 
-def unique(budget: Budget, value: Value, case_sensitive: bool = False, attribute: Value = None) -> list[Value]:
-    """The items without repetitions."""
+def unique(budget: Budget, value: Value) -> list[Value]:
+    """The items without repetitions, whatever their case."""
     found: list[Value] = []
     keys: set[Value] = set()
     for item in items_of(budget, value):
         budget.step()
-        name = key(item if attribute is None else attribute_path(budget, item, attribute))
-        if isinstance(name, str) and not is_true(case_sensitive):
+        name = key(item)
+        if isinstance(name, str):
             budget.make(len(name))
             name = name.lower()
         if name not in keys:
@@ -173,17 +170,17 @@ def unique(budget: Budget, value: Value, case_sensitive: bool = False, attribute
 
 
 def map_items(budget: Budget, value: Value, name: Value = None, *arguments: Value, attribute: Value = None,
-              **named: Value) -> list[Value]:
+              default: Value = None) -> list[Value]:
     """An attribute or a filter of every item."""
     items = items_of(budget, value) if is_true(value) else ()
     if attribute is not None:
-        return make_list(budget, [
-            default(budget, attribute_path(budget, item, attribute), named["default"]) if "default" in named
-            else attribute_path(budget, item, attribute) for item in items])
+        found = [attribute_path(budget, item, attribute) for item in items]
+        return make_list(budget, found if default is None else [
+            default if isinstance(item, Undefined) else item for item in found])
     apply = FILTERS.get(text_of(name, "map"))
     if apply is None:
         raise Fault("map names no filter that is known here")
-    return make_list(budget, [apply(budget, item, *arguments, **named) for item in items])
+    return make_list(budget, [apply(budget, item, *arguments) for item in items])
 
 
 def selecting(wanted: bool, by_attribute: bool) -> Callable[..., list[Value]]:
@@ -209,18 +206,13 @@ def selecting(wanted: bool, by_attribute: bool) -> Callable[..., list[Value]]:
 def indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, blank: bool = False) -> str:
     """Each line but the first indented."""
     text = to_text(budget, value)
-    margin = width if isinstance(width, str) else " " * indent_width(width)
+    margin = width if isinstance(width, str) else " " * whole(width, "a width", 0, MAX_WIDTH)
     budget.make(len(text) + (len(margin) + ITEM_COST) * (text.count("\n") + 1))
     lines = texts.parts_in_order(text, text.split("\n"), 1)
     rows = [joined(budget, [margin, line]) if index and (line or is_true(blank)) else line
             for index, line in enumerate(lines)]
     result = texts.join("\n", rows)
     return joined(budget, [margin, result]) if is_true(first) else result
-
-
-def indent_width(width: Value) -> int:
-    """A width of padding or indentation."""
-    return whole(width, "a width", 0, MAX_WIDTH)
 
 
 def end_item(index: int) -> Callable[[Budget, Value], Value]:
@@ -251,79 +243,30 @@ def pairs(budget: Budget, value: Value) -> list[Value]:
     return list(value.items())
 
 
-def to_int(budget: Budget, value: Value, default: Value = 0, base: Value = 10) -> Value:
+def to_int(budget: Budget, value: Value, default: Value = 0) -> Value:
     """As a whole number, or the default."""
     if isinstance(value, str) and len(value) > MAX_WIDTH:
         return default
     try:
-        number = int(value, whole(base, "int", 2, 36)) if isinstance(value, str) else int(value)
-    except (TypeError, ValueError, OverflowError):
-        return default
-    return bounded(number)
-
-
-def to_float(budget: Budget, value: Value, default: Value = 0.0) -> Value:
-    """As a number, or the default."""
-    try:
-        return float(value[:MAX_WIDTH] if isinstance(value, str) else value)
+        return bounded(int(value))
     except (TypeError, ValueError, OverflowError):
         return default
 
 
-def extreme(best: Callable[..., Value]) -> Callable[..., Value]:
+def extreme(index: int) -> Callable[[Budget, Value], Value]:
     """`min` and `max`."""
-
-    def pick(budget: Budget, value: Value) -> Value:
-        items = _sorted(budget, make_list(budget, items_of(budget, value)), lambda item: item, True, False)
-        return items[0 if best is min else -1] if items else Undefined("an item of an empty list")
-
-    return pick
-
-
-def total(budget: Budget, value: Value, attribute: Value = None, start: Value = 0) -> Value:
-    """The sum of numbers."""
-    items = items_of(budget, value)
-    budget.step(len(items))
-    chosen = items if attribute is None else [attribute_path(budget, item, attribute) for item in items]
-    return bounded(sum((numeric(item) for item in chosen), numeric(start)))
-
-
-def round_number(budget: Budget, value: Value, precision: Value = 0, method: Value = "common") -> float:
-    """Rounded half to even, as Jinja does it."""
-    if method != "common":
-        raise Fault("round knows the method 'common' only")
-    return round(float(numeric(value)), whole(precision, "round", 0, 15))
-
-
-def batch(budget: Budget, value: Value, count: Value, fill: Value = None) -> list[Value]:
-    """The items in lists of `count`."""
-    items, size = items_of(budget, value), whole(count, "batch", 1, MAX_WIDTH)
-    rows = [make_list(budget, items[at:at + size]) for at in range(0, len(items), size)]
-    if rows and fill is not None:
-        rows[-1] += [fill] * (size - len(rows[-1]))
-    return rows
-
-
-def word_count(budget: Budget, value: Value) -> int:
-    """The number of words."""
-    text = to_text(budget, value)
-    budget.make(ITEM_COST * len(text))
-    return len(text.split())
+    pick = end_item(index)
+    return lambda budget, value: pick(budget, sort(budget, value, case_sensitive=True))
 
 
 FILTERS: Mapping[str, Callable[..., Value]] = {
-    "abs": lambda _, value: abs(numeric(value)), "batch": batch, "capitalize": recased(str.capitalize),
-    "count": length, "d": default, "default": default, "dictsort": dictsort, "first": end_item(0),
-    "float": to_float,
-    "format": lambda budget, value, *values: percent_format(budget, text_of(value, "format"), values),
-    "from_json": from_json, "fromjson": from_json, "indent": indent, "int": to_int, "items": pairs, "join": join,
-    "last": end_item(-1), "length": length,
-    "list": lambda budget, value: make_list(budget, items_of(budget, value)), "lower": recased(str.lower),
-    "map": map_items, "max": extreme(max), "min": extreme(min), "reject": selecting(False, False),
-    "rejectattr": selecting(False, True), "replace": replace, "reverse": reverse, "round": round_number,
+    "abs": lambda _, value: abs(numeric(value)), "capitalize": recased(str.capitalize), "count": length,
+    "d": default, "default": default, "dictsort": dictsort, "first": end_item(0), "from_json": from_json,
+    "fromjson": from_json, "indent": indent, "int": to_int, "items": pairs, "join": join, "last": end_item(-1),
+    "length": length, "list": lambda budget, value: make_list(budget, items_of(budget, value)),
+    "lower": recased(str.lower), "map": map_items, "max": extreme(-1), "min": extreme(0),
+    "reject": selecting(False, False), "rejectattr": selecting(False, True), "replace": replace, "reverse": reverse,
     "safe": lambda _, value: value, "select": selecting(True, False), "selectattr": selecting(True, True),
-    "sort": sort, "string": to_text, "sum": total, "title": recased(str.title), "tojson": tojson, "trim": trim,
-    "unique": unique, "upper": recased(str.upper), "wordcount": word_count,
+    "sort": sort, "string": to_text, "title": recased(str.title), "tojson": tojson, "trim": stripping(),
+    "unique": unique, "upper": recased(str.upper),
 }
-
-

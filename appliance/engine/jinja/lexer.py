@@ -7,6 +7,7 @@ where that is silent (which white space a tag takes with it).
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,14 +28,13 @@ class Token(NamedTuple):
 _OPENING = re.compile(r"\{\{[-+]?|\{%[-+]?|\{#[-+]?")
 _RAW = re.compile(r"\s*raw\s*(-%\}\s*|\+?%\}\n?)")
 _ENDRAW = re.compile(r"\{%([-+]?)\s*endraw\s*(-%\}\s*|\+%\}|%\}\n?)")
-_CLOSING = {"{{": re.compile(r"-\}\}\s*|\}\}"), "{%": re.compile(r"\+%\}|-%\}\s*|%\}\n?"),
-            "{#": re.compile(r"\+#\}|-#\}\s*|#\}\n?")}
-_COMMENT_END = re.compile(r"[-+]?#\}")
+_CLOSING = {"{{": re.compile(r"-\}\}\s*|\}\}"), "{%": re.compile(r"\+%\}|-%\}\s*|%\}\n?")}
+_COMMENT_END = re.compile(r"\+#\}|-#\}\s*|#\}\n?")
 _INNER = re.compile(
     r"(?P<space>\s+)|(?P<float>[0-9]+(?:_[0-9]+)*(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+))"
     r"|(?P<int>[0-9]+(?:_[0-9]+)*)|(?P<name>[^\W0-9]\w*)"
     r"|(?P<string>'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\")"
-    r"|(?P<operator>//|\*\*|==|!=|>=|<=|[-+/*%~\[\](){}.,:|=<>;])", re.DOTALL)
+    r"|(?P<operator>//|==|!=|>=|<=|[-+/*%~\[\](){}.,:|=<>;])", re.DOTALL)
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
@@ -63,11 +63,7 @@ class _Lexer:
 
     def line(self, at: int) -> int:
         """The line number of a position."""
-        low, high = 0, len(self._newlines)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._newlines[middle] < at else (low, middle)
-        return low + 1
+        return bisect_left(self._newlines, at) + 1
 
     def run(self) -> Iterator[Token]:
         while self.at < len(self.source):
@@ -106,10 +102,7 @@ class _Lexer:
         end = _COMMENT_END.search(self.source, self.at)
         if end is None:
             raise error("a comment is not closed", self.line(self.at))
-        closing = _CLOSING["{#"].match(self.source, end.start())
-        if closing is None:  # cannot be: the same characters
-            raise error("a comment is not closed", self.line(self.at))
-        self._close(closing)
+        self._close(end)
 
     def _raw(self, opening: re.Match[str]) -> Iterator[Token]:
         start = opening.end()

@@ -5,14 +5,13 @@ What changes a list or mapping in Python (`append`, `pop`, ...) is refused, as i
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Callable, Mapping
 
 from appliance.engine.jinja import text as texts
-from appliance.engine.jinja.filters import indent_width, pairs, replace
+from appliance.engine.jinja.filters import join, pairs, recased, replace, stripping
 from appliance.engine.jinja.operators import text_of, whole
-from appliance.engine.jinja.text import is_marked, mark, marked_like
+from appliance.engine.jinja.text import is_marked, mark
 from appliance.engine.jinja.values import (
     ITEM_COST,
     SCALARS,
@@ -23,18 +22,14 @@ from appliance.engine.jinja.values import (
     Namespace,
     Undefined,
     Value,
-    equal,
-    has_marked,
-    items_of,
+    joined,
     kind,
     make_list,
-    measure,
     to_text,
 )
 
 _CHANGING = frozenset(["append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "sort",
                        "update"])
-_SPEC = re.compile(r"(?:.?[<>=^])?[-+ ]?#?0?(\d{0,3})[,_]?(?:\.(\d{1,3}))?[a-zA-Z%]?", re.DOTALL)
 
 
 def attribute(budget: Budget, target: Value, name: str) -> Value:
@@ -74,21 +69,10 @@ def _method(budget: Budget, target: Value, name: str) -> Function | None:
         table = _STRING
     elif isinstance(target, dict):
         table = _MAPPING
-    elif isinstance(target, list | tuple):
-        table = _LIST
     if name in _CHANGING and isinstance(target, list | tuple | dict):
         raise Fault(f"method {name!r} would change {kind(target)}, which templates may not")
     found = table.get(name)
     return None if found is None else Function(name, lambda *given, **named: found(budget, target, *given, **named))
-
-
-def _stripping(left: bool, right: bool) -> Callable[..., str]:
-    def strip(budget: Budget, text: str, chars: Value = None) -> str:
-        budget.make(len(text))
-        budget.match(len(text), chars)
-        return texts.strip(text, None if chars is None else text_of(chars, "strip"), left, right)
-
-    return strip
 
 
 def _splitting(split: Callable[..., list[str]]) -> Callable[..., list[Value]]:
@@ -112,19 +96,6 @@ def _split_lines(budget: Budget, text: str, keepends: Value = False) -> list[Val
     return [texts.part(line, 0, len(line.splitlines()[0])) for line in with_ends]
 
 
-def _partition(find: Callable[[str, str], int], at_end: bool) -> Callable[..., Value]:
-    def apply(budget: Budget, text: str, sep: Value) -> Value:
-        budget.make(len(text))
-        budget.match(len(text), sep)
-        at = find(text, text_of(sep, "partition"))
-        if at < 0:
-            return ("", "", text) if at_end else (text, "", "")
-        end = at + len(sep)
-        return texts.part(text, 0, at), texts.part(text, at, end), texts.part(text, end, len(text))
-
-    return apply
-
-
 def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
     """A method that reads the string only."""
 
@@ -138,41 +109,8 @@ def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
     return ask
 
 
-def _recasing(change: Callable[[str], str]) -> Callable[..., str]:
-    def apply(budget: Budget, text: str) -> str:
-        budget.make(len(text))
-        return texts.recase(text, change(text))
-
-    return apply
-
-
-def _removing(prefix: bool) -> Callable[..., str]:
-    def remove(budget: Budget, text: str, affix: Value) -> str:
-        budget.make(len(text))
-        short = text.removeprefix(text_of(affix, "remove")) if prefix else text.removesuffix(text_of(affix, "remove"))
-        start = len(text) - len(short) if prefix else 0
-        return texts.part(text, start, start + len(short))
-
-    return remove
-
-
-def _padding(pad: Callable[..., str]) -> Callable[..., str]:
-    def apply(budget: Budget, text: str, width: Value, fill: Value = " ") -> str:
-        budget.make(len(text) + indent_width(width))
-        padded = pad(text, width, text_of(fill, "padding")) if pad is not str.zfill else text.zfill(width)
-        return marked_like(padded, text)
-
-    return apply
-
-
-def _join(budget: Budget, text: str, value: Value) -> str:
-    parts = [text_of(part, "join") for part in items_of(budget, value)]
-    budget.make(sum(map(len, parts)) + (len(text) + ITEM_COST) * len(parts))
-    return texts.join(text, parts)
-
-
 def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
-    """`"...".format(...)`: fields are numbers or names, without attributes, items or nested fields."""
+    """`"...".format(...)`: fields are numbers or names, without attributes, items or a format of their own."""
     if len(text) > 1 << 16:
         raise Fault("a pattern for format is too long")
     parts: list[str] = []
@@ -180,27 +118,14 @@ def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
     try:
         for literal, name, spec, conversion in string.Formatter().parse(str(text)):
             parts.append(mark(literal) if is_marked(text) else literal)
+            if spec or conversion:
+                raise Fault("a field of format is not known here")
             if name is not None:
                 index = next(automatic, None) if not name else int(name) if name.isdecimal() else None
-                value = named[name] if index is None else given[index]
-                parts.append(_field(budget, value, spec or "", conversion))
+                parts.append(to_text(budget, named[name] if index is None else given[index]))
     except (ValueError, KeyError, IndexError):
         raise Fault("a pattern for format does not fit its arguments") from None
-    budget.make(sum(map(len, parts)))
-    return texts.concatenate(parts)
-
-
-def _field(budget: Budget, value: Value, spec: str, conversion: str | None) -> str:
-    found = _SPEC.fullmatch(spec)
-    if found is None or conversion not in (None, "s"):
-        raise Fault("a field of format is not known here")
-    if not spec:
-        return to_text(budget, value)
-    if not isinstance(value, str | int | float):
-        raise Fault(f"{kind(value)} has no format")
-    budget.make(measure(budget, value) + 1000)
-    result = format(str(value) if isinstance(value, str) else value, spec)
-    return mark(result) if has_marked(value) else result
+    return joined(budget, parts)
 
 
 def _get(budget: Budget, mapping: dict[Value, Value], name: Value, default: Value = None) -> Value:
@@ -211,36 +136,13 @@ def _listing(part: Callable[[dict[Value, Value]], Value]) -> Callable[..., list[
     return lambda budget, mapping: make_list(budget, list(part(mapping)))
 
 
-def _index(budget: Budget, values: list[Value], wanted: Value) -> int:
-    for place, value in enumerate(values):
-        if equal(budget, value, wanted):
-            return place
-    raise Fault("a list does not have the item that index looks for")
-
-
-def _count(budget: Budget, values: list[Value], wanted: Value) -> int:
-    return sum(equal(budget, value, wanted) for value in values)
-
-
 _STRING: Mapping[str, Callable[..., Value]] = {
-    "strip": _stripping(True, True), "lstrip": _stripping(True, False), "rstrip": _stripping(False, True),
+    "strip": stripping(), "lstrip": stripping(right=False), "rstrip": stripping(left=False),
     "split": _splitting(str.split), "rsplit": _splitting(str.rsplit), "splitlines": _split_lines,
-    "partition": _partition(str.find, False), "rpartition": _partition(str.rfind, True),
-    "replace": replace, "join": _join, "format": _format,
-    "removeprefix": _removing(True), "removesuffix": _removing(False),
-    "ljust": _padding(str.ljust), "rjust": _padding(str.rjust), "center": _padding(str.center),
-    "zfill": _padding(str.zfill),
-    **{change.__name__: _recasing(change) for change in (str.upper, str.lower, str.title, str.capitalize,
-                                                         str.swapcase, str.casefold)},
+    "replace": replace, "join": lambda budget, text, value: join(budget, value, text), "format": _format,
+    **{change.__name__: recased(change) for change in (str.upper, str.lower, str.title, str.capitalize)},
     **{question.__name__: _asking(question) for question in (
-        str.startswith, str.endswith, str.find, str.rfind, str.index, str.rindex, str.count, str.isalnum,
-        str.isalpha, str.isascii, str.isdecimal, str.isdigit, str.islower, str.isnumeric, str.isspace, str.istitle,
-        str.isupper)},
+        str.startswith, str.endswith, str.find, str.count, str.isdigit)},
 }
 _MAPPING: Mapping[str, Callable[..., Value]] = {
-    "get": _get, "items": pairs, "keys": _listing(dict.keys), "values": _listing(dict.values),
-    "copy": lambda budget, mapping: dict(make_list(budget, list(mapping.items()))),
-}
-_LIST: Mapping[str, Callable[..., Value]] = {
-    "index": _index, "count": _count, "copy": lambda budget, values: make_list(budget, values),
-}
+    "get": _get, "items": pairs, "keys": _listing(dict.keys), "values": _listing(dict.values)}

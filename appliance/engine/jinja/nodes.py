@@ -110,11 +110,8 @@ class Macro(Opaque):
                 scope.values[name] = given.pop(name)
             else:
                 scope.values[name] = Undefined(name) if default is None else default.value(run, scope)
-        caller = given.pop("caller", None)
         if given:
             raise Fault(f"macro {self.name!r} has no parameter {min(given)!r}")
-        if caller is not None:
-            scope.values["caller"] = caller
         try:
             return run.capture(self.body, scope)
         finally:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from appliance.engine.jinja import text as texts
-from appliance.engine.jinja.text import Marked, is_marked, mark
+from appliance.engine.jinja.text import Marked, mark
 from appliance.engine.jinja.values import (
     ITEM_COST,
     SCALARS,
@@ -17,20 +17,18 @@ from appliance.engine.jinja.values import (
     Undefined,
     Value,
     bounded,
-    has_marked,
+    contains,
+    equal,
     joined,
     kind,
-    measure,
-    to_text,
 )
-from appliance.errors import TemplateError
 
-MAX_WIDTH = 1000  # of padding and indentation
-_FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*(\d*)(?:\.(\d*))?")
-
-def located(fault: Fault, line: int) -> TemplateError:
-    """The error for a fault on a line."""
-    return TemplateError(f"chat template, line {line}: {fault}")
+MAX_WIDTH = 1000  # of indentation
+_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod}
 
 
 def key(value: Value) -> Value:
@@ -54,17 +52,21 @@ def whole(value: Value, what: str, low: int, high: int) -> int:
     return value
 
 
-def ordered(budget: Budget, left: Value, right: Value) -> tuple[Value, Value]:
-    """Two values that have an order: numbers or strings."""
+def compare(budget: Budget, sign: str, left: Value, right: Value) -> bool:
+    """`left sign right`; only numbers and only strings have an order."""
+    if sign in ("==", "!="):
+        return equal(budget, left, right) == (sign == "==")
+    if sign in ("in", "not in"):
+        return contains(budget, right, left) == (sign == "in")
     if isinstance(left, str) and isinstance(right, str):
         budget.read(min(len(left), len(right)))
     elif not isinstance(left, int | float) or not isinstance(right, int | float):
         raise Fault(f"{kind(left)} and {kind(right)} have no order")
-    return left, right
+    return _ORDER[sign](left, right)
 
 
 def arithmetic(budget: Budget, sign: str, left: Value, right: Value) -> Value:
-    """`left sign right` for numbers; `+` and `*` for strings and lists too, `%` formats a string."""
+    """`left sign right` for numbers; `+` and `*` for strings and lists too."""
     if isinstance(left, int | float) and isinstance(right, int | float):
         return _calculate(sign, left, right)
     if sign == "+" and isinstance(left, str) and isinstance(right, str):
@@ -78,40 +80,13 @@ def arithmetic(budget: Budget, sign: str, left: Value, right: Value) -> Value:
         count = max(0, right)
         budget.make(len(left) * count * (1 if isinstance(left, str) else ITEM_COST))
         return texts.concatenate([left] * count) if isinstance(left, Marked) else left * count
-    if sign == "%" and isinstance(left, str):
-        return percent_format(budget, left, right if isinstance(right, tuple) else (right,))
     raise Fault(f"{kind(left)} and {kind(right)} do not go with {sign!r}")
 
 
 def _calculate(sign: str, left: float, right: float) -> float:
     if sign in ("/", "//", "%") and right == 0:
         raise Fault("division by zero")
-    if sign == "**":
-        if not -64 <= right <= 64:
-            raise Fault("an exponent is too large")
-        power = left**right
-        if isinstance(power, complex):
-            raise Fault("a power is not a number")
-        return bounded(power)
-    results: Mapping[str, Callable[[], float]] = {
-        "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right,
-        "/": lambda: left / right, "//": lambda: left // right, "%": lambda: left % right}
-    return bounded(results[sign]())
-
-
-def percent_format(budget: Budget, pattern: str, values: Sequence[Value]) -> str:
-    """`pattern % values`."""
-    budget.step(pattern.count("%"))
-    for found in _FORMAT.finditer(pattern):
-        if any(int(size or 0) > MAX_WIDTH for size in found.groups()):
-            raise Fault(f"a width is over {MAX_WIDTH}")
-    if "*" in pattern:
-        raise Fault("a width has to stand in the pattern")
-    budget.make(len(pattern) * MAX_WIDTH // 8 + sum(measure(budget, value) for value in values))
-    plain = tuple(to_text(budget, value) if isinstance(value, Undefined) else value for value in values)
-    arguments = plain[0] if len(plain) == 1 and isinstance(plain[0], dict) else plain
-    result = str(pattern) % arguments
-    return mark(result) if is_marked(pattern) or has_marked(values) else result
+    return bounded(_ARITHMETIC[sign](left, right))
 
 
 def numeric(value: Value) -> float:

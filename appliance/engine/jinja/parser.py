@@ -1,7 +1,7 @@
 """Tokens to the tree of a template. The grammar is that of Jinja 3.1.
 
-Not part of it here: `include`, `import`, `extends`, `block` (templates stand alone), recursive loops, and call
-blocks with parameters. All are refused by name.
+Not part of it here: `include`, `import`, `extends`, `block` (templates stand alone), recursive loops, and `call`.
+All are refused by name.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class _Parser(ExpressionParser):
         super().__init__(tokens)
         self._loops = 0
         self._statements: Mapping[str, Callable[[int], Statement]] = {
-            "if": self._if, "for": self._for, "set": self._set, "macro": self._macro, "call": self._call_block,
-            "filter": self._filter_block, "with": self._with, "generation": self._generation, "break": self._jump,
-            "continue": self._jump,
+            "if": self._if, "for": self._for, "set": self._set, "macro": self._macro, "filter": self._filter_block,
+            "with": self._with, "generation": self._generation, "break": self._jump, "continue": self._jump,
         }
 
     def block(self, ends: Sequence[str]) -> st.Block:
@@ -79,6 +78,12 @@ class _Parser(ExpressionParser):
         self._need("%}")
         body = self.block(ends)
         self._need("{%")
+        return body
+
+    def _whole_body(self, end: str) -> st.Block:
+        """A body and the tag that ends it."""
+        body = self._body(end)
+        self._end(end)
         return body
 
     def _end(self, name: str) -> None:
@@ -133,30 +138,19 @@ class _Parser(ExpressionParser):
         if self._take("="):
             expression = self._tuple(self._expression)
             self._need("%}")
-            return st.Set(line, names, attribute, expression, None)
-        if self._is("|"):
-            return self._filtered_set(line, names, attribute)
-        body = self._body("endset")
-        self._end("endset")
-        return st.Set(line, names, attribute, None, body)
-
-    def _filtered_set(self, line: int, names: Sequence[str], attribute: str | None) -> Statement:
-        """`{% set x | filter %}...{% endset %}`."""
-        expression = self._filters(ex.Name(line, "the body"))
-        body = self._body("endset")
-        self._end("endset")
-        wrapped = st.Block(line, [st.Wrapped(line, expression, body, "the body")])
-        return st.Set(line, names, attribute, None, wrapped)
+            return st.Set(line, names, attribute, expression)
+        filtered = self._filters(ex.Name(line, st.BODY)) if self._is("|") else None  # {% set x | filter %}
+        body = self._whole_body("endset")
+        if filtered is not None:
+            body = st.Block(line, [st.Filtered(line, filtered, body)])
+        return st.Set(line, names, attribute, body)
 
     def _parameters(self) -> list[tuple[str, Expression | None]]:
-        parameters: list[tuple[str, Expression | None]] = []
+        def parameter() -> tuple[str, Expression | None]:
+            return self._name(), self._expression() if self._take("=") else None
+
         self._need("(")
-        while not self._take(")"):
-            if parameters:
-                self._need(",")
-            name = self._name()
-            parameters.append((name, self._expression() if self._take("=") else None))
-        return parameters
+        return self._list(")", parameter)
 
     def _macro(self, line: int) -> Statement:
         name = self._name()
@@ -167,24 +161,9 @@ class _Parser(ExpressionParser):
         self._end("endmacro")
         return st.Define(line, name, parameters, body)
 
-    def _call_block(self, line: int) -> Statement:
-        if self._is("("):
-            raise error("call blocks with parameters do not run here", line)
-        expression = self._expression()
-        if not isinstance(expression, ex.Call):
-            raise error("a call block needs a call", line)
-        arguments = ex.Arguments(expression.arguments.positional,
-                                 [*expression.arguments.named, ("caller", ex.Name(line, "caller"))])
-        body = self._body("endcall")
-        self._end("endcall")
-        return st.Wrapped(line, ex.Call(line, expression.target, arguments), body, "caller")
-
     def _filter_block(self, line: int) -> Statement:
-        expression = self._filter(ex.Name(line, "the body"))
-        expression = self._filters(expression)
-        body = self._body("endfilter")
-        self._end("endfilter")
-        return st.Wrapped(line, expression, body, "the body")
+        expression = self._filters(self._filter(ex.Name(line, st.BODY)))
+        return st.Filtered(line, expression, self._whole_body("endfilter"))
 
     def _with(self, line: int) -> Statement:
         variables: list[tuple[str, Expression]] = []
@@ -194,14 +173,10 @@ class _Parser(ExpressionParser):
             name = self._name()
             self._need("=")
             variables.append((name, self._expression()))
-        body = self._body("endwith")
-        self._end("endwith")
-        return st.With(line, variables, body)
+        return st.With(line, variables, self._whole_body("endwith"))
 
     def _generation(self, line: int) -> Statement:
-        body = self._body("endgeneration")
-        self._end("endgeneration")
-        return st.With(line, (), body)
+        return st.With(line, (), self._whole_body("endgeneration"))
 
     def _jump(self, line: int) -> Statement:
         leaves = self._tokens[self._at - 1].value == "break"
@@ -209,4 +184,3 @@ class _Parser(ExpressionParser):
             raise error("break and continue belong into a loop", line)
         self._need("%}")
         return st.Jump(line, leaves)
-

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.engine.jinja.nodes import Break, Continue, Expression, Macro, Node, Run, Scope, Statement
-from appliance.engine.jinja.operators import located
+from appliance.engine.jinja.lexer import error
+from appliance.engine.jinja.nodes import Break, Continue, Expression, Macro, Run, Scope, Statement
 from appliance.engine.jinja.values import (
     Fault,
-    Function,
     Loop,
     Namespace,
     Value,
@@ -19,6 +18,8 @@ from appliance.engine.jinja.values import (
     make_list,
     to_text,
 )
+
+BODY = "the body"  # no template can name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,10 @@ class Block(Statement):
     def run(self, run: Run, scope: Scope) -> None:
         for statement in self.body:
             run.budget.step()
-            statement.run(run, scope)
+            try:
+                statement.run(run, scope)
+            except Fault as fault:  # the innermost statement around it gives it a line
+                raise error(str(fault), statement.line) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,7 @@ class Output(Statement):
     expression: Expression
 
     def run(self, run: Run, scope: Scope) -> None:
-        run.write(to_text(run.budget, _located(self, self.expression, run, scope)))
-
-
-def _located(node: Node, expression: Expression, run: Run, scope: Scope) -> Value:
-    """The value of an expression; a fault in it gets the statement's line."""
-    try:
-        return expression.value(run, scope)
-    except Fault as fault:
-        raise located(fault, node.line) from None
+        run.write(to_text(run.budget, self.expression.value(run, scope)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class If(Statement):
 
     def run(self, run: Run, scope: Scope) -> None:
         for condition, body in self.branches:
-            if condition is None or is_true(_located(self, condition, run, scope)):
+            if condition is None or is_true(condition.value(run, scope)):
                 body.run(run, scope)
                 return
 
@@ -85,16 +81,13 @@ class For(Statement):
     otherwise: Block | None
 
     def run(self, run: Run, scope: Scope) -> None:
-        try:
-            items = self._items(run, scope)
-        except Fault as fault:
-            raise located(fault, self.line) from None
+        items = self._items(run, scope)
         loop = Loop(items)
         for index, item in enumerate(items):
             run.budget.step()
             loop.index0 = index
             values = {"loop": loop}
-            self._bind(values, item)
+            bind(values, self.names, item)
             try:
                 self.body.run(run, Scope(values, scope))
             except Continue:
@@ -103,12 +96,6 @@ class For(Statement):
                 break
         if not items and self.otherwise is not None:
             self.otherwise.run(run, scope)
-
-    def _bind(self, values: dict[str, Value], item: Value) -> None:
-        try:
-            bind(values, self.names, item)
-        except Fault as fault:
-            raise located(fault, self.line) from None
 
     def _items(self, run: Run, scope: Scope) -> Sequence[Value]:
         items = items_of(run.budget, self.items.value(run, scope))
@@ -139,43 +126,30 @@ class Set(Statement):
 
     names: Sequence[str]
     attribute: str | None  # of the namespace `names[0]`
-    expression: Expression | None
-    body: Block | None
+    value: Expression | Block
 
     def run(self, run: Run, scope: Scope) -> None:
-        try:
-            value = self._value(run, scope)
-            if self.attribute is None:
-                bind(scope.values, self.names, value)
-                return
-            target = scope.get(self.names[0])
-            if not isinstance(target, Namespace):
-                raise Fault(f"attributes can be set on a namespace only; {self.names[0]!r} is {kind(target)}")
-            target.values[self.attribute] = value
-        except Fault as fault:
-            raise located(fault, self.line) from None
-
-    def _value(self, run: Run, scope: Scope) -> Value:
-        if self.body is not None:
-            return run.capture(self.body, Scope({}, scope))
-        return None if self.expression is None else self.expression.value(run, scope)
+        value = self.value.value(run, scope) if isinstance(self.value, Expression) else run.capture(
+            self.value, Scope({}, scope))
+        if self.attribute is None:
+            bind(scope.values, self.names, value)
+            return
+        target = scope.get(self.names[0])
+        if not isinstance(target, Namespace):
+            raise Fault(f"attributes can be set on a namespace only; {self.names[0]!r} is {kind(target)}")
+        target.values[self.attribute] = value
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapped(Statement):
-    """`{% filter %}` and `{% call %}`: an expression that sees the body, as a variable or as `caller()`."""
+class Filtered(Statement):
+    """`{% filter %}`: an expression that sees the body's text as the variable `BODY`."""
 
     expression: Expression
     body: Block
-    variable: str  # the name for the body's text, or "caller"
 
     def run(self, run: Run, scope: Scope) -> None:
-        values: dict[str, Value] = {}
-        if self.variable == "caller":
-            values["caller"] = Function("caller", lambda: run.capture(self.body, Scope({}, scope)))
-        else:
-            values[self.variable] = run.capture(self.body, Scope({}, scope))
-        run.write(to_text(run.budget, _located(self, self.expression, run, Scope(values, scope))))
+        body = run.capture(self.body, Scope({}, scope))
+        run.write(to_text(run.budget, self.expression.value(run, Scope({BODY: body}, scope))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +160,7 @@ class With(Statement):
     body: Block
 
     def run(self, run: Run, scope: Scope) -> None:
-        values = {name: _located(self, expression, run, scope) for name, expression in self.variables}
+        values = {name: expression.value(run, scope) for name, expression in self.variables}
         self.body.run(run, Scope(values, scope))
 
 

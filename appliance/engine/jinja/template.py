@@ -8,7 +8,7 @@ from appliance.engine.jinja.nodes import Run, Scope
 from appliance.engine.jinja.operators import key, whole
 from appliance.engine.jinja.parser import parse
 from appliance.engine.jinja.text import concatenate
-from appliance.engine.jinja.values import ITEM_COST, Budget, Fault, Function, Namespace, Value
+from appliance.engine.jinja.values import ITEM_COST, Budget, Function, Namespace, Value
 from appliance.errors import TemplateError
 
 MAX_RANGE = 1_000_000  # the budget ends before
@@ -27,8 +27,6 @@ class Template:
         scope = Scope({**_functions(budget), **variables})
         try:
             self._tree.run(run, Scope({}, scope))
-        except Fault as fault:
-            raise TemplateError(f"chat template: {fault}") from None
         except RecursionError:
             raise TemplateError("the chat template is nested too deeply") from None
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
@@ -56,12 +54,5 @@ def _functions(budget: Budget) -> dict[str, Value]:
             merged.update({key(name): value for name, value in pairs})
         return merged
 
-    def joiner(separator: str = ", ") -> Function:
-        first = iter([""])
-        return Function("joiner", lambda: next(first, separator))
-
-    functions: dict[str, Callable[..., Value]] = {
-        "range": numbers, "namespace": namespace, "dict": mapping, "joiner": joiner}
+    functions: Mapping[str, Callable[..., Value]] = {"range": numbers, "namespace": namespace, "dict": mapping}
     return {name: Function(name, call) for name, call in functions.items()}
-
-

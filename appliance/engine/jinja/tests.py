@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from appliance.engine.jinja.operators import numeric, ordered
-from appliance.engine.jinja.values import Budget, Undefined, Value, contains, equal, to_text
+from appliance.engine.jinja.operators import compare, numeric
+from appliance.engine.jinja.values import Undefined
 
 
-def _asking(question: Callable[[str], bool]) -> Callable[[Budget, Value], bool]:
-    def test(budget: Budget, value: Value) -> bool:
-        text = to_text(budget, value)
-        budget.read(len(text))
-        return question(text)
-
-    return test
-
-
-def _order(symbol: str) -> Callable[[Budget, Value, Value], bool]:
-    def test(budget: Budget, value: Value, other: Value) -> bool:
-        left, right = ordered(budget, value, other)
-        return bool({"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[symbol])
-
-    return test
-
-
-def _differ(budget: Budget, value: Value, other: Value) -> bool:
-    return not equal(budget, value, other)
+def _comparing(sign: str, *names: str) -> dict[str, Callable[..., bool]]:
+    return dict.fromkeys((sign, *names), lambda budget, value, other: compare(budget, sign, value, other))
 
 
 TESTS: Mapping[str, Callable[..., bool]] = {
@@ -42,10 +25,7 @@ TESTS: Mapping[str, Callable[..., bool]] = {
     "false": lambda _, value: value is False, "odd": lambda _, value: numeric(value) % 2 == 1,
     "even": lambda _, value: numeric(value) % 2 == 0,
     "divisibleby": lambda _, value, by: numeric(value) % (numeric(by) or 1) == 0,
-    "lower": _asking(str.islower), "upper": _asking(str.isupper),
-    "in": lambda budget, value, container: contains(budget, container, value),
-    "sameas": lambda _, value, other: value is other, "escaped": lambda _, value: False,
-    **dict.fromkeys(("eq", "equalto", "=="), equal), **dict.fromkeys(("ne", "!="), _differ),
-    **dict.fromkeys(("lt", "lessthan", "<"), _order("<")), **dict.fromkeys(("gt", "greaterthan", ">"), _order(">")),
-    **dict.fromkeys(("le", "<="), _order("<=")), **dict.fromkeys(("ge", ">="), _order(">=")),
+    **_comparing("in"), **_comparing("==", "eq", "equalto"), **_comparing("!=", "ne"),
+    **_comparing("<", "lt", "lessthan"), **_comparing(">", "gt", "greaterthan"), **_comparing("<=", "le"),
+    **_comparing(">=", "ge"),
 }

@@ -1,6 +1,6 @@
 """The values that templates work on, and the budget that bounds what a template may do with them.
 
-Values are Python's str (see `template_text`), int, float, bool, None, list, tuple and dict of these, and the
+Values are Python's str (see `jinja.text`), int, float, bool, None, list, tuple and dict of these, and the
 classes below. Templates reach no other Python object: attributes and methods go through tables.
 """
 
@@ -111,8 +111,6 @@ class Loop(Opaque):
             return self.items[index - 1] if index else Undefined(name)
         if name == "nextitem":
             return self.items[index + 1] if index + 1 < count else Undefined(name)
-        if name == "cycle":
-            return Function(name, lambda *values: values[index % len(values)])
         return Undefined(name)
 
 
