@@ -34,6 +34,7 @@ def test_debug_build(kind):
             source, context_length=debug_pass.CONTEXT, slots=2, threads=1, kernels=kernels(), kv_cache=kind) as engine:
         assert debug_pass.digest(engine) == found["digest"]
     assert ["none", REFUSED + "weight"] == found["fetched"]
+    assert ["nothing"] == found["packed"]
     assert {name: REFUSED + fault
             for name, (_, _, _, fault) in debug_pass.SPOILED.items()} == found["faults"]
 

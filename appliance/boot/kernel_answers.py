@@ -22,8 +22,9 @@ from appliance.engine.kernels.memory import aligned
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
+from appliance.engine.packing import Packing
 from appliance.errors import EngineError
-from appliance.models import libcrypto, quants
+from appliance.models import layout, libcrypto, quants
 
 _SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
 _IN_STEP = b"all threads kept step"
@@ -62,6 +63,17 @@ def gather(table: KernelTable, name: str) -> bytes:
     return out.view(np.uint8).tobytes()
 
 
+def pack(table: KernelTable, _name: str) -> bytes:
+    """Rows of every format in kernel order; the last group is not full."""
+    rows, columns, found, packing = kernel_inputs.ROWS - 3, kernel_inputs.COLUMNS, [], Packing(table)
+    for name in sorted(SHAPES):
+        block_format = quants.FORMATS[name]
+        out = aligned(layout.interleaved_nbytes(block_format, rows, columns))
+        packing(block_format, kernel_inputs.weights(name, rows, columns), rows, columns, out.view(np.uint8))
+        found.append(out.view(np.uint8).tobytes())
+    return b"".join(found)
+
+
 def _quantise_answer(table: KernelTable, kind: str) -> bytes:
     return b"".join(quantise(table, kind, tokens, f"quantise {tokens}") for tokens in kernel_inputs.TOKENS)
 
@@ -98,6 +110,7 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), kernel_attention.remember),
     (re.compile(r"(query_q8)"), _query_answer),
     (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), kernel_attention.attend),
+    (re.compile(r"(pack_rows)"), pack),
     (re.compile(r"(fetch_sealed)"), kernel_fetch.fetch),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
 )

@@ -26,6 +26,7 @@ from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, group_nbytes, p
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
+from appliance.engine.packing import Packing
 from appliance.engine.streaming import Streaming
 from appliance.errors import EngineError
 from appliance.models import locked
@@ -196,6 +197,8 @@ class Forward:
     def _prepared(self, source: StreamedSource) -> Streaming | None:
         """Buffers for tiles, which kernels may read; tables where kernels fetch tiles by themselves."""
         source.prepare(self._pool.threads)
+        if "pack_rows" in self._table.names:
+            source.interleave = Packing(self._table)
         for address, nbytes in source.buffers:
             self._ranges.add(address, nbytes, step_layout.READ)
         return Streaming.of(source, self._table, self._pool)

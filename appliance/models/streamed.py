@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, FormatError, ModelError, UnsupportedError
-from appliance.models import interrupts, libcrypto, native, quants, tiling
+from appliance.models import interrupts, layout, libcrypto, native, quants, tiling
 from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
@@ -75,6 +75,8 @@ class StreamedSource:
         self._embedding: HiddenRows | None = None
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        self.interleave: tiling.Interleave = layout.interleave_into
+        """How rows of a plain model are put in kernel order."""
         self.fetched_by = "the interpreter"
         """What reads and decrypts tiles, for the report of the boot."""
         self.most_alive = 0
@@ -351,7 +353,7 @@ class StreamedSource:
         if tile.segment.kind != "matrix":
             return tiles.read_tile(number, worker.tile)
         nbytes = tiles.read_rows(number, worker.rows)
-        tiling.pack(tile, worker.rows[:nbytes], worker.tile[:tile.nbytes])
+        tiling.pack(tile, worker.rows[:nbytes], worker.tile[:tile.nbytes], self.interleave)
         return tile.nbytes
 
     def _message(self, tile: Tile) -> memoryview | None:

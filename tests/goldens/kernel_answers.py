@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from appliance.boot import kernel_answers, kernel_attention, kernel_fetch, kernel_inputs, kernel_model
 from appliance.engine import architecture_tensors
 from appliance.engine.kernels import shapes, table
-from appliance.models import quants
+from appliance.models import layout, quants
 from tests.support import caches, ggufs
 from tests.support.reference_model import ReferenceModel
 
@@ -75,6 +75,10 @@ def exact(test: str) -> bytes | None:
     verb, _, rest = test.partition("_")
     if verb == "fetch":
         return kernel_fetch.expected()
+    if verb == "pack":
+        rows, columns = kernel_inputs.ROWS - 3, kernel_inputs.COLUMNS
+        return b"".join(layout.interleave(quants.FORMATS[name], kernel_inputs.weights(name, rows, columns), rows,
+                                          columns) for name in sorted(shapes.SHAPES))
     if verb == "quantise":
         return b"".join(quantised(rest, kernel_inputs.floats(f"quantise {tokens}", tokens, kernel_inputs.COLUMNS))
                         for tokens in kernel_inputs.TOKENS)

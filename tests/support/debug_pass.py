@@ -5,6 +5,7 @@ Says the digest of a whole pass's logits, and for each word that was spoiled the
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import sys
@@ -13,11 +14,14 @@ import numpy as np
 
 from appliance.engine.engine import Engine
 from appliance.engine.forward import ROWS, WANTED, Forward
-from appliance.engine.kernels import step_layout, table, targets
+from appliance.engine.kernels import pack_layout, step_layout, table, targets
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.registry import Kernel
 from appliance.engine.kernels.signature import Signature
+from appliance.engine.kernels.table import KernelTable
+from appliance.engine.packing import Packing
 from appliance.errors import EngineError
+from appliance.models import quants
 from tests.support import synthetic
 from tests.support.engines import opened, synthetic_model
 
@@ -111,6 +115,27 @@ def fetched(forward: Forward) -> list[str]:
     return faults
 
 
+def packed(kernels: KernelTable) -> list[str]:
+    """Words of a table of `pack_rows` that, spoiled, are followed all the same; "nothing" is the table as it is."""
+    packing, block_format = Packing(kernels), quants.FORMATS["Q5_K"]
+    rows, followed = bytes(16 * block_format.row_nbytes(256)), []
+    words = (ctypes.c_int64 * 4096).from_address(packing.table(block_format))
+    first = pack_layout.PACK_NBYTES // 8
+    last = first + pack_layout.MOVE_NBYTES // 8 * (words[1] - 2)  # of the words that are sums
+    term = (words[last + pack_layout.MOVE["TERMS"] // 8] - packing.table(block_format)) // 8
+    for name, place, change in [("nothing", 0, 0), ("a source", term, 1 << 20),
+                                *((name, first + pack_layout.MOVE[name] // 8, change)
+                                  for name in ("FROM", "TO", "COUNT") for change in (-FAR, FAR))]:
+        words[place] += change
+        try:
+            packing(block_format, rows, 16, 256, bytearray(len(rows)))
+            followed.append(name)
+        except EngineError:
+            pass
+        words[place] -= change
+    return followed
+
+
 def digest(engine: Engine) -> str:
     """SHA-256 of the logits of IDS, and then of the last of them again, alone."""
     logits = engine.logits(IDS, chunk=50)
@@ -126,7 +151,8 @@ def main() -> None:
     with opened(synthetic_model(MODEL)) as source, Engine.open(
             source, context_length=CONTEXT, slots=2, threads=THREADS, kernels=kernels, kv_cache=sys.argv[1]) as engine:
         print(json.dumps({"origin": kernels.origin, "debug": targets.debugging(), "digest": digest(engine),
-                          "faults": found(engine._forward), "fetched": fetched(engine._forward)}))
+                          "faults": found(engine._forward), "fetched": fetched(engine._forward),
+                          "packed": packed(kernels)}))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ import numpy as np
 
 from appliance.engine.kernels import shapes, table
 from appliance.engine.kernels.table import KernelTable
+from appliance.engine.packing import Packing
+from appliance.models import layout, quants
 from tests.support.kernel_cases import Product, fields, quantised, random_weights
 
 ROWS, COLUMNS = 41, 768
@@ -26,12 +28,16 @@ def _digest(values: np.ndarray) -> str:
 
 
 def bits(kernels: KernelTable, names: list[str]) -> dict[str, str]:
-    """Digest of every product (by format and tokens) and every quantiser (by kind)."""
+    """Digest of every product (by format and tokens), packed matrix (by format) and quantiser (by kind)."""
     x = np.random.default_rng(5).standard_normal((max(TOKENS), COLUMNS)).astype(np.float32)
     x[3, 256:512] = 0.0
-    found = {}
+    found, packing = {}, Packing(kernels)
     for name in names:
-        product = Product(kernels, name, random_weights(name, ROWS, COLUMNS), ROWS, COLUMNS)
+        data = random_weights(name, ROWS, COLUMNS)
+        order = np.empty(layout.interleaved_nbytes(quants.FORMATS[name], ROWS, COLUMNS), np.uint8)
+        packing(quants.FORMATS[name], data, ROWS, COLUMNS, order)
+        found[f"{name} packed"] = _digest(order)
+        product = Product(kernels, name, data, ROWS, COLUMNS)
         for tokens in TOKENS:
             found[f"{name} {tokens}"] = _digest(product(x[:tokens]))
     for kind in sorted({shapes.activation_kind(name) for name in names}):

@@ -1,0 +1,59 @@
+"""Rows to kernel order by compiled code: the bytes of `layout.interleave`, and none beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from appliance.engine.kernels import pack_layout
+from appliance.engine.packing import Packing, moves
+from appliance.errors import EngineError
+from appliance.models import layout, quants
+from tests.support.engines import kernels
+
+
+@pytest.fixture(scope="module")
+def packing() -> Packing:
+    """The kernel of this CPU."""
+    return Packing(kernels())
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 80])
+@pytest.mark.parametrize("name", quants.FORMATS)
+def test_the_same_bytes(name: str, rows: int, packing: Packing) -> None:
+    """Any bytes, wherever they lie, come in the order of the interpreter; what is beside the buffer stays as it is."""
+    block_format, columns = quants.FORMATS[name], 768
+    nbytes, packed = rows * block_format.row_nbytes(columns), layout.interleaved_nbytes(block_format, rows, columns)
+    for shift in range(4):
+        data = np.random.default_rng([rows, shift]).integers(0, 256, nbytes + shift, np.uint8)[shift:]
+        out = np.full(packed + 128, 0xA5, np.uint8)
+        packing(block_format, data, rows, columns, out[64 - shift:packed + 64 - shift])
+        assert layout.interleave(block_format, data, rows, columns) == out[64 - shift:packed + 64 - shift].tobytes()
+        out[64 - shift:packed + 64 - shift] = 0xA5
+        assert (out == 0xA5).all()
+
+
+@pytest.mark.parametrize(("rows", "source", "target", "columns"), [
+    (16, -1, 0, 512), (16, 1, 0, 512), (17, 0, -1, 512), (16, 0, 1, 512), (0, 0, 16, 512), (16, 0, 0, 8)])
+def test_sizes_that_do_not_fit(rows: int, source: int, target: int, columns: int, packing: Packing) -> None:
+    """Rows, buffers and columns that do not belong together are refused."""
+    f16 = quants.FORMATS["F16"]
+    with pytest.raises(EngineError, match="cannot be packed"):
+        packing(f16, bytes(max(2 * rows * columns + source, 0)), rows, columns,
+                bytearray(layout.interleaved_nbytes(f16, rows, columns) + target))
+    with pytest.raises(EngineError, match="cannot be packed"):
+        packing(f16, bytes(1024), 16, 32, bytes(1024))  # read-only
+
+
+@pytest.mark.parametrize("name", quants.FORMATS)
+def test_moves_fill_a_record(name: str) -> None:
+    """The last move to each byte of a record leaves none out, and none leads out of a block or its record."""
+    block, found, terms = moves(quants.FORMATS[name])
+    kinds, written = list(pack_layout.KINDS), np.zeros(16 * block, bool)
+    for move in found:
+        nbytes = {"terms": 64, "evens": 64}.get(kinds[move["KIND"]], 16 * move["COUNT"] * move["NBYTES"])
+        assert move["FROM"] + move["COUNT"] * move["NBYTES"] <= block
+        assert move["TO"] + nbytes <= 16 * block
+        written[move["TO"]:move["TO"] + nbytes] = True
+    assert written.all()
+    assert all(0 <= term["SOURCE"] <= 16 * block - 64 and 0 <= term["TURN"] < 32 for term in terms)
