@@ -77,7 +77,8 @@ def test_self_test_passes(library: Path) -> None:
     """The self-test of the boot: each kernel gives its one known answer, and two threads keep step."""
     names = _self_test(library)
     assert {f"step/{name}" for name in FEW} | {"attend_f16", "attend_q8", "attend_q4", "lockstep_run", "fetch_sealed",
-                                               "product_q4_k", "quantise_q8_256"} <= set(names)
+                                               "fetch_plain", "pack_rows", "product_q4_k",
+                                               "quantise_q8_256"} <= set(names)
 
 
 def test_whole_passes_give_the_same_bits(library: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.support.engines import kernels, running, synthetic_model
 from tests.support.streams import stored
 
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 99).tolist()]
-KINDS = ("sealed", "plain", "compiled")
+KINDS = ("sealed", "plain", "compiled sealed", "compiled plain")
 
 
 @contextmanager
@@ -56,6 +56,7 @@ def test_the_same_bits(kind: str, tile_size: int, threads: int, how: dict[str, o
         source = engine._source
         assert isinstance(source, StreamedSource)
         assert 0 < source.most_alive <= source.alive_limit
+        assert kind.startswith("compiled") == source.fetched_by.startswith("libcrypto")
 
 
 @pytest.mark.parametrize("name", ["tied", "F16"])
@@ -111,7 +112,7 @@ def test_spoiled_during_an_answer(kind: str, how: str, tmp_path: Path) -> None:
         source = engine._source
         assert isinstance(source, StreamedSource)
         tile = source._tiles.tiling.tile(source._segments[source._number["blk.1.ffn_down.weight"]].first_tile + 1)
-        at = tile.source_offset if kind == "plain" else tile.offset
+        at = tile.source_offset if kind.endswith("plain") else tile.offset
         found: list[int | None] = []
         steps = engine.generate(REQUEST)
         found += [next(steps).token for _ in range(3)]
@@ -133,7 +134,7 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
     with closing(make()) as source:
         tiles = [tile for tile in source._tiles.tiling if tile.segment.kind == "matrix"]
     for tile in tiles[::2]:
-        at, nbytes = ((tile.source_offset, tile.source_nbytes) if kind == "plain" else
+        at, nbytes = ((tile.source_offset, tile.source_nbytes) if kind.endswith("plain") else
                       (tile.offset, tile.nbytes + 16))
         with _engine(make(hidden=False)) as engine, path.open("r+b", buffering=0) as file:
             place = at + (tile.number * 7919) % nbytes
@@ -144,7 +145,7 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
             os.pwrite(file.fileno(), old, place)
 
 
-@pytest.mark.parametrize("kind", ["sealed", "compiled"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
     """A file that is removed stays readable while it is open; one that cannot be read ends with the disk's error."""
     path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
@@ -159,7 +160,7 @@ def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
             engine.logits(IDS)
 
 
-@pytest.mark.parametrize("kind", ["sealed", "compiled"])
+@pytest.mark.parametrize("kind", ["sealed", "compiled sealed"])
 def test_records_in_memory(kind: str, tmp_path: Path) -> None:
     """Records that are kept are authenticated whenever they are used, and the disk is not asked for them again."""
     path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
@@ -178,10 +179,11 @@ def test_records_in_memory(kind: str, tmp_path: Path) -> None:
             engine.logits(IDS)
 
 
+@pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain"])
 @pytest.mark.parametrize(("directory", "said"), [(True, "Is a directory"), (False, "Bad file descriptor")])
-def test_errors_of_the_disk(directory: bool, said: str, tmp_path: Path) -> None:
+def test_errors_of_the_disk(kind: str, directory: bool, said: str, tmp_path: Path) -> None:
     """What the system says of a read that fails in compiled code ends the answer."""
-    path, make = stored("compiled", tmp_path, synthetic_model("tied"), 32768)
+    path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
     with _engine(make()) as engine:
         source = engine._source
         assert isinstance(source, StreamedSource)

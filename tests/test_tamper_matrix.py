@@ -29,8 +29,8 @@ from tests.support.engines import kernels, synthetic_model
 from tests.support.sealed_models import KEY
 from tests.support.vandal import failing_disk, vandal
 
-Kind = Literal["sealed", "plain", "compiled"]  # the last one is sealed, and compiled code reads it
-KINDS: tuple[Kind, ...] = ("sealed", "plain", "compiled")
+Kind = Literal["sealed", "plain", "compiled sealed", "compiled plain"]  # compiled code reads the last two
+KINDS: tuple[Kind, ...] = ("sealed", "plain", "compiled sealed", "compiled plain")
 Moment = Literal["before the boot", "before the first token", "during the answer"]
 MOMENTS: tuple[Moment, ...] = ("before the boot", "before the first token", "during the answer")
 TILE_SIZE = 65536
@@ -50,17 +50,25 @@ class Stored:
 
     def open(self) -> StreamedSource:
         """As a boot does it."""
-        if self.kind == "plain":
-            return StreamedSource(open_tagged(self.path, self.pins[1], tile_size=TILE_SIZE), hidden=True)
-        return StreamedSource(open_sealed(self.path, KEY, header_sha256=self.pins[0], sha256=self.pins[1]), hidden=True,
-                              compiled=self.kind == "compiled")
+        tiles = (open_tagged(self.path, self.pins[1], tile_size=TILE_SIZE) if self.plain else
+                 open_sealed(self.path, KEY, header_sha256=self.pins[0], sha256=self.pins[1]))
+        return StreamedSource(tiles, hidden=True, compiled=self.kind.startswith("compiled"))
+
+    @property
+    def plain(self) -> bool:
+        """Whether the file is not sealed."""
+        return _plain(self.kind)
+
+
+def _plain(kind: Kind) -> bool:
+    return kind.endswith("plain")
 
 
 def _stored(kind: Kind, folder: Path) -> Stored:
     folder.mkdir(exist_ok=True)
     plain, path, other = folder / "m.gguf", folder / "m.sealed", folder / "other"
     plain.write_bytes(synthetic_model("mixed"))
-    if kind == "plain":
+    if _plain(kind):
         body = bytearray(plain.read_bytes())
         for at in range(len(body) // 4, len(body), 999):
             body[at] ^= 1
@@ -81,13 +89,13 @@ def _tiles(stored: Stored) -> list[tiling.Tile]:
 
 def _place(kind: Kind, tile: tiling.Tile) -> tuple[int, int]:
     """Where a tile is in the file, and its bytes there."""
-    return (tile.offset, tile.nbytes) if kind != "plain" else (tile.source_offset, tile.source_nbytes)
+    return (tile.offset, tile.nbytes) if not _plain(kind) else (tile.source_offset, tile.source_nbytes)
 
 
 def _regions(kind: Kind, tiles: list[tiling.Tile]) -> dict[str, int]:
     """A byte in each part of the file. Those of `HEADER` and of vectors and embeddings are read at boot alone."""
     found = {"magic": 0, "GGUF header": 200}
-    if kind != "plain":
+    if not _plain(kind):
         found |= {"version": 23, "tile size": 25, "flags": 28, "size": 33, "header size": 41, "salt": 50,
                   "plaintext hash": 90, "commitment": 120, "header MAC": tiles[0].offset - 4096 + 3000}
         start = tiles[0].offset
@@ -99,7 +107,7 @@ def _regions(kind: Kind, tiles: list[tiling.Tile]) -> dict[str, int]:
         at, nbytes = _place(kind, tile)
         found[f"{name}, tile {tile.number}, start"] = at
         found[f"{name}, tile {tile.number}, middle"] = at + nbytes // 2
-        if kind != "plain":
+        if not _plain(kind):
             found[f"{name}, tile {tile.number}, tag"] = at + nbytes + 7
             if tile.record_nbytes > tile.nbytes + 16:
                 found[f"{name}, tile {tile.number}, padding"] = at + tile.record_nbytes - 1
@@ -183,7 +191,7 @@ def test_every_part_flipped(moment: Moment, stored: Stored, tell: Callable[..., 
         found = _outcome(stored, moment, lambda at=at: tell("flip", stored.path, at), expected)  # type: ignore[misc]
         tell("flip", stored.path, at)
         if moment == "before the boot":
-            wanted = "ended" if _read_again(region) and stored.kind != "plain" else "refused"
+            wanted = "ended" if _read_again(region) and not stored.plain else "refused"
         else:
             wanted = "ended" if _read_again(region) else "right"
         assert wanted == found, region
@@ -223,7 +231,7 @@ def test_every_way(kind: Kind, way: str, moment: Moment, tell: Callable[..., Non
         "replace": ("become", path, stored.other), "remove": ("gone", path)}
     found = _outcome(stored, moment, lambda: tell(*how[way]), expected)
     sealed_boot, plain_boot, later = WANTED[way]
-    wanted = later if moment != "before the boot" else plain_boot if kind == "plain" else sealed_boot
+    wanted = later if moment != "before the boot" else plain_boot if _plain(kind) else sealed_boot
     assert wanted == found
 
 

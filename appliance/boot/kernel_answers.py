@@ -111,7 +111,8 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(query_q8)"), _query_answer),
     (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), kernel_attention.attend),
     (re.compile(r"(pack_rows)"), pack),
-    (re.compile(r"(fetch_sealed)"), kernel_fetch.fetch),
+    (re.compile(r"(fetch_sealed)"), lambda table, _name: kernel_fetch.fetch_sealed(table)),
+    (re.compile(r"(fetch_plain)"), lambda table, _name: kernel_fetch.fetch_plain(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
 )
 
@@ -127,9 +128,9 @@ def _needed(name: str, formats: frozenset[str]) -> bool:
 
 
 def _unused() -> frozenset[str]:
-    """Kernels without a test: `step` has one for each format, and without libcrypto nobody calls the one that fetches
+    """Kernels without a test: `step` has one for each format, and without libcrypto nobody calls those that fetch
     tiles."""
-    return frozenset({"step"} if libcrypto.load() is not None else {"step", "fetch_sealed"})
+    return frozenset({"step"} if libcrypto.load() is not None else {"step", "fetch_sealed", "fetch_plain"})
 
 
 def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:

@@ -41,6 +41,14 @@ def _merged(block_format: BlockFormat) -> int:
     return _MERGED if block_format.elements == 1 else 1
 
 
+def blocks(block_format: BlockFormat, columns: int) -> int:
+    """Blocks of a row, as the table of its format has them. EngineError for columns that no kernel takes."""
+    count, rest = divmod(columns, block_format.elements * _merged(block_format))
+    if rest:
+        raise EngineError(f"rows of {columns} {block_format.name} weights cannot be packed")
+    return count
+
+
 def _units(run: Run, start: int) -> list[Words]:
     """The moves of a run to byte `start` of the record: wide ones as far as they go."""
     if run.step == 2 and run.nbytes == 4:
@@ -92,8 +100,8 @@ class Packing:
         EngineError when a size does not match."""
         size, groups = block_format.row_nbytes(columns), layout.groups(rows)
         source, target = np.frombuffer(data, np.uint8), np.frombuffer(out, np.uint8)
-        fits = source.size == rows * size and target.size == groups * GROUP_ROWS * size and target.flags.writeable
-        if not fits or columns % (block_format.elements * _merged(block_format)):
+        blocks(block_format, columns)
+        if source.size != rows * size or target.size != groups * GROUP_ROWS * size or not target.flags.writeable:
             raise EngineError(f"{rows} x {columns} {block_format.name} weights of {source.size} bytes cannot be packed "
                               f"into {target.size} bytes")
         whole = rows // GROUP_ROWS * GROUP_ROWS * size
@@ -106,9 +114,9 @@ class Packing:
 
     def _pack(self, block_format: BlockFormat, source: Bytes, columns: int, target: Bytes) -> None:
         """Whole groups."""
-        size, blocks = block_format.row_nbytes(columns), columns // block_format.elements // _merged(block_format)
-        if self._kernel(self.table(block_format), source.ctypes.data, size, blocks, source.size // (GROUP_ROWS * size),
-                        target.ctypes.data):
+        size = block_format.row_nbytes(columns)
+        if self._kernel(self.table(block_format), source.ctypes.data, size, blocks(block_format, columns),
+                        source.size // (GROUP_ROWS * size), target.ctypes.data):
             raise EngineError(f"the table of {block_format.name} leads out of its blocks")
 
 

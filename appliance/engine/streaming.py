@@ -8,17 +8,20 @@ from appliance.engine.kernels import fetch_layout
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
+from appliance.engine.packing import Packing, blocks
+from appliance.models.layout import GROUP_ROWS
 from appliance.models.native import Native
 from appliance.models.streamed import StreamedSource
+from appliance.models.tiling import TAG_NBYTES, Segment
 
 
 class Streaming:
     """The tables of one model. They hold addresses and sizes, no secrets."""
 
     def __init__(self, source: StreamedSource, native: Native, table: KernelTable, pool: Pool) -> None:
-        self._source, self._pool = source, pool
+        self._source, self._pool, self._native, self._packing = source, pool, native, Packing(table)
         self._plan: list[tuple[int, int]] = []  # offset and bytes of the records that a pass reads
-        self.kernel = table.address("fetch_sealed")
+        self.kernel = table.address("fetch_plain" if native.tags else "fetch_sealed")
         """Address of `int64 fetch(int64 matrix, int64 tile, int64 thread)`."""
         workers = Memory(fetch_layout.WORKER_NBYTES * len(native.workers))
         self._stream = Memory(fetch_layout.STREAM_NBYTES)
@@ -36,7 +39,7 @@ class Streaming:
     @classmethod
     def of(cls, source: StreamedSource, table: KernelTable, pool: Pool) -> Streaming | None:
         """Tables for the threads of a pool; None where the source fetches tiles itself."""
-        native = source.native(pool.threads) if "fetch_sealed" in table.names else None
+        native = source.native(pool.threads) if {"fetch_sealed", "fetch_plain"} <= set(table.names) else None
         return None if native is None else cls(source, native, table, pool)
 
     def _put(self, values: dict[str, int]) -> None:
@@ -46,20 +49,28 @@ class Streaming:
     def matrix(self, name: str) -> int:
         """The address of a new table MATRIX. Matrices are asked for in the order of their use."""
         segment, memory = self._source.segment(name), Memory(fetch_layout.MATRIX_NBYTES)
-        last, first = segment.run_tiles - 1, self._source.tile(segment.first_tile)
-        final = self._source.tile(segment.first_tile + last)
+        tiles = [self._source.tile(segment.first_tile + index) for index in range(segment.run_tiles)]
+        places = [self._source.place(tile) for tile in tiles]
         words = memory.view(np.int64)
         for word, value in {
-                "STREAM_TABLE": self._stream.address, "FIRST_TILE": segment.first_tile, "LAST": last,
-                "NBYTES": first.nbytes, "LAST_NBYTES": final.nbytes, "OFFSET": first.offset,
-                "RECORD_NBYTES": first.record_nbytes, "LAST_RECORD_NBYTES": final.record_nbytes,
-                "KEPT": self._source.kept(name), "FIRST_PLANNED": len(self._plan)}.items():
+                "STREAM_TABLE": self._stream.address, "FIRST_TILE": segment.first_tile, "LAST": len(tiles) - 1,
+                "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],
+                "RECORD_NBYTES": places[0][1], "LAST_RECORD_NBYTES": places[-1][1],
+                "KEPT": self._source.kept(name), "FIRST_PLANNED": len(self._plan),
+                **(self._plain(segment) if self._native.tags else {})}.items():
             words[fetch_layout.MATRIX[word] // 8] = value
         self._pool.keep(memory)
         if not self._source.kept(name):
-            tiles = (self._source.tile(segment.first_tile + index) for index in range(segment.run_tiles))
-            self._plan += [(tile.offset, tile.record_nbytes) for tile in tiles]
+            self._plan += places
         return memory.address
+
+    def _plain(self, segment: Segment) -> dict[str, int]:
+        """The words that only a plain model's matrix has. EngineError for one that no kernel packs."""
+        tile = self._source.tile(segment.first_tile)
+        groups = min(max(self._native.piece_nbytes // segment.unit_nbytes, 1), segment.tile_units)
+        return {"ROW_NBYTES": segment.unit_nbytes // GROUP_ROWS, "CHUNK": groups * segment.unit_nbytes,
+                "PACK": self._packing.table(tile.format), "BLOCKS": blocks(tile.format, tile.columns),
+                "TAGS": self._native.tags + TAG_NBYTES * segment.first_tile}
 
     def plan(self) -> None:
         """After all matrices: how far ahead the system is to read, where what was read is dropped. Otherwise the system

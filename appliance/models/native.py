@@ -26,6 +26,7 @@ class Native:
     piece_nbytes: int
     tile_nbytes: int
     workers: tuple[tuple[int, ...], ...]  # of each thread: EVP_CIPHER_CTX, places for two tiles, room for a piece
+    tags: int = 0  # address of the tags of a plain model's tiles, 16 bytes each
 
 
 def functions(library: Library) -> dict[str, int]:

@@ -248,19 +248,19 @@ class StreamedSource:
     # --- for compiled code --------------------------------------------------------------------------------------------
     def native(self, threads: int) -> Native | None:
         """What so many threads need to fetch tiles without the interpreter; None where the source fetches them."""
-        tiles = self._tiles
-        library = None if isinstance(tiles, PlainTiles) or self._compiled is False else libcrypto.load()
-        if library is None or isinstance(tiles, PlainTiles) or not (
-                self._compiled or native.worthwhile(library, threads, tiles.tiling.max_tile_nbytes)):
+        tiles, most = self._tiles, self._tiles.tiling.max_tile_nbytes
+        library = None if self._compiled is False else libcrypto.load()
+        if library is None or not (self._compiled or native.worthwhile(library, threads, most)):
             return None
         for worker in self._workers[:threads]:
             if worker.cipher is None:
                 worker.cipher = tiles.cipher(library)
         self.fetched_by = f"libcrypto {library.version}"
-        return Native(native.functions(library), tiles.extra, PIECE_NBYTES, tiles.tiling.max_tile_nbytes, tuple(
+        extra, tags = ((0, 0), tiles.tags_address) if isinstance(tiles, PlainTiles) else (tiles.extra, 0)
+        return Native(native.functions(library), extra, PIECE_NBYTES, most, tuple(
             (0 if worker.cipher is None else worker.cipher.address, worker.addresses[0],
-             worker.addresses[worker.places - 1], worker.record_address)
-            for worker in self._workers[:threads]))
+             worker.addresses[worker.places - 1], worker.rows_address if self._plain else worker.record_address)
+            for worker in self._workers[:threads]), tags)
 
     @property
     def buffers(self) -> list[tuple[int, int]]:
@@ -276,6 +276,10 @@ class StreamedSource:
         """Where the tiles of a tensor are. FormatError when there is none of this name."""
         return self._tiles.tiling.of(name)
 
+    def place(self, tile: Tile) -> tuple[int, int]:
+        """Where a tile is in the file: offset and bytes of its record, or of its rows in a plain file."""
+        return (tile.source_offset, tile.source_nbytes) if self._plain else (tile.offset, tile.record_nbytes)
+
     @property
     def descriptor(self) -> int:
         """The open file; -1 after `close`."""
@@ -285,14 +289,14 @@ class StreamedSource:
         """After a pass of compiled code, within `passing`: bytes of the largest tile that each thread had, and what
         failed, by the names of the kernels' table. Raises the error of that."""
         for worker, nbytes in zip(self._workers, alive, strict=False):
-            worker.alive = max(worker.alive, worker.places * nbytes)
+            worker.alive = max(worker.alive, (worker.places + int(self._plain)) * nbytes)
         self.most_alive = max(self.most_alive, sum(worker.alive for worker in self._workers))
         if fault == "none":
             return
         tiles, tile = self._tiles, self._tiles.tiling.tile(number)
         if fault == "read":
-            raise tiles.file.unreadable(tile.offset, os.strerror(errno))
-        raise tiles.file.ended(tile.offset) if fault == "end" else tiles.altered(tile)
+            raise tiles.file.unreadable(self.place(tile)[0], os.strerror(errno))
+        raise tiles.file.ended(self.place(tile)[0]) if fault == "end" else tiles.altered(tile)
 
     # --- each pass ----------------------------------------------------------------------------------------------------
     @contextmanager

@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import FormatError, TamperedError
-from appliance.models import gguf, pins, tiling
+from appliance.models import gguf, pins, stacks, tiling
 from appliance.models.disk import Progress
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
+from appliance.models.locked import LockedBuffer
 from appliance.models.metadata import Metadata
 from appliance.models.tiling import TAG_NBYTES, Tile, Tiling
 
@@ -41,9 +45,11 @@ def _nonce(tile: Tile) -> bytes:
 class PlainTiles:
     """A plain model, read tile by tile. Made by `open_tagged`; safe to read from many threads at once."""
 
-    def __init__(self, file: RandomFile, header: bytes, tiles: Tiling, sha256: bytes, cipher: AESGCM,
+    def __init__(self, file: RandomFile, header: bytes, tiles: Tiling, sha256: bytes, key: LockedBuffer,
                  tags: bytes, *, gaps: bool) -> None:
-        self._file, self._cipher, self._tags = file, cipher, tags
+        """Takes `key` over: a key of 32 bytes that this process alone has, under which the tags were made."""
+        self._file, self._secret, self._tags = file, key, tags
+        self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
         self._scratch = Scratch(tiles.max_tile_nbytes)
 
@@ -118,9 +124,21 @@ class PlainTiles:
         """The open file."""
         return self._file
 
+    @property
+    def tags_address(self) -> int:
+        """Of the tags of all tiles, 16 bytes each, for compiled code; void after `close`."""
+        return int(np.frombuffer(self._tags, np.uint8).ctypes.data)
+
+    def cipher(self, library: Library) -> Cipher:
+        """What checks tags by libcrypto, for one thread. Whoever asks closes it."""
+        return Cipher(library, self._secret.view[:KEY_NBYTES])
+
     def close(self) -> None:
-        """Close the file; reads fail from here on."""
+        """Close the file and wipe the key; reads fail from here on."""
         self._file.close()
+        self.__dict__.pop("_cipher", None)
+        self._secret.close()
+        stacks.wipe()
 
 
 def open_tagged(path: Path, sha256: bytes | None = None, *, tile_size: int = tiling.DEFAULT_TILE_SIZE,
@@ -131,26 +149,28 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, tile_size: int = til
     ModelError for the disk. The header is parsed before the pin is known; nothing of it leaves when that is wrong.
     """
     tiling.check_tile_size(tile_size)
-    file = RandomFile(path)
+    file, key = RandomFile(path), LockedBuffer(KEY_NBYTES, "the key of a model")
     try:
-        scan = _Scan(file, tile_size)
+        key.view[:KEY_NBYTES] = os.urandom(KEY_NBYTES)
+        scan = _Scan(file, tile_size, key)
         digest = scan.run(progress)
         if sha256 is not None:
             pins.check(path, sha256, digest)
         return scan.result(digest)
     except BaseException:
         file.close()
+        key.close()
         raise
 
 
 class _Scan:
     """The one pass over the file."""
 
-    def __init__(self, file: RandomFile, tile_size: int) -> None:
-        self._file, self._tile_size = file, tile_size
+    def __init__(self, file: RandomFile, tile_size: int, key: LockedBuffer) -> None:
+        self._file, self._tile_size, self._key = file, tile_size, key
         self._prefix, self._gguf = _read_header(file)
         self._tiling = Tiling(self._gguf, file.size, tile_size, gaps=True)
-        self._cipher = AESGCM(AESGCM.generate_key(256))
+        self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self._tags = bytearray(len(self._tiling) * TAG_NBYTES)
         self._gaps = False  # whether any byte outside of header and tensors is not zero
 
@@ -203,7 +223,7 @@ class _Scan:
                 tags[segment.first_tile * TAG_NBYTES:(segment.first_tile + segment.tiles) * TAG_NBYTES]
                 for segment in tiles.segments if segment.kind != "gap")
             tiles = Tiling(self._gguf, self._file.size, self._tile_size, gaps=False)
-        return PlainTiles(self._file, header, tiles, digest, self._cipher, tags, gaps=self._gaps)
+        return PlainTiles(self._file, header, tiles, digest, self._key, tags, gaps=self._gaps)
 
 
 def _read_header(file: RandomFile) -> tuple[bytearray, GGUFFile]:

@@ -40,6 +40,7 @@ class Worker:
         self.addresses = tuple(self._memory.address + slot * stride for slot in range(SLOTS))
         self.tiles = tuple(self._memory.view[slot * stride:slot * stride + nbytes] for slot in range(SLOTS))
         self.rows = self._memory.view[SLOTS * stride:SLOTS * stride + rows_nbytes]
+        self.rows_address = self._memory.address + SLOTS * stride
         self.places = SLOTS
         """Slots in use, see `StreamedSource.narrow`."""
         self._slot = 0

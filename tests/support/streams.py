@@ -15,14 +15,16 @@ Open = Callable[..., StreamedSource]
 
 
 def stored(kind: str, folder: Path, gguf: bytes, tile_size: int) -> tuple[Path, Open]:
-    """Write a "sealed" or "plain" model; its file, and what makes a streamed source of it. Compiled code reads a model
-    of the kind "compiled", which is sealed, the interpreter the others."""
+    """Write a "sealed" or "plain" model; its file, and what makes a streamed source of it. Compiled code reads those of
+    the kinds "compiled sealed" and "compiled plain", the interpreter the others."""
     plain, sealed = folder / "model.gguf", folder / "model.sealed"
     plain.write_bytes(gguf)
-    if kind == "plain":
-        return plain, lambda **how: StreamedSource(open_tagged(plain, tile_size=tile_size), **how)
+    compiled = kind.startswith("compiled")
+    if kind.endswith("plain"):
+        return plain, lambda **how: StreamedSource(open_tagged(plain, tile_size=tile_size),
+                                                   **{"compiled": compiled} | how)
     sealed.unlink(missing_ok=True)
     sealing.seal(plain, sealed, KEY, tile_size=tile_size)
     plain.unlink()
     return sealed, lambda **how: StreamedSource(open_sealed(sealed, KEY, header_sha256=None),
-                                                **{"compiled": kind == "compiled"} | how)
+                                                **{"compiled": compiled} | how)

@@ -1,12 +1,14 @@
-"""Tiles of a streamed model: read, authenticate and decrypt, without the interpreter.
+"""Tiles of a streamed model: read, authenticate, and decrypt or pack, without the interpreter.
 
     address = fetch_sealed(matrix, tile, thread)
+    address = fetch_plain(matrix, tile, thread)
 
 `matrix`: a table MATRIX of `fetch_layout`. The record is read a piece at a time into memory that nobody else writes,
-and each piece is decrypted from there into the thread's tile; or the record is kept in such memory. Only a tile whose
-tag is right leaves this function as plaintext: after any failure the thread's tile holds zeros, FAULT says what failed
-first, and every later fetch of the model gives zeros, too. Cryptography and reading are calls of libcrypto and of the C
-library by address.
+and each piece is decrypted from there into the thread's tile; or the record is kept in such memory. Of a plain model,
+rows are read so, and packed into the tile; their tag is that of a message without text, all of it associated data (see
+`models.tagged`). Only a tile whose tag is right leaves this function: after any failure the thread's tile holds zeros,
+FAULT says what failed first, and every later fetch of the model gives zeros, too. Cryptography and reading are calls of
+libcrypto and of the C library by address.
 
 Where reads have to wait for the disk, the system is told of the next records of the pass, and of those of the next pass
 at its end (the plan goes round), so that it reads them meanwhile.
@@ -14,9 +16,12 @@ at its end (the plan goes round), so that it reads them meanwhile.
 
 from __future__ import annotations
 
+from typing import Any
+
 from appliance.engine.kernels import fetch_layout
 from appliance.engine.kernels.atomic import exchange_long, load_long
 from appliance.engine.kernels.jit import device
+from appliance.engine.kernels.pack import pack_groups
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.vector import get_i32, get_i64, pointer_call, set_i64
 
@@ -43,6 +48,7 @@ VECTOR, VECTOR_NBYTES, FIRST_PLANNED = _K["VECTOR"], _K["VECTOR_NBYTES"], _M["FI
 STREAM_TABLE, FIRST_TILE, LAST = _M["STREAM_TABLE"], _M["FIRST_TILE"], _M["LAST"]
 NBYTES, LAST_NBYTES, OFFSET = _M["NBYTES"], _M["LAST_NBYTES"], _M["OFFSET"]
 RECORD_NBYTES, LAST_RECORD_NBYTES, KEPT = _M["RECORD_NBYTES"], _M["LAST_RECORD_NBYTES"], _M["KEPT"]
+ROW_NBYTES, CHUNK, PACK, BLOCKS, TAGS = _M["ROW_NBYTES"], _M["CHUNK"], _M["PACK"], _M["BLOCKS"], _M["TAGS"]
 _FAULTS = fetch_layout.FAULTS
 UNREADABLE, END, TAMPERED, PADDING, RANGE = (
     _FAULTS.index(name) << 48 for name in ("read", "end", "tag", "padding", "range"))
@@ -110,15 +116,27 @@ def look_ahead(stream: int, position: int) -> None:
 
 
 @device
+def turned(number: int) -> int:
+    """The lower 32 bits, most significant byte first."""
+    return (number & 0xff) << 24 | (number & 0xff00) << 8 | number >> 8 & 0xff00 | number >> 24 & 0xff
+
+
+@device
 def begin(stream: int, worker: int, number: int) -> bool:
-    """Start a message: the nonce of tile `number`, and the associated data."""
+    """Start a message: its nonce is `number` in 12 bytes, most significant first; and the associated data of all."""
     set_i64(worker + NONCE, 0)
-    turned = (number & 0xff) << 24 | (number & 0xff00) << 8 | number >> 8 & 0xff00 | number >> 24
-    set_i64(worker + NONCE_END, turned)  # most significant byte first
+    set_i64(worker + NONCE + 4, turned(number) << 32 | turned(number >> 32))
     context = get_i64(worker + CONTEXT)
     return (call_init(get_i64(stream + INIT), context, 0, 0, 0, worker + NONCE) == 1
             and call_update(get_i64(stream + UPDATE), context, 0, worker + COUNT, get_i64(stream + EXTRA),
                             get_i64(stream + EXTRA_NBYTES)) == 1)
+
+
+@device
+def keep_tag(worker: int, address: int) -> None:
+    """The tag that the message must have."""
+    set_i64(worker + TAG, get_i64(address))
+    set_i64(worker + TAG_END, get_i64(address + 8))
 
 
 @device
@@ -137,8 +155,7 @@ def decrypt(stream: int, worker: int, piece: int, at: int, held: int, nbytes: in
     if text > 0 and call_update(update, get_i64(worker + CONTEXT), out, worker + COUNT, piece, text) != 1:
         return TAMPERED
     if at <= nbytes and nbytes + TAG_NBYTES <= at + held:  # a tag crosses no piece: both are multiples of 16
-        set_i64(worker + TAG, get_i64(piece + text))
-        set_i64(worker + TAG_END, get_i64(piece + text + 8))
+        keep_tag(worker, piece + text)
     for index in range(max(nbytes + TAG_NBYTES - at, 0), held, 8):
         if get_i64(piece + index) != 0:
             return PADDING
@@ -181,6 +198,45 @@ def open_tile(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> 
 
 
 @device(inline=False)
+def pack_rows_read(stream: int, worker: int, matrix: int, offset: int, nbytes: int) -> int:
+    """Read `nbytes` bytes of rows from byte `offset` of the file, add them to the message, and pack them into the
+    worker's tile; the last group is filled up with zeros. 0 or a fault."""
+    rows, chunk, row_nbytes, at = get_i64(worker + RECORD), get_i64(matrix + CHUNK), get_i64(matrix + ROW_NBYTES), 0
+    while at < nbytes:
+        held = min(chunk, nbytes - at)
+        fault = read(stream, worker, rows, held, offset + at)
+        if fault != 0:
+            return fault
+        groups = (held + 16 * row_nbytes - 1) // (16 * row_nbytes)
+        for index in range(held, 16 * groups * row_nbytes, 8):
+            set_i64(rows + index, 0)
+        if (call_update(get_i64(stream + UPDATE), get_i64(worker + CONTEXT), 0, worker + COUNT, rows, held) != 1
+                or pack_groups(get_i64(matrix + PACK), rows, row_nbytes, get_i64(matrix + BLOCKS), groups,
+                               get_i64(worker + TILE) + at) != 0):
+            return TAMPERED
+        at += held
+    return 0
+
+
+@device(inline=False)
+def open_rows(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> int:
+    """Tile `tile` of a plain matrix, packed, in the worker's tile; 0 or a fault."""
+    last = tile == get_i64(matrix + LAST)
+    record = get_i64(matrix + LAST_RECORD_NBYTES) if last else get_i64(matrix + RECORD_NBYTES)
+    offset = get_i64(matrix + OFFSET) + tile * get_i64(matrix + RECORD_NBYTES)
+    if not begin(stream, worker, offset):
+        return TAMPERED
+    look_ahead(stream, get_i64(matrix + FIRST_PLANNED) + tile)
+    fault = pack_rows_read(stream, worker, matrix, offset, record)
+    if fault != 0:
+        return fault
+    if get_i64(stream + DROP) != 0:
+        advise(stream, offset, record, DO_NOT_NEED)
+    keep_tag(worker, get_i64(matrix + TAGS) + TAG_NBYTES * tile)
+    return 0 if end(stream, worker, get_i64(worker + TILE) + nbytes) else TAMPERED
+
+
+@device(inline=False)
 def refuse(stream: int, worker: int, fault: int) -> None:
     """Record the first fault, if this is it, and wipe the worker's tile."""
     if fault != 0:
@@ -190,23 +246,28 @@ def refuse(stream: int, worker: int, fault: int) -> None:
         set_i64(tile + at, 0)
 
 
-@kernel("fetch_sealed", "i8(i8,i8,i8)")
-def fetch_sealed(matrix: int, tile: int, thread: int) -> int:
-    """The address of tile `tile` of a sealed matrix, decrypted for thread `thread`, until it fetches another."""
-    stream = get_i64(matrix + STREAM_TABLE)
-    worker = get_i64(stream + WORKERS) + WORKER_NBYTES * thread
-    place = get_i64(worker + TILE)
-    set_i64(worker + TILE, get_i64(worker + OTHER))
-    set_i64(worker + OTHER, place)
-    number = get_i64(matrix + FIRST_TILE) + tile
-    if load_long(stream + FAULT) != 0:
-        refuse(stream, worker, 0)
-    elif not 0 <= tile <= get_i64(matrix + LAST):
-        refuse(stream, worker, RANGE | number & 0xffffffff)
-    else:
-        nbytes = get_i64(matrix + LAST_NBYTES) if tile == get_i64(matrix + LAST) else get_i64(matrix + NBYTES)
-        set_i64(worker + ALIVE, max(get_i64(worker + ALIVE), nbytes))
-        fault = open_tile(stream, worker, matrix, tile, nbytes)
-        if fault != 0:
-            refuse(stream, worker, fault | number)
-    return get_i64(worker + TILE)
+def _fetch(open_one: Any) -> Any:
+    """The kernel that opens tiles with a function."""
+    def fetch(matrix: int, tile: int, thread: int) -> int:
+        stream = get_i64(matrix + STREAM_TABLE)
+        worker = get_i64(stream + WORKERS) + WORKER_NBYTES * thread
+        place = get_i64(worker + TILE)
+        set_i64(worker + TILE, get_i64(worker + OTHER))
+        set_i64(worker + OTHER, place)
+        number = get_i64(matrix + FIRST_TILE) + tile
+        if load_long(stream + FAULT) != 0:
+            refuse(stream, worker, 0)
+        elif not 0 <= tile <= get_i64(matrix + LAST):
+            refuse(stream, worker, RANGE | number & 0xffffffff)
+        else:
+            nbytes = get_i64(matrix + LAST_NBYTES) if tile == get_i64(matrix + LAST) else get_i64(matrix + NBYTES)
+            set_i64(worker + ALIVE, max(get_i64(worker + ALIVE), nbytes))
+            fault = open_one(stream, worker, matrix, tile, nbytes)
+            if fault != 0:
+                refuse(stream, worker, fault | number)
+        return get_i64(worker + TILE)
+    return fetch
+
+
+kernel("fetch_sealed", "i8(i8,i8,i8)")(_fetch(open_tile))
+kernel("fetch_plain", "i8(i8,i8,i8)")(_fetch(open_rows))

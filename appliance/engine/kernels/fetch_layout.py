@@ -1,7 +1,7 @@
-"""Where the `fetch_sealed` kernel finds things: tables of 64-bit words, each word with a name.
+"""Where the kernels that fetch tiles find things: tables of 64-bit words, each word with a name.
 
 A table STREAM for a model, one WORKER for each thread, one MATRIX for each streamed matrix. Filled by
-`engine.streaming`. The kernel changes FAULT and the words of its own worker.
+`engine.streaming`. The kernels change FAULT and the words of their own worker.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ WORKER_NBYTES = 128
 # Tile n of a matrix is number FIRST_TILE + n of the file, has NBYTES (the one with number LAST: LAST_NBYTES) of
 # plaintext, and a record of RECORD_NBYTES (LAST_RECORD_NBYTES) at offset OFFSET + n * RECORD_NBYTES of the file or,
 # where KEPT is not 0, that far from the address KEPT. FIRST_PLANNED: number of tile 0's record in the plan.
+# Of a plain model, the record is the tile's rows of ROW_NBYTES as the file has them. CHUNK: bytes of whole groups of 16
+# rows that are read at a time, for which RECORD of the worker has room, and for 8 bytes more. PACK: the table with
+# which BLOCKS blocks of each row are packed. TAGS: address of the tiles' tags.
 MATRIX = words("STREAM_TABLE FIRST_TILE LAST NBYTES LAST_NBYTES OFFSET RECORD_NBYTES LAST_RECORD_NBYTES KEPT "
-               "FIRST_PLANNED")
+               "FIRST_PLANNED ROW_NBYTES CHUNK PACK BLOCKS TAGS")
 MATRIX_NBYTES = 8 * len(MATRIX)
 
 # A fault is FAULTS.index(kind) << 48 | errno << 32 | number of the tile.

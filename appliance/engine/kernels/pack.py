@@ -180,9 +180,9 @@ def pack_block(pack: int, block: int, place: int, stride: int, record: int) -> N
         move_units(pack + PACK_NBYTES + MOVE_NBYTES * index, place, stride, record)
 
 
-@kernel("pack_rows", "i8(i8,i8,i8,i8,i8,i8)")
-def pack_rows(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
-    """See above."""
+@device(inline=False)
+def pack_groups(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
+    """See `pack_rows`."""
     block = get_i64(pack + BLOCK)
     if DEBUG:
         for index in range(get_i64(pack + MOVES)):
@@ -194,3 +194,9 @@ def pack_rows(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, o
             pack_block(pack, block, first + index * block, row_nbytes, out)
             out += 16 * block
     return 0
+
+
+@kernel("pack_rows", "i8(i8,i8,i8,i8,i8,i8)")
+def pack_rows(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
+    """See above."""
+    return pack_groups(pack, rows, row_nbytes, blocks, groups, out)
