@@ -148,12 +148,12 @@ def test_tiles_are_groups_in_kernel_order(tmp_path: Path) -> None:
         floats = model.tensors["experts.weight"].format
         assert [layout.interleave(floats, original[at:at + 160], 5, 8)
                 for at in (experts.offset, experts.offset + 160)] == got["experts.weight"]
-        segment = model.tiles_of("token_embd.weight")
+        segment = model.tiling.of("token_embd.weight")
         assert (0, 3, 48, 6) == (segment.first_tile, segment.tiles, segment.tile_rows,
-                                 model.tiles_of("experts.weight").first_tile + 2)
+                                 model.tiling.of("experts.weight").first_tile + 2)
         assert 0 == model.tiling.tile(2).offset % 4096
         with pytest.raises(FormatError, match="'none' is missing"):
-            model.tiles_of("none")
+            model.tiling.of("none")
         with pytest.raises(FormatError, match="1088 bytes do not fit into a buffer of 1087"):
             model.read_tile(2, bytearray(1087))
         with pytest.raises(FormatError, match="read-only"):

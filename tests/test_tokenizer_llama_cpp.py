@@ -75,12 +75,15 @@ def test_special_tokens(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, "demo"])
 def test_decoding(name: str) -> None:
-    """Tokens from all over a vocabulary decode to llama.cpp's text, spaces cleaned up where it does so."""
+    """Tokens from all over a vocabulary decode to llama.cpp's text; where that removes spaces before punctuation, ours
+    stay: a text comes back as it was."""
     tokenizer, golden = _tokenizer(name), _golden(name)
     ids = range(7, tokenizer.vocab_size, tokenizer.vocab_size // 200)
     # Tokens written with characters outside the byte alphabet: their text, where llama.cpp writes [UNK_BYTE_0x...].
     wanted = re.sub(r"\[UNK_BYTE_0x[0-9a-f]+([^\]]*)\]", r"\1", golden["decoded"])
-    assert wanted == tokenizer.decode(ids, clean_up=True)
+    found = tokenizer.decode(ids)
+    cleaned = re.sub(" (?=[?!.,])", "", found).replace(" ' ", "'")
+    assert wanted in (found, re.sub(" (?='(?:[sm]|re|ve))", "", cleaned))
 
 
 def test_every_pre_tokenizer() -> None:

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.engine.tokenizer import TextStream, load
-from appliance.engine.tokenizer.cleanup import clean_spaces
 from appliance.engine.tokenizer.merging import merge
 from appliance.engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from appliance.engine.tokenizer.splitting import Splitter, class_table
@@ -202,9 +201,3 @@ def test_untrusted_spans() -> None:
         assert (0 if span[1] > 11 else 1) == ids.count(end), span
         assert text == BPE.decode(ids)
     assert BPE.encode(text, parse_special=True) == BPE.encode(text, parse_special=True, untrusted=[(10, 11)])
-
-
-def test_clean_up_of_spaces() -> None:
-    """Spaces before punctuation and contractions go, as llama.cpp's three passes have it."""
-    assert b"a, b. c! d? 'e'f's g're h't" == clean_spaces(b"a , b . c ! d ? 'e ' f 's g 're h't")
-    assert b"a'b 't 'd 'll I'm we've" == clean_spaces(b"a ' b 't 'd 'll I 'm we 've")

@@ -28,13 +28,13 @@ from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
 from appliance.models.resident import ResidentSource, open_resident
 from appliance.models.sealed import SealedModel, open_sealed
-from appliance.models.sealed_resident import SealedResidentSource, open_sealed_resident
+from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource
 from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model
 
-Source = ResidentSource | SealedResidentSource | StreamedSource | ForeignSource
+Source = ResidentSource | StreamedSource | ForeignSource
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RunningModel:
 
     def bound(self) -> LoadedModel:
         """What attestation says about it: digests of what was read, not of what was asked for."""
-        header = None if isinstance(self.source, ResidentSource) else self.source.header_sha256
+        header = self.source.header_sha256
         return LoadedModel(name=self.name, sha256=self.source.sha256.hex(),
                            sealed_header_sha256=None if header is None else header.hex())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,21 +21,26 @@ Progress = Callable[[int, int], None]
 CHUNK_NBYTES = 4 << 20  # per read: large enough for the disk, small enough to be still in cache when it is hashed
 
 
+def open_regular(path: Path) -> tuple[int, int]:
+    """Open a regular file to read: its descriptor, and its size in bytes. ModelError when it cannot be opened or is
+    something else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for its writer
+    except OSError as error:
+        raise _failure(path, "cannot be opened", error) from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ModelError(f"{path} is {_kind(status.st_mode)}; allowed: a regular file")
+    return descriptor, status.st_size
+
+
 class DiskFile:
     """A regular file, read sequentially. ModelError for whatever the disk does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its writer
-        try:
-            self._descriptor = os.open(path, flags)
-        except OSError as error:
-            raise _failure(path, "cannot be opened", error) from None
-        status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(self._descriptor)
-            raise ModelError(f"{path} is {_kind(status.st_mode)}; allowed: a regular file")
-        self.size = status.st_size  # bytes
+        self._descriptor, self.size = open_regular(path)
         self.offset = 0  # bytes read so far
 
     def __enter__(self) -> Self:
@@ -58,6 +63,17 @@ class DiskFile:
                                  hint="the file must not change while it is loaded")
             self.offset += count
             view = view[count:]
+
+    def chunks(self, progress: Progress | None = None) -> Iterator[memoryview]:
+        """The whole file, piece by piece; each is valid until the next. Refuses a file that goes on."""
+        buffer = memoryview(bytearray(min(CHUNK_NBYTES, self.size)))
+        while self.offset < self.size:
+            part = buffer[:self.size - self.offset]
+            self.read_into(part)
+            yield part
+            if progress is not None:
+                progress(self.offset, self.size)
+        self.expect_end()
 
     def expect_end(self) -> None:
         """Refuse with ModelError a file that goes on after `size` bytes."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import stat
 import threading
 from pathlib import Path
 from typing import Any
 
 from appliance.errors import FormatError, ModelError, TamperedError
+from appliance.models.disk import open_regular
 
 
 class RandomFile:
@@ -23,16 +23,7 @@ class RandomFile:
     def __init__(self, path: Path) -> None:
         """Open `path`. ModelError when it cannot be opened or is no regular file."""
         self.path = path
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its writer
-        try:
-            self._descriptor = os.open(path, flags)
-        except OSError as error:
-            raise ModelError(f"{path} cannot be opened: {error.strerror or error}") from None
-        status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(self._descriptor)
-            raise ModelError(f"{path} is not a regular file")
-        self.size = status.st_size  # bytes
+        self._descriptor, self.size = open_regular(path)
 
     @property
     def descriptor(self) -> int:

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import mmap
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +17,15 @@ from numpy.typing import NDArray
 
 from appliance.errors import FormatError, ModelError
 from appliance.models import gguf, pins
-from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
-from appliance.models.gguf import TensorInfo
-from appliance.models.metadata import Metadata
+from appliance.models.disk import DiskFile, Progress
+from appliance.models.opened import Opened
 from appliance.models.tiles import Weight
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class ForeignSource:
+class ForeignSource(Opened):
     """A whole model file in memory. It hands out no weights: its engine takes `path`."""
-
-    header_sha256: bytes | None = None
 
     def __init__(self, path: Path, pin: bytes | None, progress: Progress | None = None) -> None:
         """Read the file at `path`. PinError for other bytes than pinned (32 bytes, SHA-256), FormatError and
@@ -49,16 +45,11 @@ class ForeignSource:
             raise
 
     def _read(self, path: Path, progress: Progress | None) -> bytes:
-        digest, chunk = hashlib.sha256(), memoryview(bytearray(CHUNK_NBYTES))
+        digest = hashlib.sha256()
         with DiskFile(path) as file:
-            while file.offset < file.size:
-                part = chunk[:min(CHUNK_NBYTES, file.size - file.offset)]
-                file.read_into(part)
+            for part in file.chunks(progress):
                 digest.update(part)
                 self._write(part, path)
-                if progress is not None:
-                    progress(file.offset, file.size)
-            file.expect_end()
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
         return digest.digest()
 
@@ -73,16 +64,6 @@ class ForeignSource:
     def path(self) -> Path:
         """Where this process finds the file."""
         return Path(f"/proc/self/fd/{self._descriptor}")
-
-    @property
-    def metadata(self) -> Metadata:
-        """The model's key-value pairs."""
-        return self.gguf.metadata
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """What the model has, by name."""
-        return self.gguf.tensors
 
     def weight(self, name: str) -> Weight:
         """None: FormatError."""

@@ -5,7 +5,6 @@ Arrays stay compact: numbers as read-only numpy arrays, strings as one run of by
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -58,11 +57,9 @@ class Strings(Sequence[str]):
 Numbers = NDArray[Any]
 Value = bool | int | float | str | Numbers | Strings
 
-_INT64 = 2**63
-
 
 class Metadata(Mapping[str, Value]):
-    """The key-value pairs of a model file, in file order; a plain mapping with checked accessors."""
+    """The key-value pairs of a model file, in file order; a plain mapping with one checked accessor."""
 
     __slots__ = ("_values",)
 
@@ -81,70 +78,12 @@ class Metadata(Mapping[str, Value]):
     def __repr__(self) -> str:
         return f"Metadata({len(self)} keys)"
 
-    def _require(self, key: str, allowed: str) -> Value:
-        if key not in self._values:
-            raise FormatError(f"metadata key {key!r} is missing; needed: {allowed}")
-        return self._values[key]
-
-    def require_int(self, key: str, low: int = -_INT64, high: int = 2 * _INT64 - 1) -> int:
-        """The integer at `key`, `low` to `high` inclusive; FormatError otherwise."""
-        value = self._require(key, allowed := f"an integer from {low} to {high}")
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise _wrong(key, value, allowed)
+    def optional_int(self, key: str, default: int) -> int:
+        """The integer at `key`, `default` where the key is missing; FormatError for anything else."""
+        value = self._values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise FormatError(f"metadata key {key!r} is {describe(value)}; allowed: an integer")
         return value
-
-    def require_float(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
-        """The finite number at `key`, `low` to `high` inclusive; FormatError otherwise."""
-        value = self._require(key, allowed := f"a finite number from {low} to {high}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _wrong(key, value, allowed)
-        if not math.isfinite(value) or not low <= value <= high:
-            raise _wrong(key, value, allowed)
-        return float(value)
-
-    def require_bool(self, key: str) -> bool:
-        """The boolean at `key`; FormatError otherwise."""
-        value = self._require(key, "a boolean")
-        if not isinstance(value, bool):
-            raise _wrong(key, value, "a boolean")
-        return value
-
-    def require_text(self, key: str) -> str:
-        """The string at `key`; FormatError otherwise."""
-        value = self._require(key, "a string")
-        if not isinstance(value, str):
-            raise _wrong(key, value, "a string")
-        return value
-
-    def require_strings(self, key: str) -> Strings:
-        """The array of strings at `key`; FormatError otherwise."""
-        value = self._require(key, "an array of strings")
-        if not isinstance(value, Strings):
-            raise _wrong(key, value, "an array of strings")
-        return value
-
-    def require_numbers(self, key: str, length: int | None = None) -> Numbers:
-        """The array of numbers at `key`, of `length` items if given; FormatError otherwise."""
-        value = self._require(key, allowed := "an array of numbers" if length is None else f"{length} numbers")
-        if not isinstance(value, np.ndarray) or (length is not None and len(value) != length):
-            raise _wrong(key, value, allowed)
-        return value
-
-    def optional_int(self, key: str, default: int, low: int = -_INT64, high: int = 2 * _INT64 - 1) -> int:
-        """As `require_int`, but `default` where the key is missing."""
-        return self.require_int(key, low, high) if key in self._values else default
-
-    def optional_float(self, key: str, default: float, low: float = -math.inf, high: float = math.inf) -> float:
-        """As `require_float`, but `default` where the key is missing."""
-        return self.require_float(key, low, high) if key in self._values else default
-
-    def optional_bool(self, key: str, default: bool) -> bool:
-        """As `require_bool`, but `default` where the key is missing."""
-        return self.require_bool(key) if key in self._values else default
-
-    def optional_text(self, key: str, default: str | None = None) -> str | None:
-        """As `require_text`, but `default` where the key is missing."""
-        return self.require_text(key) if key in self._values else default
 
 
 def describe(value: Value) -> str:
@@ -156,7 +95,3 @@ def describe(value: Value) -> str:
     if isinstance(value, str):
         return repr(value) if len(value) <= 40 else f"a string of {len(value)} characters"
     return f"{value!r}"
-
-
-def _wrong(key: str, value: Value, allowed: str) -> FormatError:
-    return FormatError(f"metadata key {key!r} is {describe(value)}; allowed: {allowed}")

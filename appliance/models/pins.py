@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from appliance.errors import PinError
-from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
+from appliance.models.disk import DiskFile, Progress
 
 _PIN = re.compile(r"[0-9a-f]{64}")
 
@@ -33,12 +33,6 @@ def sha256_of(path: Path, progress: Progress | None = None) -> tuple[bytes, int]
     """The SHA-256 (32 bytes) and the size of a file, read once."""
     digest = hashlib.sha256()
     with DiskFile(path) as file:
-        chunk = memoryview(bytearray(min(CHUNK_NBYTES, max(file.size, 1))))
-        while file.offset < file.size:
-            view = chunk[:file.size - file.offset]
-            file.read_into(view)
-            digest.update(view)
-            if progress is not None:
-                progress(file.offset, file.size)
-        file.expect_end()
+        for part in file.chunks(progress):
+            digest.update(part)
         return digest.digest(), file.size

@@ -17,70 +17,49 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.errors import ModelError
 from appliance.models import gguf, layout, locked, pins, quants
 from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
 from appliance.models.gguf import GGUFFile, TensorInfo
-from appliance.models.metadata import Metadata
+from appliance.models.opened import Opened, check_runnable
 from appliance.models.tiles import Weight
 
 ALIGNMENT = 64  # bytes; a cache line, and a 512-bit register
 _RUN_NBYTES = 2 << 20  # of source rows repacked at a time
 
 
-class ResidentSource:
+class ResidentSource(Opened):
     """A whole model in memory. Made by `open_resident`; close it when the engine is gone."""
 
     def __init__(self, file: GGUFFile, sha256: bytes, arena: mmap.mmap, offsets: Mapping[str, int],
                  vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        self.gguf = file
-        self._sha256 = sha256
+        self.gguf, self.sha256 = file, sha256
         self._arena: mmap.mmap | None = arena
         self._base = address(arena)
         self._offsets = offsets  # bytes from the start of the arena
         self._vectors = vectors
 
-    @property
-    def metadata(self) -> Metadata:
-        """The model's key-value pairs."""
-        return self.gguf.metadata
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """What the model has, by name."""
-        return self.gguf.tensors
-
-    @property
-    def sha256(self) -> bytes:
-        """SHA-256 (32 bytes) of the file."""
-        return self._sha256
-
     def weight(self, name: str) -> Weight:
-        """A tensor of two dimensions; ModelError when there is none of this name and kind."""
-        if self._arena is None:
-            raise ModelError("the model was closed")
-        if name not in self._offsets:
-            raise self._missing(name, "a matrix")
-        info = self.gguf.tensors[name]
+        """A tensor of two dimensions; FormatError when there is none of this name and kind."""
+        info = self.tensor(name, 2)
         return Weight(info.format, info.rows, info.columns, self._base + self._offsets[name], _packed_nbytes(info))
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A tensor of one dimension, decoded, read-only; ModelError when there is none of this name and kind."""
-        if self._arena is None:
-            raise ModelError("the model was closed")
-        if name not in self._vectors:
-            raise self._missing(name, "a vector")
+        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this name and kind."""
+        self.tensor(name, 1)
         return self._vectors[name]
 
-    def _missing(self, name: str, kind: str) -> FormatError:
-        info = self.gguf.tensors.get(name)
-        found = "missing" if info is None else f"of shape {info.shape}"
-        return FormatError(f"tensor {name!r} is {found}; needed: {kind}")
+    def tensor(self, name: str, dimensions: int) -> TensorInfo:
+        """As for any opened model; ModelError when it was closed."""
+        if self._arena is None:
+            raise ModelError("the model was closed")
+        return super().tensor(name, dimensions)
 
     def close(self) -> None:
-        """Give the memory back. Addresses handed out before are void from here on."""
+        """Wipe the vectors, and the weights of a sealed model, and give the memory back. Addresses handed out before
+        are void from here on."""
         if self._arena is not None:
-            discard(self._arena)
+            discard(self._arena, secret=self.header_sha256 is not None)
             self._arena = None
             for values in self._vectors.values():
                 values.flags.writeable = True
@@ -96,10 +75,7 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
     source, digest = _read(path, sha256, progress)
     try:
         file = gguf.parse(source)
-        parts = file.metadata.optional_int("split.count", 1)
-        if parts > 1:
-            raise UnsupportedError(f"{path} is one of {parts} parts of a model; supported: a model in one file",
-                                   hint="join the parts with: llama-gguf-split --merge")
+        check_runnable(file)
         return _repack(file, digest, source)
     finally:
         discard(source)
@@ -160,8 +136,6 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
     offsets: dict[str, int] = {}
     nbytes = 0
     for info in file.tensors.values():
-        if len(info.shape) > 2:
-            raise UnsupportedError(f"tensor {info.name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
         if len(info.shape) == 2:
             offsets[info.name] = nbytes
             nbytes += _packed_nbytes(info) + -_packed_nbytes(info) % ALIGNMENT
@@ -172,7 +146,7 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
             if len(info.shape) == 2:
                 _repack_matrix(info, source, arena, offsets[info.name])
             else:
-                vectors[info.name] = _decode_vector(info, source)
+                vectors[info.name] = vector(info, source, info.offset)
         return ResidentSource(file, digest, arena, offsets, vectors)
     except BaseException:
         discard(arena)
@@ -194,9 +168,10 @@ def _repack_matrix(info: TensorInfo, source: mmap.mmap, arena: mmap.mmap, offset
             _release(source, start, end)
 
 
-def _decode_vector(info: TensorInfo, source: mmap.mmap) -> NDArray[np.float32]:
-    data = source[info.offset:info.offset + info.nbytes]
-    values: NDArray[np.float32] = quants.dequantise(info.format, data, 1, info.columns)[0]
+def vector(info: TensorInfo, source: mmap.mmap, offset: int) -> NDArray[np.float32]:
+    """The tensor of one dimension at `offset`, decoded, read-only."""
+    with memoryview(source) as view, view[offset:offset + info.nbytes] as data:
+        values: NDArray[np.float32] = quants.dequantise(info.format, data, 1, info.columns)[0]
     values.flags.writeable = False
     return values
 

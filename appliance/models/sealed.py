@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -20,10 +18,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from appliance.errors import PinError, TamperedError
 from appliance.models import pins, sealed_header, stacks
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
-from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.gguf import GGUFFile
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.models.locked import LockedBuffer
-from appliance.models.metadata import Metadata
+from appliance.models.opened import Opened
 from appliance.models.sealed_header import Header, Keys
 from appliance.models.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
 from appliance.models.worker import Worker
@@ -37,48 +35,24 @@ def nonce(number: int) -> bytes:
     return number.to_bytes(12, "big")
 
 
-class SealedModel:
+class SealedModel(Opened):
     """A sealed model, read tile by tile. Immutable but for `close`; close it when no thread reads any more."""
+
+    header_sha256: bytes
 
     def __init__(self, file: RandomFile, header: Header, file_gguf: GGUFFile, tiles: Tiling, keys: Keys) -> None:
         self._file, self.header, self.gguf, self.tiling = file, header, file_gguf, tiles
-        self.header_sha256 = header.digest
+        self.sha256, self.header_sha256 = header.sha256, header.digest
         self._cipher = AESGCM(keys.tiles)
         self._secret = LockedBuffer(_EXTRA_AT + len(header.digest), "the key of a model")
         self._secret.view[:len(keys.tiles)] = keys.tiles
         self._secret.view[_EXTRA_AT:_EXTRA_AT + len(header.digest)] = header.digest
         self._scratch = Scratch(tiles.max_record_nbytes)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
     @property
     def path(self) -> Path:
         """The sealed file."""
         return self._file.path
-
-    @property
-    def metadata(self) -> Metadata:
-        """The model's key-value pairs."""
-        return self.gguf.metadata
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """What the model has, by name."""
-        return self.gguf.tensors
-
-    @property
-    def sha256(self) -> bytes:
-        """SHA-256 (32 bytes) of the GGUF file that was sealed."""
-        return self.header.sha256
-
-    def tiles_of(self, name: str) -> Segment:
-        """Where the tiles of a tensor are. FormatError when there is none of this name."""
-        return self.tiling.of(name)
 
     def read_tile(self, number: int, buffer: Any) -> int:
         """Authenticate and decrypt tile `number` into the start of a writable `buffer`; returns its bytes.

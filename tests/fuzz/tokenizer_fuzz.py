@@ -41,7 +41,7 @@ def fuzz(data: bytes) -> None:
     try:
         tokenizer = load(_metadata(parts))
         ids = tokenizer.encode(parts[4].decode("utf-8", "surrogateescape"), parse_special=True, add_special=True)
-        tokenizer.decode(ids, clean_up=True)
+        tokenizer.decode(ids)
         stream = TextStream(tokenizer)
         "".join(map(stream.push, ids)) + stream.finish()
     except (TokenizerError, ApplianceError):

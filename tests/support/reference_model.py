@@ -29,11 +29,11 @@ class ReferenceModel:
         self.metadata = meta
         self.tensors = {name: _decode(info, data) for name, info in file.tensors.items()}
         self.round_cache = round_cache
-        self.layers = meta.require_int("llama.block_count")
-        self.heads = meta.require_int("llama.attention.head_count")
-        self.kv_heads = meta.optional_int("llama.attention.head_count_kv", self.heads)
-        self.head_size = meta.require_int("llama.embedding_length") // self.heads
-        self.epsilon = np.float32(meta.require_float("llama.attention.layer_norm_rms_epsilon"))
+        self.layers = int(meta["llama.block_count"])
+        self.heads = int(meta["llama.attention.head_count"])
+        self.kv_heads = int(meta.get("llama.attention.head_count_kv", self.heads))
+        self.head_size = int(meta["llama.embedding_length"]) // self.heads
+        self.epsilon = np.float32(meta["llama.attention.layer_norm_rms_epsilon"])
 
     def logits(self, ids: Sequence[int], last: int | None = None) -> Floats:
         """Logits (positions, vocabulary) after each of the last `last` tokens of `ids` (default: all)."""
@@ -83,12 +83,12 @@ class ReferenceModel:
     def _rotation(self, positions: int) -> tuple[Floats, Floats]:
         """Cosines and sines (positions, 1, E / 2) of each position's angles, scaled as the metadata says."""
         half = self.head_size // 2
-        base = self.metadata.optional_float("llama.rope.freq_base", 10000.0)
+        base = float(self.metadata.get("llama.rope.freq_base", 10000.0))
         frequency = base ** (-np.arange(half) / half)  # radians per position
         if "rope_freqs.weight" in self.tensors:
             frequency = frequency / self.tensors["rope_freqs.weight"]
-        kind = self.metadata.optional_text("llama.rope.scaling.type", "none")
-        factor = self.metadata.optional_float("llama.rope.scaling.factor", 1.0)
+        kind = self.metadata.get("llama.rope.scaling.type", "none")
+        factor = float(self.metadata.get("llama.rope.scaling.factor", 1.0))
         magnitude = 1.0
         if kind == "linear":
             frequency = frequency / factor
@@ -101,7 +101,7 @@ class ReferenceModel:
 
     def _yarn_keep(self, half: int, base: float) -> NDArray[np.float64]:
         """How much of each frequency YaRN leaves as trained: 1 for the fast ones, 0 for the slow (arXiv 2309.00071)."""
-        context = self.metadata.require_int("llama.rope.scaling.original_context_length")
+        context = self.metadata["llama.rope.scaling.original_context_length"]
 
         def dimension(rotations: float) -> float:
             return half * math.log(context / (rotations * 2 * math.pi)) / math.log(base)

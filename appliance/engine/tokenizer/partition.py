@@ -70,21 +70,12 @@ def _occurrences(text: str, special: _Special, taken: bytearray, barred: bytearr
             free = taken.find(0, blocked + 1)
             at = text.find(special.text, free) if free >= 0 else -1
             continue
-        start, stop = _strip(text, special, at, end, taken)
-        taken[start:stop] = b"\1" * (stop - start)
-        yield Fragment(start, stop, special.token)
-        at = text.find(special.text, stop)
-
-
-def _strip(text: str, special: _Special, start: int, end: int, taken: bytearray) -> Span:
-    """The stretch from `start` to `end` with the white space that the token swallows."""
-    if special.kind & Kind.STRIP_LEFT:
-        while start > 0 and text[start - 1] in _SPACE and not taken[start - 1]:
-            start -= 1
-    if special.kind & Kind.STRIP_RIGHT:
-        while end < len(text) and text[end] in _SPACE and not taken[end]:
-            end += 1
-    return start, end
+        if special.kind & Kind.STRIP_RIGHT:
+            while end < len(text) and text[end] in _SPACE and not taken[end]:
+                end += 1
+        taken[at:end] = b"\1" * (end - at)
+        yield Fragment(at, end, special.token)
+        at = text.find(special.text, end)
 
 
 def _with_text_between(found: Iterable[Fragment], length: int) -> Iterable[Fragment]:

@@ -29,7 +29,6 @@ class PreTokenizer:
 
     stages: tuple[Stage, ...]
     ignore_merges: bool = False  # a word that is a token as a whole is not merged up from bytes
-    clean_spaces: bool = True  # `decode(clean_up=True)` removes spaces before punctuation
     add_bos: bool = False
     bos_by_default: bool = True  # without a key in the file, token 11 is the beginning of text
     byte_level: bool = True  # False: merges run on characters, spaces are written as U+2581
@@ -105,7 +104,7 @@ _CJK_KANA = _exact(f"[{_ranges('4e00-9fa5 3040-309f 30a0-30ff')}]+")
 _DEEPSEEK3_WORDS = (rf"[{_ASCII_SIGNS}][A-Za-z]+", r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+")
 _DEEPSEEK3_TAIL = _by_class(*_DEEPSEEK3_WORDS, r" ?[\p{P}\p{S}]+[\r\n]*", _LINES, _SPACES)
 _SPARK_TAIL = _by_class(*_DEEPSEEK3_WORDS, r" ?[\p{P}\p{S}]+", r"[\r\n]", _SPACES)
-_DEEPSEEK3 = PreTokenizer((_DIGITS_BY_3, _CJK_KANA, _DEEPSEEK3_TAIL), clean_spaces=False)
+_DEEPSEEK3 = PreTokenizer((_DIGITS_BY_3, _CJK_KANA, _DEEPSEEK3_TAIL))
 _DEEPSEEK_CJK = _exact(f"[{_ranges('4e00-9fa5 800-4e00 ac00-d7ff')}]+")
 _DEEPSEEK_LETTERS = _ranges(
     "41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386 388-38a 38c "
@@ -127,16 +126,14 @@ _BLOOM = _exact(rf" ?[^(\s|.,!?{_ranges('2026 3002 ff0c 3001 964 6d4 60c')})]+")
 
 _DEFAULT = PreTokenizer((_by_class(r"[\p{P}$+<=>^~|]+"), _GPT2, _by_class(r"[\p{N}]+"), _THREE_DIGITS))
 _GPT2_FAMILY = PreTokenizer((_GPT2,))
-_GPT2_PLAIN = PreTokenizer((_GPT2,), clean_spaces=False)
 _DIGITS_APART = PreTokenizer((_EACH_DIGIT, _GPT2))
-_DIGITS_APART_PLAIN = PreTokenizer((_EACH_DIGIT, _GPT2), clean_spaces=False)
 _LLAMA3_FAMILY = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
 _LLAMA3_PLAIN = PreTokenizer((_LLAMA3,))
-_QWEN2_FAMILY = PreTokenizer((_QWEN2,), clean_spaces=False)
-_BAILING_FAMILY = PreTokenizer((_BAILING,), clean_spaces=False)
+_QWEN2_FAMILY = PreTokenizer((_QWEN2,))
+_BAILING_FAMILY = PreTokenizer((_BAILING,))
 _BLOOM_FAMILY = PreTokenizer((_BLOOM,))
-_GPT4O_FAMILY = PreTokenizer((_GPT4O,), clean_spaces=False)
-_TINY_AYA_FAMILY = PreTokenizer((_function("digits_from_right"), _TINY_AYA), clean_spaces=False)
+_GPT4O_FAMILY = PreTokenizer((_GPT4O,))
+_TINY_AYA_FAMILY = PreTokenizer((_function("digits_from_right"), _TINY_AYA))
 
 GEMMA4 = PreTokenizer((_NEWLINES,), byte_level=False, whole_newlines=True, forced_bos=True)
 
@@ -150,45 +147,38 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType({
     "jais-2": PreTokenizer((_function("jais2"),)),
     "deepseek-llm": PreTokenizer(
         (_exact(r"[\r\n]"), _exact(rf"\s?[{_DEEPSEEK_LETTERS}]+"), _exact(rf"\s?[{_DEEPSEEK_PUNCTUATION}]+"),
-         _function("trailing_space"), _DEEPSEEK_CJK, _by_class(r"[\p{N}]+")), clean_spaces=False),
+         _function("trailing_space"), _DEEPSEEK_CJK, _by_class(r"[\p{N}]+"))),
     "deepseek-coder": PreTokenizer(
-        (_exact(r"[\r\n]"), _by_class(r"\s?[\p{L}]+"), _by_class(r"\s?[\p{P}]+"), _DEEPSEEK_CJK, _EACH_DIGIT),
-        clean_spaces=False),
+        (_exact(r"[\r\n]"), _by_class(r"\s?[\p{L}]+"), _by_class(r"\s?[\p{P}]+"), _DEEPSEEK_CJK, _EACH_DIGIT)),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK3),
-    "spark2_5": PreTokenizer((_DIGITS_BY_3, _CJK_KANA, _SPARK_TAIL, _EACH_DIGIT), clean_spaces=False),
-    "youtu": PreTokenizer((_YOUTU_SCRIPTS, _YOUTU), clean_spaces=False, ignore_merges=True),
+    "spark2_5": PreTokenizer((_DIGITS_BY_3, _CJK_KANA, _SPARK_TAIL, _EACH_DIGIT)),
+    "youtu": PreTokenizer((_YOUTU_SCRIPTS, _YOUTU), ignore_merges=True),
     "falcon": PreTokenizer((_by_class(r"[\p{P}$+<=>^~|`]+"), _GPT2, _THREE_DIGITS)),
-    **dict.fromkeys(("starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"), _DIGITS_APART),
-    **dict.fromkeys(("command-r", "smollm"), _DIGITS_APART_PLAIN),
+    **dict.fromkeys(("starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2", "command-r", "smollm"),
+                    _DIGITS_APART),
     **dict.fromkeys(("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0",
                      "mellum", "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "mpt", "olmo", "jais",
-                     "exaone4"), _GPT2_FAMILY),
-    **dict.fromkeys(("trillion", "granite-docling"), _GPT2_PLAIN),
-    "stablelm2": PreTokenizer((_QWEN2,)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "solar-open", "grok-2"),
-                    _QWEN2_FAMILY),
-    "megrez": PreTokenizer((_QWEN2,)),
-    "qwen35": PreTokenizer((_QWEN35,), clean_spaces=False),
-    **dict.fromkeys(("bloom", "gpt3-finnish"), _BLOOM_FAMILY),
-    "poro-chat": PreTokenizer((_BLOOM,), clean_spaces=False),
-    "viking": PreTokenizer((_BLOOM, _EACH_DIGIT), clean_spaces=False),
-    "tekken": PreTokenizer((_TEKKEN,), clean_spaces=False, ignore_merges=True, add_bos=True),
+                     "exaone4", "trillion", "granite-docling"), _GPT2_FAMILY),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "solar-open", "grok-2", "stablelm2",
+                     "megrez"), _QWEN2_FAMILY),
+    "qwen35": PreTokenizer((_QWEN35,)),
+    **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), _BLOOM_FAMILY),
+    "viking": PreTokenizer((_BLOOM, _EACH_DIGIT)),
+    "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
     "chameleon": PreTokenizer(
         (_exact("<sentinel:[0-9]+>"), _exact("IMGIMG[A-I]{1,4}Z"), _exact(r"[\t\n]|    |  "), _EACH_DIGIT,
-         _by_class(r"[\p{P}!-/:-@\[-`{-~]"), _GPT2), clean_spaces=False, add_bos=True),
+         _by_class(r"[\p{P}!-/:-@\[-`{-~]"), _GPT2), add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O_FAMILY),
-    "granite-embed-multi-97m": PreTokenizer((_GRANITE,), clean_spaces=False, ignore_merges=True),
+    "granite-embed-multi-97m": PreTokenizer((_GRANITE,), ignore_merges=True),
     **dict.fromkeys(("tiny_aya", "cohere2moe"), _TINY_AYA_FAMILY),
-    "superbpe": PreTokenizer((_by_class(r"[\p{N}]+"), _function("ascii_digits_from_right")), clean_spaces=False),
+    "superbpe": PreTokenizer((_by_class(r"[\p{N}]+"), _function("ascii_digits_from_right"))),
     **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING_FAMILY),
-    "seed-coder": PreTokenizer((_llama3(r"[\p{N}]", signs=r" ?[^\s\p{L}\p{N}\r\n]+"),), clean_spaces=False),
-    "kimi-k2": PreTokenizer((_KIMI,), clean_spaces=False),
-    "ufakzeka": PreTokenizer((_by_class(_WORD, r"[\p{N}]", _SIGNS + r"[\r\n]*", _LINES, _SPACES),),
-                             clean_spaces=False),
-    "afmoe": PreTokenizer((_function("digits_from_right"), _exact(f"[{_AFMOE_SCRIPTS}]+"), _DEEPSEEK3_TAIL),
-                          clean_spaces=False),
-    "laguna": PreTokenizer((_NEWLINES, _QWEN2), clean_spaces=False),
+    "seed-coder": PreTokenizer((_llama3(r"[\p{N}]", signs=r" ?[^\s\p{L}\p{N}\r\n]+"),)),
+    "kimi-k2": PreTokenizer((_KIMI,)),
+    "ufakzeka": PreTokenizer((_by_class(_WORD, r"[\p{N}]", _SIGNS + r"[\r\n]*", _LINES, _SPACES),)),
+    "afmoe": PreTokenizer((_function("digits_from_right"), _exact(f"[{_AFMOE_SCRIPTS}]+"), _DEEPSEEK3_TAIL)),
+    "laguna": PreTokenizer((_NEWLINES, _QWEN2)),
     "minicpm5": PreTokenizer((_DIGITS_BY_3, _llama3(r"[\p{N}]+")), ignore_merges=True),
     **dict.fromkeys(("gemma4", "granite-embed-multi-311m"), GEMMA4),
-    "sarvam-moe": PreTokenizer((_NEWLINES,), byte_level=False, clean_spaces=False),
+    "sarvam-moe": PreTokenizer((_NEWLINES,), byte_level=False),
 })

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.tokenizer.cleanup import clean_spaces
 from appliance.engine.tokenizer.merging import merge
 from appliance.engine.tokenizer.partition import TEXT, Partitioner, Span
 from appliance.engine.tokenizer.splitting import Splitter
@@ -84,19 +83,16 @@ class Tokenizer:
                 found = known[word] = tokens_of(word)
             ids += found
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = False, clean_up: bool = False) -> str:
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD. A model that puts a space before a text
-        has it removed again. `clean_up` removes spaces before punctuation where the model's family does."""
+        has it removed again."""
         parts: list[bytes] = []
         strip = self._vocabulary.add_space_prefix
         for token in ids:
             piece = b"" if skip_special and self.is_special(token) else self.piece(token)
             parts.append(piece.removeprefix(b" ") if strip else piece)
             strip = False
-        joined = b"".join(parts)
-        if clean_up and self._vocabulary.clean_spaces:
-            joined = clean_spaces(joined)
-        return joined.decode("utf-8", "replace")
+        return b"".join(parts).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
         """The bytes of one token; empty for unused ones. TokenizerError for ids beyond the vocabulary."""

@@ -32,8 +32,7 @@ class Kind(IntFlag):
     USER_DEFINED = 8
     UNUSED = 16
     BYTE = 32
-    STRIP_LEFT = 64  # white space before it goes when it is parsed
-    STRIP_RIGHT = 128
+    STRIP_RIGHT = 64  # white space after it goes when it is parsed
 
 
 SPECIAL = Kind.CONTROL | Kind.UNKNOWN  # never made from a user's text
@@ -87,7 +86,6 @@ class Vocabulary:
     add_bos: bool = False
     add_eos: bool = False
     add_space_prefix: bool = False
-    clean_spaces: bool = False
 
     @property
     def is_sentencepiece(self) -> bool:
@@ -106,7 +104,6 @@ def read(metadata: Mapping[str, Any]) -> Vocabulary:
     vocabulary = Vocabulary(model, pre, texts, ids, kinds, scores)
     sentencepiece = vocabulary.is_sentencepiece
     vocabulary.add_space_prefix = _flag(metadata, "add_space_prefix", sentencepiece)
-    vocabulary.clean_spaces = not sentencepiece and pre.clean_spaces
     vocabulary.special = _special_ids(metadata, vocabulary)
     vocabulary.add_bos = pre.forced_bos or _flag(metadata, "add_bos_token", sentencepiece or pre.add_bos)
     vocabulary.add_eos = _flag(metadata, "add_eos_token", False)
@@ -237,10 +234,6 @@ def _special_ids(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> dict[st
     return ids
 
 
-def _mark_control(vocabulary: Vocabulary, token: int) -> None:
-    vocabulary.kinds[token] |= Kind.CONTROL
-
-
 def _know_by_text(vocabulary: Vocabulary) -> None:
     """Find tokens that the file does not name by their text; they are control tokens whatever their type."""
     for name, texts in _KNOWN:
@@ -249,7 +242,7 @@ def _know_by_text(vocabulary: Vocabulary) -> None:
         found = [vocabulary.ids[text] for text in texts if text in vocabulary.ids]
         if found:
             vocabulary.special[name] = min(found)
-            _mark_control(vocabulary, min(found))
+            vocabulary.kinds[min(found)] |= Kind.CONTROL
 
 
 def _find_end_of_generation(vocabulary: Vocabulary) -> None:
@@ -262,7 +255,7 @@ def _find_end_of_generation(vocabulary: Vocabulary) -> None:
     for text in _END_OF_GENERATION:
         if text in ids:
             eog.add(ids[text])
-            _mark_control(vocabulary, ids[text])
+            kinds[ids[text]] |= Kind.CONTROL
     for text in _SHOWN:
         if text in ids:
             kinds[ids[text]] = Kind.USER_DEFINED

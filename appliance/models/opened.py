@@ -1,0 +1,61 @@
+"""What every way of keeping a model shares: the header of its GGUF file, and lookups that say what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from appliance.errors import FormatError, UnsupportedError
+from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.metadata import Metadata
+
+
+class Opened:
+    """An open model: whoever opened it closes it, or leaves a `with` block."""
+
+    gguf: GGUFFile
+    sha256: bytes
+    """SHA-256 (32 bytes) of the GGUF file that the weights came from."""
+    header_sha256: bytes | None = None
+    """SHA-256 (32 bytes) of a sealed file's header; None for a plain file."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def metadata(self) -> Metadata:
+        """The model's key-value pairs."""
+        return self.gguf.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """What the model has, by name."""
+        return self.gguf.tensors
+
+    def tensor(self, name: str, dimensions: int) -> TensorInfo:
+        """The matrix (2 dimensions) or vector (1) of a name; FormatError when there is none of this kind."""
+        info = self.tensors.get(name)
+        if info is None or len(info.shape) != dimensions:
+            found = "missing" if info is None else f"of shape {info.shape}"
+            raise FormatError(f"tensor {name!r} is {found}; needed: a {'matrix' if dimensions == 2 else 'vector'}")
+        return info
+
+    def close(self) -> None:
+        """Give the memory back. Addresses handed out before are void from here on."""
+        raise NotImplementedError
+
+
+def check_runnable(file: GGUFFile) -> None:
+    """UnsupportedError for a part of a model, and for tensors of more than two dimensions."""
+    parts = file.metadata.optional_int("split.count", 1)
+    if parts > 1:
+        raise UnsupportedError(f"the file is one of {parts} parts of a model; supported: a model in one file",
+                               hint="join the parts with: llama-gguf-split --merge")
+    for info in file.tensors.values():
+        if len(info.shape) > 2:
+            raise UnsupportedError(f"tensor {info.name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
