@@ -7,8 +7,8 @@ the page cache, which its group is charged for. So memory is told in three ways:
 pages included), and charged to the group at its peak.
 
 Before each run the file is dropped from the page cache (cold): whoever reads it is charged, and what does not fit
-within the limit comes from the disk in every pass, for both. With `--warm` it is brought into the page cache first,
-charged to nobody; the appliance drops what it has read where its limit leaves no room, so for it that does not last.
+within the limit comes from the disk in every pass, for both; how much did is told. With `--warm` it is brought into the
+page cache first, charged to nobody, so that neither waits for the disk.
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ def _prepare(model: Path, *, warm: bool) -> None:
                 pass
 
 
+def _from_disk(pid: int) -> int:
+    """Bytes that a process, still there, had the disk bring, by reading or by touching a mapping."""
+    fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    return int(fields["read_bytes"])
+
+
 def _enter(group: Group, threads: int) -> None:
     group.enter()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
@@ -70,7 +76,7 @@ def theirs(folder: Path, model: Path, threads: int, tokens: int, limit: int | No
     """One run of PicoLM."""
     _prepare(model, warm=warm)
     group = Group("picolm", limit)
-    peaks = {"anonymous_peak": 0, "process_peak": 0}
+    peaks = {"anonymous_peak": 0, "process_peak": 0, "from_disk": 0}
     command = [str(folder / "picolm" / "picolm"), str(model), "-p", "a" * (_PROMPT - 4), "-n", str(tokens), "-t", "1",
                "-j", str(threads), "-c", str(_CONTEXT)]
     try:
@@ -81,6 +87,7 @@ def theirs(folder: Path, model: Path, threads: int, tokens: int, limit: int | No
         reader.start()
         while child.poll() is None:
             with contextlib.suppress(OSError, StopIteration):
+                peaks["from_disk"] = _from_disk(child.pid)
                 peaks["anonymous_peak"] = max(peaks["anonymous_peak"], group.stat()["anonymous"])
                 lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
                 peaks["process_peak"] = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
@@ -97,6 +104,8 @@ def theirs(folder: Path, model: Path, threads: int, tokens: int, limit: int | No
 
 def ours(case: memory.Case, threads: int, limit: int | None, *, warm: bool) -> dict[str, Any]:
     """One run of the service with the same file."""
+    with tempfile.TemporaryDirectory() as folder:
+        case.write(Path(folder))  # which reads the file, once
     _prepare(case.file, warm=warm)
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:threads])  # the service takes it over
@@ -108,7 +117,7 @@ def ours(case: memory.Case, threads: int, limit: int | None, *, warm: bool) -> d
                 ids = [1, *np.random.default_rng(2).integers(300, 3000, _PROMPT - 1).tolist()]
                 answer = memory.ask(served.client(), ids, case.answer, temperature=1.0)
                 return {"tokens_per_second": answer["tokens_per_second"], "tokens": answer["answer_tokens"],
-                        **served.memory()}
+                        **served.memory(), "from_disk": _from_disk(served.pid)}
             except RuntimeError as error:
                 return {"error": str(error)[-500:]}
             finally:
@@ -161,7 +170,8 @@ def line(row: dict[str, Any]) -> str:
     for name, found in zip(("appliance", "PicoLM"), row["rounds"][-1], strict=True):
         parts.append(f"{name}: {found['error'].strip().splitlines()[-1]}" if "error" in found else
                      f"{name}: {found['tokens_per_second']:.2f} tokens/s, process {found['process_peak'] >> 20} MiB, "
-                     f"anonymous {found['anonymous_peak'] >> 20}, charged {found['group_peak'] >> 20}")
+                     f"anonymous {found['anonymous_peak'] >> 20}, charged {found['group_peak'] >> 20}, "
+                     f"from disk {found['from_disk'] >> 20}")
     ratio = f"; {row['ratio']:.1f} times its speed" if "ratio" in row else ""
     return f"{limit}: {'; '.join(parts)}{ratio}"
 
