@@ -22,7 +22,7 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.models import inspection, interrupts, libcrypto, locked, residency
+from appliance.models import inspection, interrupts, libcrypto, locked, native, residency
 from appliance.models.foreign import ForeignSource
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
@@ -117,7 +117,7 @@ def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> St
 
 
 def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
-          share: Share) -> Source:
+          share: Share, threads: int) -> Source:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
@@ -131,7 +131,8 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
                                 "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
                                 code="streaming")
             if streamed:
-                return _streamed(model, open_tagged(path, pin, progress=progress), share)
+                return _streamed(model, open_tagged(path, pin, progress=progress,
+                                                    tile_size=native.plain_tile_size(threads)), share)
             return open_resident(path, pin, progress)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
@@ -213,7 +214,7 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
         share = Share(limits.concurrent_requests, ROWS) if share is None else share
         if share.foreign is not None:
             return _foreign(model, limits, path, share, threads, progress)
-        source = _open(model, path, key, progress, share)
+        source = _open(model, path, key, progress, share, quota.cpus() if threads is None else threads)
         return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
 
 

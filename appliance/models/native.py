@@ -10,11 +10,16 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from appliance.models import libcrypto
 from appliance.models.libcrypto import Library
+from appliance.models.tiling import DEFAULT_TILE_SIZE
 
 # What the interpreter takes for a tile, as measured: in all, and while no other thread can have it.
 _SECONDS, _ALONE_SECONDS = 12e-6, 6e-6
 _NATIVE_SECONDS = 2e-6
+
+PLAIN_TILE_SIZE = 256 << 10
+"""Of a plain model that compiled code reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,14 @@ def _rate() -> float:
         cipher.decrypt_into(bytes(12), sealed, None, out)
         best = min(best, time.perf_counter() - start)
     return len(out) / best
+
+
+def plain_tile_size(threads: int) -> int:
+    """Bytes of the tiles that a plain model is best cut into: rows as they were read and the packed tile fit together
+    into a core's cache; but the interpreter, where it fetches them, takes its time for each."""
+    library = libcrypto.load()
+    small = library is not None and worthwhile(library, threads, PLAIN_TILE_SIZE)
+    return PLAIN_TILE_SIZE if small else DEFAULT_TILE_SIZE
 
 
 def worthwhile(library: Library, threads: int, tile_nbytes: int) -> bool:
