@@ -145,6 +145,35 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
             os.pwrite(file.fileno(), old, place)
 
 
+def _cached(path: Path, at: int) -> bool:
+    """Whether a page of the file is in the page cache."""
+    with path.open("rb") as file:
+        try:
+            return os.preadv(file.fileno(), [bytearray(1)], at, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            pytest.skip(f"the file system of {path} does not tell: {error}")
+
+
+@pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain"])
+def test_page_cache(kind: str, tmp_path: Path) -> None:
+    """Where memory is short, what the disk brought is dropped from the page cache; what was there already stays."""
+    path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
+    with _engine(make(drop=True, ahead_nbytes=1 << 16)) as engine:
+        source = engine._source
+        assert isinstance(source, StreamedSource)
+        at, nbytes = source.place(source.tile(source.segment("blk.1.ffn_down.weight").first_tile))
+        engine.logits(IDS[:2])
+        assert _cached(path, at + nbytes // 2)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if not _cached(path, at + nbytes // 2):  # else it is on a file system in memory
+            engine.logits(IDS[:2])
+            assert not _cached(path, at + nbytes // 2)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
     """A file that is removed stays readable while it is open; one that cannot be read ends with the disk's error."""

@@ -96,6 +96,13 @@ def advise(stream: int, offset: int, nbytes: int, advice: int) -> None:
     call_advise(get_i64(stream + ADVISE), get_i64(stream + DESCRIPTOR), offset, nbytes, advice)
 
 
+@device
+def forget(stream: int, offset: int, nbytes: int) -> None:
+    """Let the page cache drop what was read, where it has no room: not where a whole pass has found all of it there."""
+    if get_i64(stream + DROP) != 0 and get_i64(stream + COLD) > 0:
+        advise(stream, offset, nbytes, DO_NOT_NEED)
+
+
 @device(inline=False)
 def look_ahead(stream: int, position: int) -> None:
     """Tell the system of the records up to WINDOW after number `position` of the plan; each is told of once a pass."""
@@ -174,8 +181,7 @@ def open_read(stream: int, worker: int, offset: int, record_nbytes: int, nbytes:
         if fault != 0:
             return fault
         at += held
-    if get_i64(stream + DROP) != 0:
-        advise(stream, offset, record_nbytes, DO_NOT_NEED)
+    forget(stream, offset, record_nbytes)
     return 0
 
 
@@ -230,8 +236,7 @@ def open_rows(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> 
     fault = pack_rows_read(stream, worker, matrix, offset, record)
     if fault != 0:
         return fault
-    if get_i64(stream + DROP) != 0:
-        advise(stream, offset, record, DO_NOT_NEED)
+    forget(stream, offset, record)
     keep_tag(worker, get_i64(matrix + TAGS) + TAG_NBYTES * tile)
     return 0 if end(stream, worker, get_i64(worker + TILE) + nbytes) else TAMPERED
 

@@ -14,7 +14,7 @@ from appliance.engine.kernels.step_layout import words
 # first worker's table. PLAN: address of PLAN_COUNT pairs of words, offset and size of every record that a pass reads,
 # in the order of their use. WINDOW: records ahead of the one in use that the system is told of; it is while COLD is not
 # 0, which is counted down with each tile and set when a read has to wait. CURSOR: records of the plan that it was told
-# of. DROP: 1 to let the page cache forget a record that was read.
+# of. DROP: 1 to let the page cache forget a record that was read while COLD is not 0.
 STREAM = words("READ ERRNO ADVISE INIT UPDATE CONTROL FINAL DESCRIPTOR EXTRA EXTRA_NBYTES PIECE FAULT WORKERS "
                "TILE_NBYTES PLAN PLAN_COUNT WINDOW COLD CURSOR DROP")
 STREAM_NBYTES = 8 * len(STREAM)
