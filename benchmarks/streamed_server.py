@@ -8,13 +8,11 @@ does. The model that `open` names is not looked at.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from appliance.boot import rates
 from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
@@ -27,7 +25,6 @@ from benchmarks.own_server import Own
 from benchmarks.serving import serve
 
 KEPT, DISK = "kept", "disk"
-_READERS = (1, 2, 4)  # for each thread: a disk may need more requests at once than there are threads
 
 
 class Streamed(Own):
@@ -72,21 +69,10 @@ class Streamed(Own):
         answer += [step.token for step in steps]
         return {"seconds": time.perf_counter() - start, "answer": [token for token in answer if token is not None]}
 
-    def disk(self) -> dict[str, Any]:
-        """Bytes a second that this process reads from the file's disk, past the page cache: at best, by how many
-        readers there are."""
-        return {"disk": max(rates.disk(self._file, self._threads * each, seconds=1.0) for each in _READERS)}
-
     def fetched(self) -> dict[str, Any]:
         """Bytes that came from a disk for this process so far."""
         lines = Path("/proc/self/io").read_text().splitlines()
         return {"bytes": next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))}
-
-    def drop(self) -> dict[str, Any]:
-        """Forget what the page cache has of the file."""
-        with self._file.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return {}
 
 
 if __name__ == "__main__":

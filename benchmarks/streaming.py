@@ -17,15 +17,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks import measure, memory, models, peer, process, report
-from benchmarks.cgroups import Group
+from benchmarks import disk, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
 from benchmarks.process import Engine
 from benchmarks.streaming_chart import chart
 
 RESIDENT, KEPT = "resident", "kept"
 _CONTEXT, _PROMPT, _ANSWER, _LOOP = 192, 512, 96, 400
-_ROUNDS, _FROM_DISK = 5, 4
+_ROUNDS = 5
 
 
 def _arguments() -> argparse.Namespace:
@@ -36,7 +35,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--requests", default="1,4,8", help="that decode together (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
-    parser.add_argument("--disk", action="store_true", help="also one request from disk, in a group without cache")
+    parser.add_argument("--disk", action="store_true", help="also one request from disk, see benchmarks.disk")
     parser.add_argument("--no-llama", action="store_true", help="leave llama.cpp out")
     parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER", help="a built llama.cpp")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
@@ -95,38 +94,6 @@ def _repeat(args: argparse.Namespace) -> Row:
     return row
 
 
-def _from_disk(args: argparse.Namespace, sealed: Path, key: Path) -> dict[str, Any]:
-    """Fully streamed, in a group whose memory holds next to nothing of the file; the disk is measured in between.
-
-    The bound is what the disk gives past the page cache, the better of before and after; the share is of the bytes that
-    did come from the disk meanwhile, so that what the page cache held all the same does not count."""
-    group = Group("appliance-streaming", _spare(sealed))
-    engine = Engine("disk", "streamed_server", str(sealed), str(key), "disk", enter=group.enter)
-    speeds, bounds, reads = list[float](), list[float](), list[float]()
-    try:
-        engine.ask("open", model=str(sealed), threads=args.threads, context=_CONTEXT, slots=1)
-        engine.ask("decode", depth=8, tokens=1)
-        most = float(engine.ask("disk")["disk"])
-        for _ in range(args.rounds):
-            engine.ask("drop")
-            before = engine.ask("fetched")["bytes"]
-            speeds.append(_FROM_DISK / float(engine.ask("decode", depth=8, tokens=_FROM_DISK)["seconds"]))
-            reads.append((engine.ask("fetched")["bytes"] - before) / _FROM_DISK)
-            last, most = most, float(engine.ask("disk")["disk"])
-            bounds.append(max(last, most))
-    finally:
-        engine.close()
-        group.close()
-    shares = [speed * nbytes / bound for speed, nbytes, bound in zip(speeds, reads, bounds, strict=True)]
-    return {"kind": "disk", "tokens_per_second": speeds, "disk_bytes_per_second": bounds, "disk_bytes_per_token": reads,
-            "share_of_bound": statistics.median(shares)}
-
-
-def _spare(sealed: Path) -> int:
-    """Bytes for a process that streams, and a fifth of the file at most for the page cache."""
-    return (320 << 20) + min(sealed.stat().st_size // 20, 64 << 20)
-
-
 def main() -> int:
     """Measure and write."""
     args = _arguments()
@@ -160,15 +127,14 @@ def main() -> int:
     if f"{args.model}-loop" in models.SHAPES:
         add(item(_repeat(args)))
     if args.disk:
-        add(_from_disk(args, sealed, key))
+        add(disk.measure(sealed, key, args.threads, args.rounds))
     return 0
 
 
 def line(found: dict[str, Any]) -> str:
     """A row for people."""
     if found["kind"] == "disk":
-        return (f"from disk: {statistics.median(found['tokens_per_second']):.2f} tokens/s, "
-                f"{100 * found['share_of_bound']:.0f}% of what the disk gives")
+        return disk.line(found)
     parts = [f"{name} {speed:.1f}" + (f" ({found['to_resident'][name]:.2f} of resident" + (
         f", {found['to_llama'][name]:.2f} of llama.cpp)" if name in found["to_llama"] else ")")
         if name in found["to_resident"] else "") for name, speed in found["median"].items()]

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from benchmarks import measure, models, peer, process, report
+from benchmarks import disk, measure, models, peer, process, report
 from benchmarks.measure import Row
 
 TINY = models.Shape(layers=9, width=256, hidden=512, heads=4, kv_heads=2, vocabulary=300)
@@ -133,3 +133,26 @@ def test_given_build_must_exist(tmp_path):
     """A folder without the library is refused by name."""
     with pytest.raises(SystemExit, match=r"no libllama.so"):
         peer.given(f"mine={tmp_path}", tmp_path)
+
+
+def test_blocks_cover_what_direct_reads_can(tmp_path):
+    """Every whole 4096 bytes once, in order; the page cache is asked before and after a file is dropped from it."""
+    for size, block in ((0, 4096), (4095, 4096), (1 << 20, 256 << 10), ((1 << 20) + 8195, 256 << 10)):
+        found = list(disk.blocks(size, block))
+        assert size // 4096 * 4096 == sum(nbytes for _, nbytes in found)
+        assert [start for start, _ in found] == list(range(0, size // 4096 * 4096, block))
+        assert all(nbytes % 4096 == 0 and nbytes <= block for _, nbytes in found)
+    path = tmp_path / "f"
+    path.write_bytes(bytes(10 * 4096))
+    assert 10 == disk.resident_pages(path)
+    disk.drop(path)
+    assert 0 == disk.resident_pages(path)
+    assert all(disk.read(path, disk.Way(kind, 2, 4096)) > 0 for kind in ("direct", "buffered", "ahead"))
+
+
+def test_share_of_the_disk():
+    """The bound is the way with the best median, whichever was best in a round; bytes a token times tokens a second."""
+    found = disk.item({"a": [4e9, 1e9, 4e9], "b": [3e9, 5e9, 3e9]}, [2.0, 4.0, 3.0], 10**9, [1e9] * 3, [9.0] * 3)
+    assert ("a", 4e9, 0.75) == (found["bound_by"], found["bound"], found["share_of_bound"])
+    assert [0.5, 0.8, 0.75] == found["share_by_round"]
+    assert "75% of the bound (50..80)" in disk.line(found)

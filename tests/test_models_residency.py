@@ -11,7 +11,7 @@ import pytest
 from appliance.boot import budget, models
 from appliance.boot.footprint import Share
 from appliance.engine.engine import Engine
-from appliance.models.residency import choose, packed_nbytes
+from appliance.models.residency import choose, packed_nbytes, spread
 from appliance.models.streamed import EMBEDDING, StreamedSource
 from appliance.models.tagged import open_tagged
 from appliance.policy import load
@@ -34,6 +34,14 @@ def test_more_memory_keeps_more(tmp_path: Path) -> None:
             assert min(room, whole) - largest < kept <= room
         assert {EMBEDDING} == choose(plain.tiling, 0)
         assert sizes.keys() == choose(plain.tiling, whole)
+
+
+@pytest.mark.parametrize(("costs", "room", "expected"), [
+    ([4] * 8, 16, "01010101"), ([4] * 8, 8, "00010001"), ([4] * 8, 24, "01110111"), ([4] * 4, 100, "1111"),
+    ([10, 1, 1, 1], 3, "0111"), ([0, 5, 5], 0, "100"), ([], 5, ""), ([3, 5, 3], 5, "001")])
+def test_what_is_kept_lies_evenly(costs: list[int], room: int, expected: str) -> None:
+    """As much as fits, in equal distances where all are alike."""
+    assert expected == "".join(str(int(chosen)) for chosen in spread(costs, room))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])

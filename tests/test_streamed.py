@@ -45,7 +45,7 @@ def expected() -> np.ndarray:
 @pytest.mark.parametrize(("tile_size", "threads", "how"), [
     (4096, 1, {}), (8192, 3, {"hidden": False}), (1 << 20, 2, {}),
     (8192, 2, {"kept": [f"blk.{block}.{name}.weight" for block in range(9) for name in ("attn_q", "ffn_down")]}),
-    (8192, 2, {"drop": True, "ahead_nbytes": 1 << 16}), (65536, 1, {"ahead_nbytes": 0}),
+    (8192, 2, {"drop": True, "ahead_nbytes": 1 << 16}), (65536, 1, {"drop": True}), (65536, 1, {"ahead_nbytes": 0}),
     (16384, 2, {"resident": ["token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight"]})])
 def test_the_same_bits(kind: str, tile_size: int, threads: int, how: dict[str, object], expected: np.ndarray,
                        tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from appliance.boot.footprint import Footprint, Line, Share, mebibytes, read
 from appliance.engine.forward import ROWS
 from appliance.engine.kernels import quota
 from appliance.errors import BootError
-from appliance.models.streamed import AHEAD_NBYTES
 from appliance.policy import Policy
 from appliance.policy.schema import Model
 
@@ -29,8 +28,9 @@ COMPILER_BYTES = 260 << 20
 
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
 _STACKS_BYTES = 96 << 20  # of address space, for threads that the service starts
-_PAGE_CACHE_BYTES = 2 * AHEAD_NBYTES  # for what is read ahead
-_RECORDS_SHARE = 4  # one part in this many of what is left stays free, whoever else may want it
+_SPARE_BYTES = 64 << 20  # and
+_SPARE_SHARE = 4  # one part in this many of what is left stay free, whoever else may want it,
+_SHORT_BYTES, _SHORT_SHARE = 24 << 20, 32  # or this, where passes wait for a disk otherwise
 _UNKNOWN = 1 << 62  # bytes of a machine that does not say what it has: nobody is kept short
 _LEAST_ROWS = 32  # of a pass; the engine wants no fewer
 _ROWS_SHARE = 6  # activations grow up to one part in this many of the memory
@@ -145,8 +145,11 @@ class _Divider:
         sizes = {each.name: each.records for each in self._prints
                  if each.model.streaming_decrypt is True and each.records}
         left = self._room - self._total(shares)
-        left -= left // _RECORDS_SHARE + _PAGE_CACHE_BYTES
-        kept = {name: min(size, max(left, 0) * size // sum(sizes.values())) for name, size in sizes.items()}
+        spare = _SPARE_BYTES + left // _SPARE_SHARE
+        if sum(sizes.values()) > left:
+            spare = _SHORT_BYTES + left // _SHORT_SHARE
+        left = max(left - spare, 0)
+        kept = {name: min(size, left * size // sum(sizes.values())) for name, size in sizes.items()}
         made = {name: replace(share, kept=kept.get(name, 0)) for name, share in shares.items()}
         read = {each.name: each.records - made[each.name].kept - (made[each.name].resident or 0)
                 for each in self._prints if made[each.name].resident is not None}

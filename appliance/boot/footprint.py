@@ -15,7 +15,7 @@ from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import OUTPUT
 from appliance.engine.kvcache import slot_nbytes
 from appliance.errors import ApplianceError
-from appliance.models import inspection, residency, sealed, tiling
+from appliance.models import inspection, read_ahead, residency, sealed, tiling
 from appliance.models.gguf import GGUFFile
 from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Tiling
@@ -167,11 +167,12 @@ class Footprint:
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
 
     def _buffers(self, threads: int) -> int:
-        """Tiles and a record (a plain file: its rows) for each thread, and what is known of each tile."""
+        """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is known of tiles."""
         if self.tiles is None:
             return 0
         each = SLOTS * self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
-        return (threads + 1) * each + _TILE_BYTES * len(self.tiles)
+        ahead = min(read_ahead.NBYTES, self.records)  # of a sealed file
+        return (threads + 1) * each + ahead + _TILE_BYTES * len(self.tiles)
 
 
 def _words(tiles: Tiling, vocabulary: int) -> int:

@@ -162,6 +162,8 @@ class Forward:
         self._weight(self._step, step["OUTPUT_WEIGHT"], plan.output, None, None)
         if self._streaming is not None:
             self._streaming.plan()
+        if isinstance(self._source, StreamedSource):
+            self._source.expect([*self._matrix_names(), plan.output])
 
     def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
         """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""

@@ -16,6 +16,9 @@ from typing import Any
 from appliance.errors import FormatError, ModelError, TamperedError
 from appliance.models.disk import open_regular
 
+BLOCK = 4096
+"""Reads past the page cache begin and end at a multiple of this."""
+
 
 class RandomFile:
     """A regular file, read by offset from any thread. `size` is what it was when it was opened."""
@@ -24,6 +27,8 @@ class RandomFile:
         """Open `path`. ModelError when it cannot be opened or is no regular file."""
         self.path = path
         self._descriptor, self.size = open_regular(path)
+        self.direct = False
+        """Whether reads go past the page cache."""
 
     @property
     def descriptor(self) -> int:
@@ -32,12 +37,16 @@ class RandomFile:
 
     def bypass_cache(self) -> None:
         """From here on read past the page cache: offsets, sizes and buffers must be multiples of 4096 bytes. ModelError
-        where the file system cannot."""
+        where the file system cannot; reads go through the page cache then."""
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
-            flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+            with mmap.mmap(-1, BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
+                os.preadv(self._descriptor, [block], 0)  # some file systems take the flag and then refuse to read
         except OSError as error:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
             raise ModelError(f"{self.path} cannot be read past the page cache: {error.strerror or error}") from None
+        self.direct = True
 
     def read_into(self, view: memoryview, offset: int) -> None:
         """Fill `view` from byte `offset` on. TamperedError when the file ends before, ModelError for the disk."""
@@ -47,6 +56,8 @@ class RandomFile:
             try:
                 count = os.preadv(self._descriptor, [view], offset)
             except OSError as error:
+                if self.direct and offset % BLOCK:  # where the read before it met the end
+                    raise self.ended(offset) from None
                 raise self.unreadable(offset, error.strerror or str(error)) from None
             if count == 0:
                 raise self.ended(offset)

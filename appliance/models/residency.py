@@ -1,11 +1,13 @@
 """Which matrices of a model stay decrypted in memory, and which are streamed, when not all of them fit.
 
-Every matrix is read once in each pass, so a byte that is kept saves the same time wherever it is; besides, each tile
-costs a fixed time. So matrices with the most tiles for their bytes come first, and what is left is filled up with
-whatever still fits: speed rises with memory, without a step.
+Every matrix is read once in each pass, so a byte that is kept saves the same time wherever it is. What is kept lies
+evenly among what is not, so that a disk goes on reading while threads are busy with what is in memory; what is left is
+filled up with whatever still fits: speed rises with memory, without a step.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Segment, Tiling
@@ -18,20 +20,31 @@ def packed_nbytes(segment: Segment) -> int:
     return segment.units * segment.unit_nbytes
 
 
+def spread(costs: Sequence[int], room: int) -> list[bool]:
+    """Which of things that take so many bytes each to keep in `room` bytes: evenly over their order, as many as fit."""
+    whole, due, chosen = sum(costs), 0, []
+    for cost in costs:
+        due += room * cost
+        chosen.append(due >= whole * cost and cost <= room)
+        if chosen[-1]:
+            due -= whole * cost
+    left = room - sum(cost for cost, taken in zip(costs, chosen, strict=True) if taken)
+    for index, cost in enumerate(costs):
+        if not chosen[index] and cost <= left:
+            chosen[index], left = True, left - cost
+    return chosen
+
+
 def choose(tiling: Tiling, room: int, *, hidden: bool = True) -> frozenset[str]:
     """Names of the matrices to keep in `room` bytes. With `hidden`, embeddings are in memory anyway, encrypted: to keep
     them decrypted instead takes nothing."""
-    kept: set[str] = set()
-    matrices = [segment for segment in tiling.segments if segment.kind == "matrix" and segment.info is not None]
-    for segment in sorted(matrices, key=lambda each: each.tiles / packed_nbytes(each), reverse=True):
-        if segment.info is None:
-            continue
-        name = segment.info.name
-        cost = 0 if hidden and name == EMBEDDING else packed_nbytes(segment)
-        if cost <= room:
-            room -= cost
-            kept.add(name)
-    return frozenset(kept)
+    costs = {segment.info.name: 0 if hidden and segment.info.name == EMBEDDING else packed_nbytes(segment)
+             for segment in tiling.segments if segment.kind == "matrix" and segment.info is not None}
+    return _named(costs, room)
+
+
+def _named(costs: dict[str, int], room: int) -> frozenset[str]:
+    return frozenset(name for name, chosen in zip(costs, spread(list(costs.values()), room), strict=True) if chosen)
 
 
 def read_by_a_pass(tiling: Tiling) -> list[Segment]:
@@ -44,9 +57,5 @@ def read_by_a_pass(tiling: Tiling) -> list[Segment]:
 
 def choose_kept(tiling: Tiling, room: int, resident: frozenset[str] = frozenset()) -> frozenset[str]:
     """Names of the matrices, other than the `resident` ones, whose records to keep in `room` bytes, encrypted."""
-    kept: set[str] = set()
-    for segment in read_by_a_pass(tiling):
-        if segment.info is not None and segment.info.name not in resident and segment.records_nbytes <= room:
-            room -= segment.records_nbytes
-            kept.add(segment.info.name)
-    return frozenset(kept)
+    return _named({segment.info.name: segment.records_nbytes for segment in read_by_a_pass(tiling)
+                   if segment.info is not None and segment.info.name not in resident}, room)

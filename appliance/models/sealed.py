@@ -74,12 +74,18 @@ class SealedModel(Opened):
         self.decrypt(tile, record, view)
         return tile.nbytes
 
-    def read_by(self, tile: Tile, worker: Worker, kept: memoryview | None = None) -> int:
-        """`read` into the buffers of a worker, which only one thread uses. `kept`: the message, from `keep`; else it is
-        read."""
+    def read_by(self, tile: Tile, worker: Worker, kept: memoryview | None = None,
+                record: memoryview | None = None) -> int:
+        """`read` into the buffers of a worker, which only one thread uses. `kept`: the message, from `keep`; `record`:
+        the whole record, in memory that nobody else writes; with neither it is read."""
         window = worker.window(tile)
         try:
-            if kept is None:
+            if record is not None:
+                message = tile.nbytes + TAG_NBYTES
+                kept = record[:message]
+                if bytes(record[message:]) != window.zeros:
+                    raise InvalidTag
+            elif kept is None:
                 if os.preadv(self._file.descriptor, (window.record,), tile.offset) != tile.record_nbytes:
                     self._file.read_into(window.record, tile.offset)  # which says what the matter is
                 if bytes(window.padding) != window.zeros:

@@ -27,6 +27,7 @@ from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
 from appliance.models.metadata import Metadata
 from appliance.models.native import Native
+from appliance.models.read_ahead import ReadAhead
 from appliance.models.resident import ALIGNMENT, address, anonymous, discard
 from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
@@ -37,7 +38,7 @@ from appliance.models.worker import PIECE_NBYTES, SLOTS, Worker
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 EMBEDDING = "token_embd.weight"
 AHEAD_NBYTES = 32 << 20
-"""Read ahead: enough for what a fast disk brings while a few tiles are multiplied."""
+"""Read ahead by the system: enough for what a fast disk brings while a few tiles are multiplied."""
 
 
 class StreamedSource:
@@ -54,15 +55,16 @@ class StreamedSource:
         UnsupportedError for tensors of more than two dimensions.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass asks the disk for
-        them. `drop`: whether the page cache is to forget what was read, as there is no memory for it; the system then
-        reads `ahead_nbytes` ahead of what is in use. `compiled`: whether compiled code may fetch tiles by itself; None
-        is where that is faster."""
+        them. `drop`: there is no memory for a page cache. A sealed file is then read ahead into buffers, see `expect`;
+        of another, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of what is in use.
+        `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster."""
         self._tiles = tiles
         self._plain = isinstance(tiles, PlainTiles)
         self._segments = tuple(segment for segment in tiles.tiling.segments if segment.info is not None)
         self._number = {segment.info.name: index for index, segment in enumerate(self._segments) if segment.info}
         self._compiled = compiled
         self.ahead_nbytes, self.drop = ahead_nbytes, drop
+        self._ahead: ReadAhead | None = None
         self._failure: BaseException | None = None
         self._known: dict[int, Tile] = {}
         self._turn = threading.Lock()
@@ -114,6 +116,19 @@ class StreamedSource:
             self._workers.append(Worker(self._tiles.tiling.max_tile_nbytes, rows,
                                         0 if self._plain else self._tiles.tiling.max_record_nbytes))
             self._workers[-1].places = self._places
+
+    def expect(self, names: Sequence[str]) -> None:
+        """The matrices that passes use, in this order. Where there is no memory for a page cache, those of a sealed
+        file that are not in memory are read ahead from here on. ModelError where there is no memory for that either."""
+        tiles = self._tiles
+        streamed = [self.segment(name) for name in names if name not in self._offsets and not self.kept(name)]
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        if self.drop and streamed and not self._compiled and isinstance(tiles, SealedModel):
+            records = [tiles.tiling.tile(segment.first_tile + index) for segment in streamed
+                       for index in range(segment.tiles)]
+            self._ahead = ReadAhead(tiles.file, [(tile.offset, tile.record_nbytes) for tile in records])
 
     def narrow(self) -> None:
         """Use one place for a tile in each thread, not two: less plaintext, and slower. Before the first pass."""
@@ -249,6 +264,8 @@ class StreamedSource:
     def native(self, threads: int) -> Native | None:
         """What so many threads need to fetch tiles without the interpreter; None where the source fetches them."""
         tiles, most = self._tiles, self._tiles.tiling.max_tile_nbytes
+        if self.drop and not self._plain and self._compiled is None:  # a disk leaves time for the interpreter
+            return None
         library = None if self._compiled is False else libcrypto.load()
         if library is None or not (self._compiled or native.worthwhile(library, threads, most)):
             return None
@@ -353,12 +370,22 @@ class StreamedSource:
             tile = self._known[number] = tiles.tiling.tile(number)
         self._count(worker, worker.places * tile.nbytes + (tile.source_nbytes if self._plain else 0))
         if isinstance(tiles, SealedModel):
-            return tiles.read_by(tile, worker, self._message(tile))
+            return self._open(tiles, tile, worker)
         if tile.segment.kind != "matrix":
             return tiles.read_tile(number, worker.tile)
         nbytes = tiles.read_rows(number, worker.rows)
         tiling.pack(tile, worker.rows[:nbytes], worker.tile[:tile.nbytes], self.interleave)
         return tile.nbytes
+
+    def _open(self, tiles: SealedModel, tile: Tile, worker: Worker) -> int:
+        """Decrypt a tile of a sealed file: its record is kept, or was read ahead, or is read."""
+        kept = self._message(tile)
+        record = self._ahead.take(tile.offset, tile.record_nbytes) if kept is None and self._ahead is not None else None
+        try:
+            return tiles.read_by(tile, worker, kept, record)
+        finally:
+            if record is not None and self._ahead is not None:
+                self._ahead.give_back(tile.offset)
 
     def _message(self, tile: Tile) -> memoryview | None:
         """Ciphertext and tag of a tile whose record is kept; None for another."""
@@ -389,6 +416,9 @@ class StreamedSource:
 
     def close(self) -> None:
         """Wipe everything and close the file. Addresses handed out before are void from here on."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
         while self._workers:
             self._workers.pop().close()
         if self._embedding is not None:

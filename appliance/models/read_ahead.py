@@ -1,0 +1,192 @@
+"""Reading a file ahead of those who use it, where no page cache can hold it.
+
+Threads of this module bring stretches of the file, in the order in which passes use them and past the page cache where
+the file system allows it, into a few buffers that go round. Whoever uses a record takes it from its buffer and gives it
+back; a buffer whose records were all given back is for the next stretch, of the next pass after the last one. Nothing
+depends on the order but speed: a record that is not there in time is read by whoever wants it.
+
+Bytes in the buffers are as unauthenticated as those of the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.errors import ModelError
+from appliance.models.disk_random import BLOCK, RandomFile
+from appliance.models.resident import address, anonymous, discard
+
+SPAN_NBYTES = 2 << 20
+"""Of a stretch: large enough that a disk gives all it has."""
+
+BUFFERS = 4
+READERS = 2  # so that the disk has the next request when one is done
+NBYTES = BUFFERS * (SPAN_NBYTES + BLOCK) + (2 << 20)
+"""What the buffers take, with what their alignment to a huge page costs."""
+
+_GAP = 64 << 10  # bytes between two records that are read with them rather than left out
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of the file with so many records; begins and ends at a multiple of BLOCK."""
+
+    offset: int
+    nbytes: int
+    records: int
+
+
+@dataclass(slots=True, eq=False)
+class _Buffer:
+    """Room for one span. `wanted`: records that are still to be given back; `used`: by how many it is used now."""
+
+    view: memoryview
+    span: int = -1
+    ready: bool = False
+    wanted: int = 0
+    used: int = 0
+
+
+def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int]]:
+    """Stretches that hold `records` (offset and bytes each), in their order, and the number of each record's stretch by
+    its offset. A record that is larger than SPAN_NBYTES is in none."""
+    found: list[Span] = []
+    places: dict[int, int] = {}
+    start = end = count = 0
+    for offset, nbytes in records:
+        low, high = offset // BLOCK * BLOCK, -(-(offset + nbytes) // BLOCK) * BLOCK
+        if high - low > SPAN_NBYTES + BLOCK:
+            continue
+        if count and start <= low <= end + _GAP and max(high, end) - start <= SPAN_NBYTES:
+            end, count = max(high, end), count + 1
+            found[-1] = Span(start, end - start, count)
+        else:
+            start, end, count = low, high, 1
+            found.append(Span(low, high - low, 1))
+        places[offset] = len(found) - 1
+    return found, places
+
+
+class ReadAhead:
+    """Buffers and readers for the records of one file. Close it before the file."""
+
+    def __init__(self, file: RandomFile, records: Sequence[tuple[int, int]]) -> None:
+        """`records`: offset and bytes of each, in the order of their use. ModelError where there is no memory."""
+        with contextlib.suppress(ModelError):
+            file.bypass_cache()
+        self._file = file
+        self._spans, self._places = spans(records)
+        self._pages = anonymous(NBYTES, "encrypted tiles that are read ahead")
+        start = -address(self._pages) % (2 << 20)
+        whole, room = memoryview(self._pages), SPAN_NBYTES + BLOCK
+        self._buffers = [_Buffer(whole[start + index * room:start + (index + 1) * room]) for index in range(BUFFERS)]
+        whole.release()
+        self._next = 0  # span that is read next
+        self._failed: set[int] = set()  # spans that could not be read
+        self._changed = threading.Condition()
+        self._closed = False
+        self._readers: list[threading.Thread] = []
+
+    # --- who uses records ---------------------------------------------------------------------------------------------
+    def take(self, offset: int, nbytes: int) -> memoryview | None:
+        """The record at `offset`, until it is given back; waits for it. None when the caller is to read it."""
+        number = self._places.get(offset)
+        if number is None:
+            return None
+        with self._changed:
+            self._start()
+            while not self._closed and number not in self._failed:
+                buffer = self._of(number)
+                if buffer is not None and buffer.ready:
+                    buffer.used += 1
+                    start = offset - self._spans[number].offset
+                    return buffer.view[start:start + nbytes]
+                if buffer is None and not self._comes(number):
+                    return None
+                self._changed.wait()
+        return None
+
+    def give_back(self, offset: int) -> None:
+        """Of a record that was taken."""
+        number = self._places[offset]
+        with self._changed:
+            buffer = self._of(number)
+            if buffer is not None:
+                buffer.used -= 1
+                buffer.wanted -= 1
+                if buffer.wanted <= 0 and buffer.used == 0:
+                    self._free(buffer)
+
+    def _of(self, number: int) -> _Buffer | None:
+        return next((buffer for buffer in self._buffers if buffer.span == number), None)
+
+    def _comes(self, number: int) -> bool:
+        """See to it that a span that is in no buffer is read soon; False for one that was passed by just now."""
+        behind = (self._next - number) % len(self._spans)
+        if 0 < behind <= 2 * BUFFERS < len(self._spans) // 2:
+            return False
+        if (number - self._next) % len(self._spans) >= BUFFERS:
+            self._next = number
+        if all(buffer.ready for buffer in self._buffers):  # perhaps nobody will ask for what they hold
+            unused = [buffer for buffer in self._buffers if buffer.used == 0]
+            if unused:
+                self._free(max(unused, key=lambda buffer: (self._next - buffer.span) % len(self._spans)))
+        return True
+
+    def _free(self, buffer: _Buffer) -> None:
+        buffer.span, buffer.ready, buffer.wanted = -1, False, 0
+        self._changed.notify_all()
+
+    # --- who reads ----------------------------------------------------------------------------------------------------
+    def _start(self) -> None:
+        """Start the readers when they are first needed: they are under whatever restrictions hold by then."""
+        while len(self._readers) < READERS:
+            self._readers.append(threading.Thread(target=self._read, name="read-ahead", daemon=True))
+            self._readers[-1].start()
+
+    def _read(self) -> None:
+        while (buffer := self._claim()) is not None:
+            span = self._spans[buffer.span]
+            there = min(span.nbytes, self._file.size - span.offset)
+            try:
+                whole = os.preadv(self._file.descriptor, [buffer.view[:span.nbytes]], span.offset) >= there
+                if not self._file.direct:
+                    os.posix_fadvise(self._file.descriptor, span.offset, span.nbytes, os.POSIX_FADV_DONTNEED)
+            except OSError:
+                whole = False
+            with self._changed:
+                if whole:
+                    buffer.ready, buffer.wanted = True, span.records
+                    self._changed.notify_all()
+                else:  # whoever wants a record of it will meet the error, and say what it is
+                    self._failed.add(buffer.span)
+                    self._free(buffer)
+
+    def _claim(self) -> _Buffer | None:
+        """An empty buffer for the next span; None when all is over."""
+        with self._changed:
+            while not self._closed:
+                free = next((buffer for buffer in self._buffers if buffer.span < 0), None)
+                numbers = ((self._next + index) % len(self._spans) for index in range(min(BUFFERS, len(self._spans))))
+                number = next((number for number in numbers
+                               if self._of(number) is None and number not in self._failed), None)
+                if free is not None and number is not None:
+                    free.span, self._next = number, (number + 1) % len(self._spans)
+                    return free
+                self._changed.wait()
+        return None
+
+    def close(self) -> None:
+        """End the readers and give the memory back. Nobody may use a record any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for reader in self._readers:
+            reader.join()
+        for buffer in self._buffers:
+            buffer.view.release()
+        discard(self._pages)
