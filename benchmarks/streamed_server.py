@@ -2,8 +2,8 @@
 
 SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is streamed, and the
 encrypted records stay in memory, as `streaming_decrypt = true` has it where there is memory for them. `disk`: nothing
-of it stays, not in the page cache either, as where there is none. `resident` loads it as `streaming_decrypt = false`
-does. The model that `open` names is not looked at.
+of it stays, and it is read from the disk, as where there is no memory for a page cache; `disk:` and a share: the rest
+of it is. `resident` loads it as `streaming_decrypt = false` does. The model that `open` names is not looked at.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Streamed(Own):
             tiles = open_sealed(self._file, key.data, header_sha256=None)
         if self._share == KEPT:
             return StreamedSource(tiles, kept=residency.choose_kept(tiles.tiling, self._file.stat().st_size))
-        if self._share == DISK:
-            return StreamedSource(tiles, drop=True)
-        share = float(self._share)
+        where, _, number = self._share.rpartition(":")
+        drop, share = DISK in (where, number), 0.0 if number == DISK else float(number)
         whole = sum(residency.packed_nbytes(each) for each in tiles.tiling.segments if each.kind == "matrix")
-        return StreamedSource(tiles, resident=residency.choose(tiles.tiling, int(share * whole)) if share else ())
+        resident = residency.choose(tiles.tiling, int(share * whole)) if share else ()
+        return StreamedSource(tiles, resident=resident, drop=drop)
 
     def repeat(self, prompt: list[int], tokens: int) -> dict[str, Any]:
         """An answer of `tokens` after the first to a prompt, guesses included; seconds after the first."""

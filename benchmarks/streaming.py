@@ -20,7 +20,7 @@ from tqdm import tqdm
 from benchmarks import disk, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
 from benchmarks.process import Engine
-from benchmarks.streaming_chart import chart
+from benchmarks.streaming_chart import FROM_DISK, chart
 
 RESIDENT, KEPT = "resident", "kept"
 _CONTEXT, _PROMPT, _ANSWER, _LOOP = 192, 512, 96, 400
@@ -34,6 +34,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shares", default="0,5,10,25,50,75,90,100", help="percent resident (default: %(default)s)")
     parser.add_argument("--requests", default="1,4,8", help="that decode together (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--from-disk", action="store_true", help="each share also with the rest read from the disk")
+    parser.add_argument("--batches-only", action="store_true", help="neither a prompt nor a repeating answer")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
     parser.add_argument("--disk", action="store_true", help="also one request from disk, see benchmarks.disk")
     parser.add_argument("--no-llama", action="store_true", help="leave llama.cpp out")
@@ -49,6 +51,9 @@ def _engines(args: argparse.Namespace, model: str) -> list[Engine]:
     shares = [float(word) / 100 for word in args.shares.split(",") if word]
     ours = [Engine(name, "streamed_server", str(sealed), str(key), name) for name in (RESIDENT, KEPT)]
     ours += [Engine(f"{share:.0%}", "streamed_server", str(sealed), str(key), str(share)) for share in shares]
+    if args.from_disk:
+        ours += [Engine(f"{share:.0%}{FROM_DISK}", "streamed_server", str(sealed), str(key), f"disk:{share}")
+                 for share in shares]
     if args.no_llama:
         return ours
     builds = [peer.given(text, args.work) for text in args.llama] or [
@@ -112,7 +117,9 @@ def main() -> int:
         args.output.with_suffix(".svg").write_text(chart(document))
         print(line(found), flush=True)
 
-    plan = [("batch", _CONTEXT, max(requests), size) for size in requests] + [("prefill", _PROMPT + 64, 1, _PROMPT)]
+    plan = [("batch", _CONTEXT, max(requests), size) for size in requests]
+    if not args.batches_only:
+        plan.append(("prefill", _PROMPT + 64, 1, _PROMPT))
     before: tuple[int, int] | None = None
     for kind, context, slots, size in tqdm(plan, file=sys.stderr, unit="row"):
         if (context, slots) != before:
@@ -124,7 +131,7 @@ def main() -> int:
         add(item(row))
     for engine in engines:
         engine.close()
-    if f"{args.model}-loop" in models.SHAPES:
+    if f"{args.model}-loop" in models.SHAPES and not args.batches_only:
         add(item(_repeat(args)))
     if args.disk:
         add(disk.measure(sealed, key, args.threads, args.rounds))

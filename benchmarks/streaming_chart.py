@@ -9,9 +9,14 @@ _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 40, 560, 320
 _COLOURS = ("#2b7a4b", "#2b4f9b", "#9b2b6f", "#8a6d1f", "#b3402a")
 
 
-def points(row: dict[str, Any]) -> list[tuple[float, float]]:
-    """(percent resident, tokens a second), sorted."""
-    return sorted((float(name[:-1]), speed) for name, speed in row["median"].items() if name.endswith("%"))
+FROM_DISK = " from disk"
+"""Ends the name of an engine that reads from the disk what is not resident."""
+
+
+def points(row: dict[str, Any], ending: str = "") -> list[tuple[float, float]]:
+    """(percent resident, tokens a second), sorted; of the engines whose names end with `ending`."""
+    return sorted((float(name[:-len("%" + ending)]), speed) for name, speed in row["median"].items()
+                  if name.endswith("%" + ending))
 
 
 def chart(document: dict[str, Any]) -> str:
@@ -41,6 +46,10 @@ def chart(document: dict[str, Any]) -> str:
                      'stroke-width="2"/>')
         x, y = at(*found[-1]).split()
         parts.append(f'<text x="{float(x) + 6:.1f}" y="{y}" fill="{colour}">{row["size"]} requests</text>')
+        if disk := points(row, FROM_DISK):
+            parts.append(f'<path d="M{"L".join(at(*point) for point in disk)}" stroke="{colour}" fill="none"/>')
+            x, y = (float(word) for word in at(*disk[0]).split())
+            parts.append(f'<text x="{x + 4:.1f}" y="{y - 8:.1f}" fill="{colour}">the rest from disk</text>')
         if row.get("rival"):
             speed = row["median"][row["rival"]]
             parts.append(f'<path d="M{at(0, speed)}L{at(100, speed)}" stroke="{colour}" stroke-dasharray="4 4"/>')
