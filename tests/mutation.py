@@ -42,6 +42,9 @@ LEFT_BEHIND = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "html
 _IMPORT = r"^(?:from|import) appliance(?:\.| import )({})\b"
 _SLOW = re.compile(r"appliance\.(?:engine|service|imaging)\b|appliance import engine|tests\.support import .*server"
                    r"|tests\.support\.(?:server|demo_model|engines import kernels)")
+# Of the slow ones, those that alone test a module of the package; they take prebuilt kernels where there are any.
+_ALSO = {"attestation": ("test_approvals.py", "test_tpm_activation.py"),
+         "models": ("test_foreign.py", "test_keys_in_memory.py", "test_sealed_roundtrip.py", "test_streamed.py")}
 SLACK = 10  # seconds that a test may take beside four times its own, and all tests of a mutant together
 
 
@@ -60,7 +63,8 @@ def test_files(tree: Path, package: str) -> list[str]:
     imports = re.compile(_IMPORT.format(package), re.MULTILINE)
     for path in sorted((tree / "tests").glob("test_*.py")):
         text = path.read_text()
-        if path.name.startswith(f"test_{package}_") or (imports.search(text) and not _SLOW.search(text)):
+        if path.name.startswith(f"test_{package}_") or path.name in _ALSO.get(package, ()) or (
+                imports.search(text) and not _SLOW.search(text)):
             found.append(str(path.relative_to(tree)))
     return found
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from appliance.attestation import binding, merkle, simulated_abi
+from appliance.attestation import binding, merkle, simulated_abi, tpm_abi, tpm_files, tpm_log, x509chain
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, SimulatedProvider, parse
 from appliance.attestation.validate import Finding, Verdict
-from appliance.errors import MalformedEvidenceError, RejectedEvidenceError
+from appliance.errors import MalformedEvidenceError, RejectedEvidenceError, UncheckedEvidenceError
+from tests.support import fake_tpm
 
 POLICY = hashlib.sha384(b"policy").digest()
 NONCE = bytes(range(32))
@@ -158,3 +160,45 @@ def test_a_statement_names_at_most_256_models(attestor: Attestor, count: int, go
         return
     with pytest.raises(MalformedEvidenceError, match="models"):
         binding.parse_statement(statement)
+
+
+def test_the_notice_of_a_measured_boot() -> None:
+    """Evidence of a virtual TPM says that its host is trusted; of the simulated platform, that it proves nothing."""
+    class Measured(SimulatedProvider):
+        platform = "tpm"
+
+    for provider, said in ((Measured(bytes(32)), "HOST TRUSTED"), (SimulatedProvider(bytes(32)), "PROVES NOTHING")):
+        evidence = Attestor(provider, State(POLICY, POLICY, binding.Build(version="1"))).attest(NONCE)
+        assert said in str(evidence.notice)
+
+
+def test_the_signature_beside_a_quote(tmp_path: Path) -> None:
+    """The one that is named as the quote, or else the only one; with two others there is none."""
+    quote = tmp_path / "quote.msg"
+    quote.write_bytes(tpm_abi.MAGIC)
+    (tmp_path / "b.sig").write_bytes(b"b")
+    assert b"b" == tpm_files.gather(quote).signature
+    (tmp_path / "a.sig").write_bytes(b"a")
+    with pytest.raises(UncheckedEvidenceError, match="no signature beside it"):
+        tpm_files.gather(quote)
+    (tmp_path / "quote.sig").write_bytes(b"own")
+    assert b"own" == tpm_files.gather(quote).signature
+
+
+def test_issuers_whose_key_fits_come_first() -> None:
+    """Of two authorities of one name, the one that signed; of another name, none."""
+    keys = [fake_tpm.ec_key(name) for name in ("one", "two")]
+    ours, other = (fake_tpm.certificate(key, "CA", "CA", key, ca=True) for key in keys)
+    stranger = fake_tpm.certificate(keys[0], "Stranger", "Stranger", keys[0], ca=True)
+    child = fake_tpm.certificate(keys[1], "child", "CA", keys[0])
+    assert [ours, other] == x509chain.issuers_of(child, [stranger, other, ours])
+    assert [ours, other] == x509chain.issuers_of(child, [ours, other])
+
+
+def test_the_largest_event_log_is_read() -> None:
+    """The last size within the limit; one byte more is refused before any of it is read."""
+    log = fake_tpm.event_log([])
+    whole = log + bytes(tpm_log.MAX_LOG_BYTES - len(log))
+    assert tpm_log.parse(log) == tpm_log.parse(whole)
+    with pytest.raises(MalformedEvidenceError, match="at most"):
+        tpm_log.parse(whole + b"\0")

@@ -9,12 +9,10 @@ import hashlib
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation import tpm_evidence, tpm_verify
 from appliance.attestation.collect_tpm import TpmProvider
-from appliance.boot import tenantlist
 from appliance.imaging import boot, predict, predict_golden, softtpm
 from appliance.imaging.machine import FIRMWARE, Reach
-from appliance.models import sealing
 from examples.broker.server import Server
 from tests.support import images, server, swtpm
 from tests.support.brokers import Authority, reference
@@ -39,40 +35,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 KEY = secrets.token_bytes(32)
 BROKER = Authority("guest", host=Reach.ADDRESS)
 MEMORY = 512  # MiB; golden values are of this shape of machine
-POLICY = """
-appliance {{
-  name   = "attested"
-  schema = 1
-}}
-tee {{ platforms = ["tpm"] }}
-model "tiny" {{
-  file                   = "tiny.sealed"
-  sha256                 = "{sha256}"
-  sealed_header_sha256   = "{header}"
-  chat_template_fallback = "chatml"
-  key {{
-    provider = "broker"
+KEY_BLOCK = """provider = "broker"
     version  = 2
     broker {{
       url         = "https://{address}:{port}"
       root_sha256 = "{root}"
       resource    = "default/key/tiny"
-    }}
-  }}
-}}
-limits {{ first_token_timeout = "2m" }}
-tenants {{
-  authority = "ed25519:{authority}"
-  list      = "tenants.json"
-}}
-service {{
-  listen "api" {{
-    kind    = "ra-tls"
-    address = "0.0.0.0"
-    port    = 8443
-  }}
-}}
-"""
+    }}"""
 CONFIG = """
 host = "{host}"
 port = {port}
@@ -94,11 +63,6 @@ ek_roots = "tpm/authority"
 """
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
 def _enrol(state: Path) -> str:
     """Make a TPM and take its attestation key's fingerprint, before it is in anybody else's hands."""
     softtpm.SoftTpm(state).close()
@@ -114,17 +78,12 @@ class Deployment:
 
     def __init__(self, folder: Path, plain: Path) -> None:
         self.folder, self.image, self.models = folder, folder / "image", folder / "models"
-        self.broker_port, self.builder = _free_port(), Ed25519PrivateKey.generate()
+        self.broker_port, self.builder = images.free_port(), Ed25519PrivateKey.generate()
         self.models.mkdir()
-        made = sealing.seal(plain, self.models / "tiny.sealed", KEY, tile_size=65536)
-        authority = Ed25519PrivateKey.generate()
-        tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
-        (self.models / "tenants.json").write_bytes(tenantlist.sign(
-            {"appliance": "attested", "version": 1, "tenants": [tenant]}, authority))
+        sealed = images.Sealed.make("attested", plain, self.models, KEY)
         self.policy = folder / "policy.hcl"
-        self.policy.write_text(POLICY.format(
-            sha256=made.sha256.hex(), header=made.header_sha256.hex(), address=Reach.ADDRESS, port=self.broker_port,
-            root=BROKER.pin, authority=authority.public_key().public_bytes_raw().hex()))
+        self.policy.write_text(sealed.policy(KEY_BLOCK.format(
+            address=Reach.ADDRESS, port=self.broker_port, root=BROKER.pin)))
         BROKER.write(folder)
         (folder / "tiny.key").touch(0o600)
         (folder / "tiny.key").write_text(KEY.hex())
@@ -218,26 +177,6 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> De
 
 
 @contextlib.contextmanager
-def _serving(guest: Guest) -> Iterator[str]:
-    """The guest's console once it serves, or has ended; it is switched off afterwards."""
-    ready = threading.Event()
-
-    def seen(line: str) -> bool:
-        if line.startswith("ready on"):
-            ready.set()
-        return False
-
-    thread = threading.Thread(target=lambda: (guest.run(400, until=seen), ready.set()))
-    thread.start()
-    ready.wait(400)
-    try:
-        yield guest.console
-    finally:
-        guest.stop()
-        thread.join(60)
-
-
-@contextlib.contextmanager
 def _connected(deployment: Deployment, port: int, *more: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
     """`appliance connect` as a process of its own: the local address (empty: it refused), and what it told."""
     builder = f"ed25519:{deployment.builder.public_key().public_bytes_raw().hex()}"
@@ -262,17 +201,25 @@ def _connected(deployment: Deployment, port: int, *more: str) -> Iterator[tuple[
         process.wait(20)
 
 
+@pytest.fixture(scope="module")
+def refusals(deployment: Deployment) -> Iterator[list[Future[tuple[str, str]]]]:
+    """Of each wrong case, the console and the broker's log, when its guest has ended. They run beside what follows."""
+    with ThreadPoolExecutor(2) as pool:
+        yield [pool.submit(deployment.refused, case, number) for number, case in enumerate(REFUSED)]
+
+
+@pytest.mark.usefixtures("refusals")
 def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment) -> None:
     """The right image with the right policy: the broker challenges the TPM and releases the key, the model unlocks,
     RA-TLS carries the TPM's evidence, and `connect`, which challenges it as well and needs no enrolled key, says
     "measured boot, host trusted", which has to be accepted by a flag."""
-    port = _free_port()
+    port = images.free_port()
     guest = Guest(deployment.options(
         port=port, models=deployment.models, tpm_state=deployment.tpm,
         broker=Reach("127.0.0.1", deployment.broker_port)))
-    with deployment.broker(_right_rule(deployment, deployment.ak)), _serving(guest) as console:
-        assert "ready on" in console, console + deployment.broker_log()
-        assert KEY.hex() not in console
+    with deployment.broker(_right_rule(deployment, deployment.ak)), images.serving(guest, 400):
+        assert "ready on" in guest.console, guest.console + deployment.broker_log()
+        assert KEY.hex() not in guest.console
         with _connected(deployment, port, "--ek-roots", str(deployment.tpm / "authority")) as (refused, said):
             assert "" == refused
             assert ("measured boot, host trusted", 4) == (said[-1]["verdict"], said[-1]["exit_code"])
@@ -284,13 +231,12 @@ def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment
             assert answer.choices[0].finish_reason in ("length", "stop")
 
 
-def test_without_the_key_there_is_no_boot(deployment: Deployment) -> None:
+def test_without_the_key_there_is_no_boot(refusals: list[Future[tuple[str, str]]]) -> None:
     """Guests that boot all the way to the broker, and one thing is wrong with each: one byte of the image, the policy,
     or that the broker has no rule at all. The broker's log names what failed and nothing else; the guest says that it
     was refused, serves nothing and goes off."""
-    with ThreadPoolExecutor(len(REFUSED)) as pool:
-        found = list(pool.map(deployment.refused, REFUSED, range(len(REFUSED))))
-    for case, (console, log) in zip(REFUSED, found, strict=True):
+    for case, refusal in zip(REFUSED, refusals, strict=True):
+        console, log = refusal.result()
         told = f"{case.name}\n{console}\n{log}"
         assert "error[key-denied]" in console, told
         assert "no rule of this broker releases it to this image and policy" in console, told

@@ -10,7 +10,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -79,18 +79,40 @@ TAMPERED: dict[str, tuple[Callable[[Path, Path], Guest], str]] = {
     "added files": (_added_files, "refused: the initrd holds what was not measured: credentials")}
 
 
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Future[str]]:
+    """The console of an image whose service is the probe: built and booted once, beside other guests."""
+    images.need("qemu-system-x86_64", "mkfs.erofs")
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(_probe, tmp_path_factory.mktemp("probe"), tiny_model)
+
+
+def _probe(folder: Path, model: Path) -> str:
+    plan = folder / "recipe"
+    shutil.copytree(recipe.FOLDER, plan)
+    layout, prune = plan / "layout.toml", plan / "prune.toml"
+    probe = (images.ROOT / "tests/support/guest_probe.py").read_text()
+    layout.write_text(layout.read_text().replace("[files]\n", "[files]\n" + (
+        f'"usr/lib/python3/dist-packages/appliance/cli/serve.py" = {json.dumps(probe)}\n')))
+    prune.write_text(prune.read_text().replace(', "appliance/cli/serve.py"]', "]"))
+    image = images.make(folder / "image", folder=plan)
+    (folder / "models").mkdir()
+    shutil.copy(model, folder / "models")
+    shutil.copy(images.ROOT / "benchmarks/cgroups.py", folder / "models")
+    server.write_policy(folder / "models", {"tiny": model}).rename(folder / "models/limits.hcl")
+    return direct(image, models=folder / "models", memory=512).run(180).console
+
+
 class TestTampering:
     """One byte of root image, command line or initrd, and no service starts."""
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def consoles(image: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    def consoles(image: Path, probed: Future[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         """What each guest wrote until it went off, or came to what it must not; two run at a time."""
-        images.need("qemu-system-x86_64", "mkfs.erofs")
-
         def run(name: str) -> str:
             guest = TAMPERED[name][0](image, tmp_path_factory.mktemp("tampered"))
-            return guest.run(12 if name == "other root" else 90, until=lambda line: STARTED in line).console
+            return guest.run(20 if name == "other root" else 120, until=lambda line: STARTED in line).console
 
         with ThreadPoolExecutor(2) as pool:
             return dict(zip(TAMPERED, pool.map(run, TAMPERED), strict=True))
@@ -131,28 +153,14 @@ class TestInside:
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def verdicts(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> dict[str, str]:
-        """An image whose service is the probe, booted once."""
-        folder = tmp_path_factory.mktemp("probe")
-        plan = folder / "recipe"
-        shutil.copytree(recipe.FOLDER, plan)
-        layout, prune = plan / "layout.toml", plan / "prune.toml"
-        probe = (images.ROOT / "tests/support/guest_probe.py").read_text()
-        layout.write_text(layout.read_text().replace("[files]\n", "[files]\n" + (
-            f'"usr/lib/python3/dist-packages/appliance/cli/serve.py" = {json.dumps(probe)}\n')))
-        prune.write_text(prune.read_text().replace(', "appliance/cli/serve.py"]', "]"))
-        image = images.make(folder / "image", folder=plan)
-        (folder / "models").mkdir()
-        shutil.copy(tiny_model, folder / "models")
-        shutil.copy(images.ROOT / "benchmarks/cgroups.py", folder / "models")
-        server.write_policy(folder / "models", {"tiny": tiny_model}).rename(folder / "models/limits.hcl")
-        guest = direct(image, models=folder / "models", memory=512).run(120)
-        found = {}
-        for line in guest.console.splitlines():
+    def verdicts(probed: Future[str]) -> dict[str, str]:
+        """What the probe found."""
+        found, console = {}, probed.result()
+        for line in console.splitlines():
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
                 found[record["probe"]] = record["verdict"]
-        assert "service ended: exit code 0" in guest.console, guest.console
+        assert "service ended: exit code 0" in console, console
         return found
 
     def test_everything_that_must_be_refused_is(self, verdicts: dict[str, str]) -> None:

@@ -17,15 +17,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.boot import tenantlist, tpmkeys
+from appliance.boot import tpmkeys
 from appliance.boot.state import StateDisk, examine
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging import boot, predict, predict_golden, softtpm
 from appliance.imaging.machine import FIRMWARE
-from appliance.models import sealing
 from appliance.models.keys import Secret
 from appliance.policy import load
 from appliance.policy.digest import policy_pcr
@@ -42,40 +40,13 @@ VSOCK_PORT = 9000
 LEASE = 20  # seconds: the shortest that process 1 believes
 MEMORY = 512
 
-MEASURED = """
-appliance {{
-  name   = "launched"
-  schema = 1
-}}
-tee {{ platforms = ["tpm"] }}
-model "tiny" {{
-  file                   = "tiny.sealed"
-  sha256                 = "{sha256}"
-  sealed_header_sha256   = "{header}"
-  chat_template_fallback = "chatml"
-  key {{
-    provider = "tpm"
-    pcrs     = [15]
-  }}
-}}
-limits {{ first_token_timeout = "{patience}" }}
-tenants {{
-  authority = "ed25519:{authority}"
-  list      = "tenants.json"
-}}
-service {{
-  listen "api" {{
-    kind    = "ra-tls"
-    address = "0.0.0.0"
-    port    = 8443
-  }}
-  listen "host" {{
+KEY_BLOCK = """provider = "tpm"
+    pcrs     = [15]"""
+VSOCK = f"""listen "host" {{
     kind      = "ra-tls"
     transport = "vsock"
-    port      = 9000
-  }}
-}}
-"""
+    port      = {VSOCK_PORT}
+  }}"""
 LISTENER = """listen "api" {
     kind    = "ra-tls"
     address = "0.0.0.0"
@@ -113,17 +84,11 @@ class Deployments:
     @cached_property
     def measured(self) -> tuple[Path, Path]:
         """Two policies that differ in one word. The key of their model is sealed to what PCR 15 is under the first."""
-        made = sealing.seal(self.models / "tiny.gguf", self.models / "tiny.sealed", MODEL_KEY, tile_size=65536)
-        authority = Ed25519PrivateKey.generate()
-        tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
-        (self.models / "tenants.json").write_bytes(tenantlist.sign(
-            {"appliance": "launched", "version": 1, "tenants": [tenant]}, authority))
+        sealed = images.Sealed.make("launched", self.models / "tiny.gguf", self.models, MODEL_KEY)
         found = []
         for name, patience in (("right", "2m"), ("other", "3m")):
             found.append(self.folder / f"{name}.hcl")
-            found[-1].write_text(MEASURED.format(
-                sha256=made.sha256.hex(), header=made.header_sha256.hex(), patience=patience,
-                authority=authority.public_key().public_bytes_raw().hex()))
+            found[-1].write_text(sealed.policy(KEY_BLOCK, patience=patience, listener=VSOCK))
         softtpm.SoftTpm(self.tpm).close()
         with swtpm.running(self.tpm) as device:
             tpmkeys.seal_key(Secret(bytearray(MODEL_KEY)), 1, {15: policy_pcr(load(found[0]).digest)},

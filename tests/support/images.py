@@ -9,18 +9,53 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from appliance.boot import tenantlist
 from appliance.imaging import boot, build, recipe
 from appliance.imaging.steps import Steps
+from appliance.models import sealing
 from appliance.policy import load
+from tests.support import server
 from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.hcl"
 MODELS = ROOT / "build" / "models"
 TARGETS = ("avx2",)  # what emulated guests run; the others add nothing but time
+POLICY = """
+appliance {{
+  name   = "{name}"
+  schema = 1
+}}
+tee {{ platforms = ["tpm"] }}
+model "tiny" {{
+  file                   = "tiny.sealed"
+  sha256                 = "{sha256}"
+  sealed_header_sha256   = "{header}"
+  chat_template_fallback = "chatml"
+  key {{
+    {key}
+  }}
+}}
+limits {{ first_token_timeout = "{patience}" }}
+tenants {{
+  authority = "ed25519:{authority}"
+  list      = "tenants.json"
+}}
+service {{
+  listen "api" {{
+    kind    = "ra-tls"
+    address = "0.0.0.0"
+    port    = 8443
+  }}
+  {listener}
+}}
+"""
 
 
 def need(*tools: str) -> None:
@@ -35,6 +70,31 @@ def make(output: Path, *, policy: Path | None = DEMO, folder: Path = recipe.FOLD
     build.build(build.Options(recipe=recipe.load(folder), output=output, policy=load(policy) if policy else None,
                               targets=TARGETS, **more), Steps())
     return output
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A sealed model "tiny" and the tenants of a deployment, for a machine with a TPM."""
+
+    name: str  # of the appliance
+    sha256: bytes
+    header_sha256: bytes
+    authority: bytes  # public key of who signs tenants
+
+    @classmethod
+    def make(cls, name: str, plain: Path, models: Path, key: bytes) -> Sealed:
+        """Seal `plain` into the folder `models`, beside a list with one tenant."""
+        made = sealing.seal(plain, models / "tiny.sealed", key, tile_size=65536)
+        authority = Ed25519PrivateKey.generate()
+        tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
+        (models / "tenants.json").write_bytes(tenantlist.sign(
+            {"appliance": name, "version": 1, "tenants": [tenant]}, authority))
+        return cls(name, made.sha256, made.header_sha256, authority.public_key().public_bytes_raw())
+
+    def policy(self, key: str, *, patience: str = "2m", listener: str = "") -> str:
+        """The text of a policy; `key` stands in the model's key block."""
+        return POLICY.format(name=self.name, sha256=self.sha256.hex(), header=self.header_sha256.hex(),
+                             authority=self.authority.hex(), key=key, patience=patience, listener=listener)
 
 
 class Guest:
