@@ -80,7 +80,7 @@ def tensors():
 def test_complete_table(tensors):
     """Optional tensors are found, and the output head falls back to the embedding."""
     plan = architecture_tensors.check(read(SMALL), tensors)
-    assert ("output.weight", False, {"blk.1.attn_q.bias"}) == (plan.output, plan.rope_factors, set(plan.biases))
+    assert ("output.weight", {"blk.1.attn_q.bias"}) == (plan.output, set(plan.biases))
     del tensors["output.weight"]
     assert "token_embd.weight" == architecture_tensors.check(read(SMALL), tensors).output
 

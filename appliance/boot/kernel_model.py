@@ -73,7 +73,7 @@ def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
     """Logits (8, vocabulary): six of a prompt that is read in two pieces, then two of a pass over two slots."""
     with Pool(table, THREADS) as pool:
         cache = KVCache(SHAPE, 2, 512)
-        plan = names.TensorPlan(output=names.EMBEDDING, rope_factors=False, biases=frozenset())
+        plan = names.TensorPlan(output=names.EMBEDDING, biases=frozenset())
         forward = Forward(FixedSource(format_name), SHAPE, plan, cache, table, pool)
         rows: list[NDArray[np.float32]] = []
         for first, last in ((0, 192), (192, 300)):

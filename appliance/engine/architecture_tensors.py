@@ -41,7 +41,6 @@ class TensorPlan:
     """What of the optional tensors a checked model has."""
 
     output: str  # name of the output head: OUTPUT, or EMBEDDING when the two are tied
-    rope_factors: bool
     biases: frozenset[str]
 
 
@@ -99,6 +98,5 @@ def check(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> Ten
         more = len(problems) - _SHOWN
         listed = "; ".join(problems[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
         raise FormatError(f"the tensors do not fit the metadata: {listed}")
-    return TensorPlan(
-        output=OUTPUT if OUTPUT in tensors else EMBEDDING, rope_factors=ROPE_FACTORS in tensors,
-        biases=frozenset(name for name in tensors if name.endswith(".bias")))
+    return TensorPlan(output=OUTPUT if OUTPUT in tensors else EMBEDDING,
+                      biases=frozenset(name for name in tensors if name.endswith(".bias")))

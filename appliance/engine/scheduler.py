@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ class Handle:
 
     def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError) -> None:
         self.tenant = tenant
-        self.submitted = time.monotonic()
         self.timings: Timings | None = None  # from the moment the request left the queue
         self._generation, self._on_step, self._on_error = generation, on_step, on_error
         self._cancelled = threading.Event()

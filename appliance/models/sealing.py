@@ -10,6 +10,7 @@ that do are kept, the rest is written again, with the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -102,14 +103,11 @@ def _resumed(part: PartialFile, plain: PlainTiles, master_key: bytes | bytearray
             return None
         file_gguf, tiles = header.layout()
         buffer = bytearray(tiles.max_tile_nbytes)
-        model = SealedModel(file, header, file_gguf, tiles, keys)
         good = 0
-        try:
-            while good < len(tiles):
+        with SealedModel(file, header, file_gguf, tiles, keys) as model, contextlib.suppress(ModelError):
+            while good < len(tiles):  # what does not authenticate is written again, and all after it
                 model.read_tile(good, buffer)
                 good += 1
-        except ModelError:
-            pass  # from here on the part is written again
         return header, keys, good
     except ModelError:
         return None

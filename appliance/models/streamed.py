@@ -14,19 +14,19 @@ import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import ApplianceError, FormatError, ModelError, UnsupportedError
+from appliance.errors import ApplianceError, ModelError
 from appliance.models import interrupts, layout, libcrypto, native, quants, tiling
 from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
-from appliance.models.metadata import Metadata
 from appliance.models.native import Native
+from appliance.models.opened import Opened, check_runnable
 from appliance.models.read_ahead import ReadAhead
 from appliance.models.resident import ALIGNMENT, address, anonymous, discard
 from appliance.models.sealed import SealedModel
@@ -41,7 +41,7 @@ AHEAD_NBYTES = 32 << 20
 """Read ahead by the system: enough for what a fast disk brings while a few tiles are multiplied."""
 
 
-class StreamedSource:
+class StreamedSource(Opened):
     """A sealed or plain model of which matrices are read when they are used. Close it when the engine is gone.
 
     Names in `resident` are decrypted once and kept; all vectors are. With `hidden`, looking up embeddings shows the
@@ -59,6 +59,7 @@ class StreamedSource:
         of another, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of what is in use.
         `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster."""
         self._tiles = tiles
+        self.gguf, self.sha256, self.header_sha256 = tiles.gguf, tiles.sha256, tiles.header_sha256
         self._plain = isinstance(tiles, PlainTiles)
         self._segments = tuple(segment for segment in tiles.tiling.segments if segment.info is not None)
         self._number = {segment.info.name: index for index, segment in enumerate(self._segments) if segment.info}
@@ -92,13 +93,7 @@ class StreamedSource:
 
     # --- once ---------------------------------------------------------------------------------------------------------
     def _load(self, resident: frozenset[str], hidden: bool) -> None:
-        for name, info in self.tensors.items():
-            if len(info.shape) > 2:
-                raise UnsupportedError(f"tensor {name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
-        parts = self.metadata.optional_int("split.count", 1)
-        if parts > 1:
-            raise UnsupportedError(f"the file is one of {parts} parts of a model; supported: a model in one file",
-                                   hint="join the parts with: llama-gguf-split --merge")
+        check_runnable(self.gguf)
         self.prepare(1)
         self._vectors = {name: self._read_vector(info) for name, info in self.tensors.items() if len(info.shape) == 1}
         self._keep(resident)
@@ -189,26 +184,6 @@ class StreamedSource:
 
     # --- what the engine asks -----------------------------------------------------------------------------------------
     @property
-    def metadata(self) -> Metadata:
-        """The model's key-value pairs."""
-        return self._tiles.metadata
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """What the model has, by name."""
-        return self._tiles.tensors
-
-    @property
-    def sha256(self) -> bytes:
-        """SHA-256 (32 bytes) of the GGUF file."""
-        return self._tiles.sha256
-
-    @property
-    def header_sha256(self) -> bytes | None:
-        """SHA-256 (32 bytes) of a sealed file's header; None for a plain file."""
-        return self._tiles.header_sha256 if isinstance(self._tiles, SealedModel) else None
-
-    @property
     def alive_limit(self) -> int:
         """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so far."""
         return sum(worker.nbytes for worker in self._workers)
@@ -237,7 +212,7 @@ class StreamedSource:
 
     def weight(self, name: str) -> Weight:
         """A tensor of two dimensions, at an address or with `fetch`; FormatError when there is none of this kind."""
-        info = self._tensor(name, 2, "a matrix")
+        info = self.tensor(name, 2)
         number = self._number[name]
         segment = self._segments[number]
         nbytes = segment.units * segment.unit_nbytes
@@ -248,17 +223,14 @@ class StreamedSource:
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A tensor of one dimension, decoded, read-only; FormatError when there is none of this kind."""
-        self._tensor(name, 1, "a vector")
+        self.tensor(name, 1)
         return self._vectors[name]
 
-    def _tensor(self, name: str, dimensions: int, kind: str) -> TensorInfo:
+    def tensor(self, name: str, dimensions: int) -> TensorInfo:
+        """As for any opened model; ModelError when it was closed."""
         if not self._workers:
             raise ModelError("the model was closed")
-        info = self.tensors.get(name)
-        if info is None or len(info.shape) != dimensions:
-            found = "missing" if info is None else f"of shape {info.shape}"
-            raise FormatError(f"tensor {name!r} is {found}; needed: {kind}")
-        return info
+        return super().tensor(name, dimensions)
 
     # --- for compiled code --------------------------------------------------------------------------------------------
     def native(self, threads: int) -> Native | None:

@@ -13,11 +13,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -27,10 +25,10 @@ from appliance.errors import FormatError, TamperedError
 from appliance.models import gguf, pins, stacks, tiling
 from appliance.models.disk import Progress
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
-from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.gguf import GGUFFile
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.models.locked import LockedBuffer
-from appliance.models.metadata import Metadata
+from appliance.models.opened import Opened
 from appliance.models.tiling import TAG_NBYTES, Tile, Tiling
 
 MAX_HEADER_NBYTES = 256 << 20
@@ -42,7 +40,7 @@ def _nonce(tile: Tile) -> bytes:
     return tile.source_offset.to_bytes(12, "big")
 
 
-class PlainTiles:
+class PlainTiles(Opened):
     """A plain model, read tile by tile. Made by `open_tagged`; safe to read from many threads at once."""
 
     def __init__(self, file: RandomFile, header: bytes, tiles: Tiling, sha256: bytes, key: LockedBuffer,
@@ -51,29 +49,8 @@ class PlainTiles:
         self._file, self._secret, self._tags = file, key, tags
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
+        self.gguf = tiles.gguf  # whose bytes are `header`
         self._scratch = Scratch(tiles.max_tile_nbytes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    @property
-    def gguf(self) -> GGUFFile:
-        """The parsed header, whose bytes are `header`."""
-        return self.tiling.gguf
-
-    @property
-    def metadata(self) -> Metadata:
-        """The model's key-value pairs."""
-        return self.gguf.metadata
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """What the model has, by name."""
-        return self.gguf.tensors
 
     def read_rows(self, number: int, buffer: Any) -> int:
         """Read tile `number` as the file has it into the start of a writable `buffer`; returns its bytes.
