@@ -42,7 +42,7 @@ from appliance.engine.kernels.attention_layout import (
 )
 from appliance.engine.kernels.emit import F32, I8, I32, Code, Val
 from appliance.engine.kernels.jit import device
-from appliance.engine.kernels.quantise import store_bytes
+from appliance.engine.kernels.quantise import store_bytes, store_fields
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.rope import rotate
 from appliance.engine.kernels.vector import (
@@ -220,8 +220,8 @@ def store_8(low: Any, high: Any, scale: int, to: int, step: int, flip: int) -> N
     d = round_f16(amax / _LIMIT)
     set_f16(scale, d)
     factor = splat_f32(_LIMIT / amax if d > _ZERO else _ZERO)
-    store_bytes(to, step, bytes_8(low, factor) ^ splat_i32(flip))
-    store_bytes(to + 4 * step, step, bytes_8(high, factor) ^ splat_i32(flip))
+    store_fields(to, step, bytes_8(low, factor) ^ splat_i32(flip))
+    store_fields(to + 4 * step, step, bytes_8(high, factor) ^ splat_i32(flip))
 
 
 @device
@@ -238,7 +238,7 @@ def store_4(low: Any, high: Any, scale: int, to: int, step: int, flip: int) -> N
     d = round_f16(most / _MINUS_8)
     set_f16(scale, d)
     factor = splat_f32(_MINUS_8 / most if d != _ZERO else _ZERO)
-    store_bytes(to, step, nibbles(low, factor) | shift_left(nibbles(high, factor), 4))
+    store_fields(to, step, nibbles(low, factor) | shift_left(nibbles(high, factor), 4))
 
 
 def _remember(quants: int, store: Callable[..., None]) -> Any:
@@ -277,7 +277,7 @@ def query_q8(query: int, rows: int, head_size: int) -> None:
             inverse = splat_f32(_LIMIT / amax if amax > _ZERO else _ZERO)
             first, second = bytes_8(low, inverse), bytes_8(high, inverse)
             to = start + QUERY_NBYTES * group
-            store_bytes(to, 4, first)
-            store_bytes(to + 16, 4, second)
+            store_bytes(to, first)
+            store_bytes(to + 16, second)
             set_f32(to + QUERY_SCALE, amax / _LIMIT)
             set_i32(to + QUERY_SUM, -8 * sum_i32(first + second))

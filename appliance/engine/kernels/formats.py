@@ -32,6 +32,7 @@ from appliance.engine.kernels.shapes import (
     Q256_MINUS32,
     Q256_SCALE,
     SHAPES,
+    places,
 )
 
 NIBBLES, PAIRS, BYTE = 0x0F0F0F0F, 0x03030303, 0xFF
@@ -72,23 +73,26 @@ class Rows:
 
 
 class Tokens:
-    """A block of activations of one tile of tokens."""
+    """A block of activations of one tile of `tokens` tokens, in the places that `shapes.places` gives."""
 
-    def __init__(self, code: Code, block: Val, tokens: int, lanes: int) -> None:
-        self.code, self.block, self.tokens, self.lanes = code, block, tokens, lanes
+    def __init__(self, code: Code, block: Val, kind: str, tokens: int, lanes: int) -> None:
+        self.code, self.block, self.kind, self.tokens, self.lanes = code, block, kind, tokens, lanes
+        self.step, self.apart = places(kind, tokens)
 
     def moved(self, fields: Val | int) -> Tokens:
         """The same tokens, some fields further on."""
-        offset = fields * (4 * self.tokens)
-        return Tokens(self.code, self.block + offset, self.tokens, self.lanes)
+        return Tokens(self.code, self.block + fields * self.step, self.kind, self.tokens, self.lanes)
 
     def integer(self, field: int, token: int) -> Val:
         """A field in every lane, as int32 or 4 bytes."""
-        return self.code.broadcast(self.block + 4 * (field * self.tokens + token), I32, self.lanes)
+        return self.code.broadcast(self.block + self._place(field, token), I32, self.lanes)
 
     def float(self, field: int, token: int) -> Val:
         """A field in every lane, as float32."""
-        return self.code.broadcast(self.block + 4 * (field * self.tokens + token), F32, self.lanes)
+        return self.code.broadcast(self.block + self._place(field, token), F32, self.lanes)
+
+    def _place(self, field: int, token: int) -> int:
+        return field * self.step + token * self.apart
 
 
 def bit_to(words: Val, bit: int, place: int) -> Val:

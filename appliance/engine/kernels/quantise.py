@@ -71,8 +71,14 @@ _ZERO, _ONE, _LIMIT = np.float32(0.0), np.float32(1.0), np.float32(127.0)
 _FULL = TILES[0]
 
 
+@operation(types.void, i64, i32x16)
+def store_bytes(code: Code, address: Val, values: Val) -> None:
+    """The low bytes of 16 lanes, one after the other."""
+    code.store(address, values.convert("trunc", I8))
+
+
 @operation(types.void, i64, i64, i32x16)
-def store_bytes(code: Code, address: Val, step: Val, values: Val) -> None:
+def store_fields(code: Code, address: Val, step: Val, values: Val) -> None:
     """The low bytes of 16 lanes as four 4-byte fields, `step` bytes apart."""
     fields = values.convert("trunc", I8).bits(I32)
     for index in range(4):
@@ -110,21 +116,20 @@ def quantised(x: int, inverse: float) -> Any:
 
 
 @device
-def quantise_32(x: int, at: int, size: int) -> None:
-    """One block of 32 for one token; `at`: field 0 of the token, `size`: tokens of the tile."""
+def quantise_32(x: int, at: int) -> None:
+    """One block of 32 for one token; `at`: field 0 of the token."""
     amax = largest_f32(max_f32(abs_f32(load_f32(x + 64)), max_f32(abs_f32(load_f32(x)), splat_f32(_ZERO))))
     scale = amax / _LIMIT
     inverse = _LIMIT / amax if amax > _ZERO else _ZERO
     low, high = quantised(x, inverse), quantised(x + 64, inverse)
-    step = 4 * size
-    store_bytes(at, step, low)
-    store_bytes(at + 4 * step, step, high)
+    store_bytes(at, low)
+    store_bytes(at + 16, high)
     total = sum_i32(low + high)
-    set_i32(at + Q32_MINUS8 * step, -8 * total)
-    set_i32(at + Q32_MINUS16 * step, -16 * total)
-    set_i32(at + Q32_MINUS128 * step, -128 * total)
-    set_f32(at + Q32_SCALE * step, round_f16(scale))
-    set_f32(at + Q32_SUM * step, round_f16(scale * np.float32(total)))
+    set_i32(at + 4 * Q32_MINUS8, -8 * total)
+    set_i32(at + 4 * Q32_MINUS16, -16 * total)
+    set_i32(at + 4 * Q32_MINUS128, -128 * total)
+    set_f32(at + 4 * Q32_SCALE, round_f16(scale))
+    set_f32(at + 4 * Q32_SUM, round_f16(scale * np.float32(total)))
 
 
 @device
@@ -147,37 +152,36 @@ def extreme(x: int) -> Any:
 
 
 @device
-def pack_sums(at: int, step: int, width: int, high: int, low: int) -> None:
+def pack_sums(at: int, width: int, high: int, low: int) -> None:
     """Sums over `width` sub-blocks of 16 as pairs of bytes, four to a field, from fields `high` and `low` on."""
     for field in range(4 // width):
         highs, lows = 0, 0
         for i in range(4):
             total = 0
             for j in range(width):
-                total -= get_i32(at + (Q256_MINUS32 + width * (4 * field + i) + j) * step) >> 5
+                total -= get_i32(at + 4 * (Q256_MINUS32 + width * (4 * field + i) + j)) >> 5
             highs |= ((total >> 7) & 255) << (8 * i)
             lows |= (total & 127) << (8 * i)
-        set_i32(at + (high + field) * step, highs)
-        set_i32(at + (low + field) * step, lows)
+        set_i32(at + 4 * (high + field), highs)
+        set_i32(at + 4 * (low + field), lows)
 
 
 @device
-def quantise_256(x: int, at: int, size: int) -> None:
-    """One block of 256 for one token; `at`: field 0 of the token, `size`: tokens of the tile."""
+def quantise_256(x: int, at: int) -> None:
+    """One block of 256 for one token; `at`: field 0 of the token."""
     most = extreme(x)
     inverse = -_LIMIT / most if most != _ZERO else _ZERO
-    step = 4 * size
     for j in range(16):
         values = quantised(x + 64 * j, inverse)
-        store_bytes(at + 4 * j * step, step, values)
-        set_i32(at + (Q256_MINUS32 + j) * step, -32 * sum_i32(values))
-    pack_sums(at, step, 1, Q256_HIGH16, Q256_LOW16)
-    pack_sums(at, step, 2, Q256_HIGH32, Q256_LOW32)
-    set_f32(at + Q256_SCALE * step, _ONE / inverse if most != _ZERO else _ZERO)
+        store_bytes(at + 16 * j, values)
+        set_i32(at + 4 * (Q256_MINUS32 + j), -32 * sum_i32(values))
+    pack_sums(at, 1, Q256_HIGH16, Q256_LOW16)
+    pack_sums(at, 2, Q256_HIGH32, Q256_LOW32)
+    set_f32(at + 4 * Q256_SCALE, _ONE / inverse if most != _ZERO else _ZERO)
 
 
 @device
-def copy_1(x: int, at: int, size: int) -> None:
+def copy_1(x: int, at: int) -> None:
     """One float32 for one token."""
     set_f32(at, get_f32(x))
 
@@ -189,9 +193,9 @@ def _quantise(block: Callable[..., None], elements: int, fields: int) -> Any:
         for t in range(first, last):
             start = tile_start(t, tokens)
             size = tile_size(start, tokens)
-            at = act + start * blocks * (4 * fields) + 4 * (t - start)
+            at = act + start * blocks * (4 * fields) + (t - start) * (4 * fields)
             for b in range(blocks):
-                block(x + t * ldx + b * (4 * elements), at + b * (4 * fields) * size, size)
+                block(x + t * ldx + b * (4 * elements), at + b * (4 * fields) * size)
     return quantise
 
 

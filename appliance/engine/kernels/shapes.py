@@ -4,9 +4,10 @@ Plain Python, no numba: the boundary checks use it in processes that only run pr
 weight record is fixed by `appliance.models.layout`; this module only needs its size.
 
 Activations lie by token tiles: `tokens` rows are cut into tiles of `TILES[0]` tokens, then one tile each of the
-smaller sizes as they fit. A tile of T tokens holds its blocks one after the other; a block is a list of 4-byte
-fields, each repeated for T tokens: field i of token t is at byte 4 (i T + t). So a token's share has the same size in
-every tile, and the tile that starts with token s begins at byte s `token_nbytes(kind, k)`.
+smaller sizes as they fit. A tile of T tokens holds its blocks one after the other, each block the 4-byte fields of one
+token after those of another (`places`). So a token's share has the same size in every tile, and the tile that starts
+with token s begins at byte s `token_nbytes(kind, k)`. Threads that quantise neighbouring tokens write lines of their
+own: where tokens took turns in a line, it went to and fro between the cores.
 """
 
 from __future__ import annotations
@@ -89,6 +90,13 @@ def activation_kind(format_name: str) -> str:
 def column_multiple(format_name: str) -> int:
     """What the number of columns must be a multiple of."""
     return max(SHAPES[format_name].elements, FLOAT_COLUMNS)
+
+
+def places(kind: str, tokens: int) -> tuple[int, int]:
+    """Bytes from one field to the next and from one token to the next in a block of a tile. (A block of the kind f32 is
+    one column: its tokens are together, so that a run of columns is a run of memory.)"""
+    fields = ACTIVATIONS[kind].fields
+    return (4 * tokens, 4) if fields == 1 else (4, 4 * fields)
 
 
 def token_nbytes(kind: str, k: int) -> int:

@@ -25,8 +25,10 @@ _LEVEL_3 = _LEVEL_2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "mov
 _LEVEL_4 = _LEVEL_3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 
 # The same levels in LLVM's names; spelled out although the CPU names imply them, for whoever looks at features only.
+# PREFETCHW is no part of a level, but every 64-bit CPU takes it (at worst as NOP); without it, asking for a line to
+# write would fetch one to read, and the store would still wait for whoever has it.
 _LLVM_3 = ("+avx,+avx2,+bmi,+bmi2,+cx16,+f16c,+fma,+lzcnt,+movbe,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3,"
-           "+xsave")
+           "+prfchw,+xsave")
 _LLVM_4 = _LLVM_3 + ",+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
 
 

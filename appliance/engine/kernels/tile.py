@@ -91,7 +91,8 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: bool, a
         """Replace a part's results by what `emit(rows, activations, results)` gives."""
         rows = [Rows(code, record + stride * stream, part * lanes, lanes) for stream in range(groups)]
         old = {item: results.get(part * len(grid) + index) for index, item in enumerate(grid)}
-        for index, value in enumerate(emit(rows, Tokens(code, act_block, tokens, lanes), old).values()):
+        vectors = Tokens(code, act_block, shape.activation, tokens, lanes)
+        for index, value in enumerate(emit(rows, vectors, old).values()):
             results.set(part * len(grid) + index, value)
 
     def block(number: Val) -> None:
