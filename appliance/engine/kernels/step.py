@@ -49,7 +49,7 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
     prepare(p, layer + L.QUERY, 3, x, get_i64(p + S.RESIDUAL_STRIDE), norm, rows, thread)
     total, w = 0, layer + L.QUERY
     for _ in range(3):
-        total += units_of(w, unit_groups(w))
+        total += units_of(w, unit_groups(w, rows))
         w += WEIGHT_NBYTES
     grain = units_grain(layer + L.QUERY, 3, rows)
     first, last = claim(team, thread, total, grain)
@@ -58,7 +58,7 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
     while first < last:
         offset, y, w = 0, get_i64(p + S.PROJECTED), layer + L.QUERY
         for _ in range(3):
-            groups, unit = get_i64(w + W.GROUPS), unit_groups(w)
+            groups, unit = get_i64(w + W.GROUPS), unit_groups(w, rows)
             multiply(p, w, activations_of(p, w, rows, thread), rows, y, get_i64(p + S.PROJECTED_STRIDE), 0,
                      max(first - offset, 0) * unit, min((last - offset) * unit, groups), thread)
             offset += units_of(w, unit)
@@ -71,7 +71,7 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
 @device(inline=False)
 def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int) -> None:
     """Add weights * rows at `x` to the residual rows."""
-    team, unit, groups = get_i64(p + S.TEAM), unit_groups(w), get_i64(w + W.GROUPS)
+    team, unit, groups = get_i64(p + S.TEAM), unit_groups(w, rows), get_i64(w + W.GROUPS)
     prepare(p, w, 1, x, stride, 0, rows, thread)
     total, grain = units_of(w, unit), units_grain(w, 1, rows)
     first, last = claim(team, thread, total, grain)
@@ -90,7 +90,7 @@ def expand(p: int, layer: int, rows: int, thread: int) -> None:
     team, w, second = get_i64(p + S.TEAM), layer + L.GATE, layer + L.UP
     x, norm = get_i64(p + S.RESIDUAL), get_i64(layer + L.FEED_FORWARD_NORM)
     prepare(p, w, 2, x, get_i64(p + S.RESIDUAL_STRIDE), norm, rows, thread)
-    unit, groups = max(unit_groups(w), unit_groups(second)), get_i64(w + W.GROUPS)
+    unit, groups = max(unit_groups(w, rows), unit_groups(second, rows)), get_i64(w + W.GROUPS)
     total, grain = units_of(w, unit), units_grain(w, 2, rows)
     hidden, stride, up = get_i64(p + S.HIDDEN), get_i64(p + S.HIDDEN_STRIDE), get_i64(p + S.UP_OFFSET)
     first, last = claim(team, thread, total, grain)
@@ -126,7 +126,7 @@ def answer(p: int, thread: int) -> None:
                 prepare_answer(p, index, rows, thread)
             first, last = claim(team, thread, rows, 1)
         finish(team, thread, rows)
-    unit, groups = unit_groups(w), get_i64(w + W.GROUPS)
+    unit, groups = unit_groups(w, rows), get_i64(w + W.GROUPS)
     total, grain = units_of(w, unit), units_grain(w, 1, rows)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:

@@ -20,11 +20,16 @@ GRAIN = 3072
 """Columns times rows of activations that make it worth the while to claim a group of weights: some 2 µs of work."""
 
 
+TILE_ROWS = 32
+"""From this many rows of activations on, threads may share a tile that has to be fetched, and fetch it each for itself:
+its multiplication then takes much longer than its decryption, and a thread without a tile would wait for that long."""
+
+
 @device
-def unit_groups(w: int) -> int:
-    """Groups of matrix `w` that one unit of work is: a tile where tiles have to be fetched, so that each is fetched by
-    one thread."""
-    return get_i64(w + W.TILE_GROUPS) if get_i64(w + W.FETCH) != 0 else 1
+def unit_groups(w: int, rows: int) -> int:
+    """Groups of matrix `w` that one unit of work is: a tile where tiles have to be fetched, and for few rows, so that
+    each is fetched by one thread."""
+    return get_i64(w + W.TILE_GROUPS) if get_i64(w + W.FETCH) != 0 and rows < TILE_ROWS else 1
 
 
 @device
@@ -36,11 +41,15 @@ def units_of(w: int, unit: int) -> int:
 @device
 def units_grain(w: int, count: int, rows: int) -> int:
     """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
-    `product` multiplies at once, and more of small ones."""
+    `product` multiplies at once, and more of small ones; with tiles, one, or a quarter of one where it is shared."""
+    grain = 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
     for index in range(count):
-        if get_i64(w + WEIGHT_NBYTES * index + W.FETCH) != 0:
-            return 1
-    return 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
+        each = w + WEIGHT_NBYTES * index
+        if get_i64(each + W.FETCH) != 0:
+            if rows < TILE_ROWS:
+                return 1
+            grain = max(grain, get_i64(each + W.TILE_GROUPS) // 4)
+    return grain
 
 
 @device(inline=False)
