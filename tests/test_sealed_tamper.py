@@ -165,11 +165,11 @@ def test_the_file_is_cut_while_it_is_open(tmp_path: Path) -> None:
     with open_sealed(path, KEY, header_sha256=None) as model:
         os.truncate(path, 8192 + 100)
         buffer = bytearray(b"\xaa" * 4096)
-        assert 3264 == model.read_tile(0, buffer)
+        assert 2176 == model.read_tile(0, buffer)
         buffer[:] = b"\xaa" * 4096
         with pytest.raises(TamperedError, match="ends at byte 8292"):
             model.read_tile(1, buffer)
-        assert bytes(3264) + b"\xaa" * 832 == buffer
+        assert bytes(2176) + b"\xaa" * 1920 == buffer
 
 
 def test_a_removed_file_can_still_be_read(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_removed_file_can_still_be_read(tmp_path: Path) -> None:
     with open_sealed(path, KEY, header_sha256=None) as model:
         path.unlink()
         path.write_bytes(b"something else")
-        assert 3264 == model.read_tile(0, bytearray(3264))
+        assert 2176 == model.read_tile(0, bytearray(2176))
 
 
 def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(ModelError, match="cannot be read at byte 8192: Input/output error") as caught:
             model.read_tile(1, buffer)
         assert "model-unreadable" == caught.value.code
-        assert bytes(3264) == buffer[:3264]
+        assert bytes(2176) == buffer[:2176]
 
 
 def test_threads_read_while_another_alters(tmp_path: Path) -> None:

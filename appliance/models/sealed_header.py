@@ -1,7 +1,7 @@
 """The header of a sealed model: its bytes, and the keys that follow from it and the master key.
 
     offset  bytes
-         0     24  magic and version, ASCII: appliance/sealed-model/1
+         0     24  magic and version, ASCII: appliance/sealed-model/2
         24      4  tile size in bytes, u32
         28      4  flags, u32: bit 0 = gaps are sealed too; the others are 0
         32      8  size of the GGUF file, u64
@@ -34,7 +34,7 @@ from appliance.models.gguf import GGUFFile
 from appliance.models.tiling import RECORD_ALIGNMENT, Tiling
 
 FAMILY = b"appliance/sealed-model/"
-MAGIC = FAMILY + b"1"
+MAGIC = FAMILY + b"2"
 KEY_NBYTES = SALT_NBYTES = DIGEST_NBYTES = MAC_NBYTES = 32
 MAX_GGUF_HEADER_NBYTES = 256 << 20
 
@@ -175,7 +175,8 @@ def _check_magic(magic: bytes) -> None:
     if magic == MAGIC:
         return
     if len(magic) == len(MAGIC) and is_sealed(magic):
-        raise UnsupportedError(f"byte 23: the sealed model has version {magic[len(FAMILY):]!r}; supported: '1'")
+        raise UnsupportedError(f"byte 23: the sealed model has version {magic[len(FAMILY):]!r}; supported: '2'",
+                               hint="seal the model again")
     raise malformed(0, "the magic", repr(magic), repr(MAGIC))
 
 

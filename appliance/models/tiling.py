@@ -28,6 +28,9 @@ RECORD_ALIGNMENT = 4096  # bytes: what O_DIRECT needs
 TAG_NBYTES = 16
 MIN_TILE_SIZE, MAX_TILE_SIZE = 4096, 16 << 20  # bytes
 DEFAULT_TILE_SIZE = 1 << 20
+SHARES = 4
+"""Tiles of a run are a multiple of this, or one: two or four threads that take a tile each end at the same time."""
+
 MAX_TILES = 1 << 22  # 4 TiB at the default size; 64 MiB of tags
 
 Kind = Literal["matrix", "vector", "gap"]
@@ -187,13 +190,15 @@ class Tiling:
 
     def _segment(self, kind: Kind, info: TensorInfo | None, at: int, runs: int, run_nbytes: int, rows: int,
                  unit_nbytes: int) -> Segment:
-        """Cut runs evenly: as few tiles of at most the tile size as can be, then all of one size but the last."""
+        """Cut runs evenly: as few tiles of at most the tile size as can be, in whole `SHARES`, and all of one size but
+        the last."""
         if unit_nbytes > MAX_TILE_SIZE:
             raise UnsupportedError(f"16 rows of tensor {info.name if info else ''!r} have {unit_nbytes} bytes; "
                                    f"supported: {MAX_TILE_SIZE}")
         units = -(-run_nbytes // unit_nbytes)
         most = max(self.tile_size // unit_nbytes, 1)
-        tile_units = -(-units // -(-units // most))
+        least = -(-units // most)
+        tile_units = -(-units // (least if least == 1 else -(-least // SHARES) * SHARES))
         run_tiles = -(-units // tile_units)
         segment = Segment(kind, info, at, runs, run_nbytes, rows, unit_nbytes, tile_units, run_tiles,
                           self._count, self._end)

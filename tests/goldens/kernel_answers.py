@@ -64,9 +64,9 @@ def quantised_256(x: NDArray[np.float32]) -> NDArray[np.uint32]:
 
 
 def quantised(kind: str, x: NDArray[np.float32]) -> bytes:
-    """Activations of all tokens in tile order: a tile's blocks, a block's fields, a field's tokens."""
+    """Activations of all tokens in tile order: a tile's blocks, a block's tokens, a token's fields."""
     fields = {"q8_32": quantised_32, "q8_256": quantised_256, "f32": lambda x: x[..., None].view("<u4")}[kind](x)
-    tiles = [fields[first:first + size].transpose(1, 2, 0).tobytes() for first, size in shapes.tiles(len(x))]
+    tiles = [fields[first:first + size].swapaxes(0, 1).tobytes() for first, size in shapes.tiles(len(x))]
     return b"".join(tiles)
 
 

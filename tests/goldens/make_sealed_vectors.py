@@ -26,7 +26,8 @@ def files() -> dict[str, tuple[str, str, bytes]]:
     again = spec.seal(gguf, start, tensors, KEY, SALT_2, 4096)
     other = small(7)
     return {
-        "success": ("A matrix in three tiles, a vector, a tensor of two matrices; gaps are zero", "success", good),
+        "success": ("A matrix in four tiles (three would do), a vector, a tensor of two matrices; gaps are zero",
+                    "success", good),
         "success-gaps": ("The same tensors, with bytes between and after them", "success",
                          spec.seal(gapped, start, everything, KEY, SALT, 4096, gaps=True)),
         "tile-order": ("The first two tiles are exchanged", "tampered",
@@ -53,7 +54,7 @@ def changes(good: bytes) -> dict[str, tuple[str, str, int, bytes]]:
         return at, bytes([good[at] ^ 1])
 
     return {
-        "version": ("Version 2", "unsupported", 23, b"2"),
+        "version": ("Version 1", "unsupported", 23, b"1"),
         "magic": ("A bit of the magic", "malformed", *flip(0)),
         "tile-size": ("A tile size of 4097 bytes", "malformed", *flip(24)),
         "flags": ("A flag without a meaning", "malformed", 28, b"\2"),

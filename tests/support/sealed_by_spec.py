@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-MAGIC = b"appliance/sealed-model/1"
+MAGIC = b"appliance/sealed-model/2"
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def _cut(units: list[bytes], unit_nbytes: int, tile_size: int) -> list[bytes]:
     """Units in tiles: as few as can be, then as even as can be."""
     most = max(tile_size // unit_nbytes, 1)
     tiles = -(-len(units) // most)
+    if tiles > 1:
+        tiles += -tiles % 4
     each = -(-len(units) // tiles)
     return [b"".join(units[at:at + each]) for at in range(0, len(units), each)]
 

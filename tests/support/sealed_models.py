@@ -20,7 +20,7 @@ def data(nbytes: int, seed: int) -> bytes:
 
 
 def small(seed: int = 1) -> bytes:
-    """A file with a matrix of three tiles, a vector, and a tensor of two matrices."""
+    """A file with a matrix of four tiles, a vector, and a tensor of two matrices."""
     keys = [kv("general.architecture", STRING, "llama"), kv("general.name", STRING, f"small {seed}"),
             kv_array("scores", F32, [0.0, -1.0])]
     tensors = [Tensor("token_embd.weight", 8, (64, 100), data(100 * 68, seed)),
