@@ -26,7 +26,7 @@ import httpx
 import numpy as np
 
 from appliance.boot import budget
-from appliance.models import keys, sealed, sealing
+from appliance.models import keys, sealed, sealed_header, sealing
 from appliance.policy import load
 from benchmarks import models, report
 from benchmarks.cgroups import Group
@@ -255,15 +255,22 @@ def measure(case: Case, limit: int | None, search: Search | None, every: float =
 
 
 def sealed_model(name: str, work: Path, *, tile_size: int | None = None) -> tuple[Path, Path]:
-    """The sealed synthetic model of a shape and its key, made unless they are there."""
+    """The sealed synthetic model of a shape and its key, made unless they are there (of this version of the format)."""
     path, key = work / f"{name}.sealed", work / "synthetic.key"
     if not key.exists():
         keys.new_key_file(key)
+    if path.exists() and not _current(path):
+        path.unlink()
     if not path.exists():
         plain = models.make(name, work)
         with keys.FileKey(key).key() as secret:
             sealing.seal(plain, path, secret.data, **({} if tile_size is None else {"tile_size": tile_size}))
     return path, key
+
+
+def _current(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(sealed_header.MAGIC)) == sealed_header.MAGIC
 
 
 def _kind(container: bool) -> type[Served]:

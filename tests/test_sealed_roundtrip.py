@@ -154,7 +154,7 @@ def test_tiles_are_groups_in_kernel_order(tmp_path: Path) -> None:
         assert 0 == model.tiling.tile(2).offset % 4096
         with pytest.raises(FormatError, match="'none' is missing"):
             model.tiling.of("none")
-        with pytest.raises(FormatError, match="1088 bytes do not fit into a buffer of 1087"):
+        with pytest.raises(FormatError, match="2176 bytes do not fit into a buffer of 1087"):
             model.read_tile(2, bytearray(1087))
         with pytest.raises(FormatError, match="read-only"):
             model.read_tile(2, bytes(1088))
