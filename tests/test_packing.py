@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.kernels import pack_layout
-from appliance.engine.packing import Packing, moves
+from appliance.engine.packing import Packing, blocks, moves
 from appliance.errors import EngineError
 from appliance.models import layout, quants
 from tests.support.engines import kernels
@@ -34,9 +34,9 @@ def test_the_same_bytes(name: str, rows: int, packing: Packing) -> None:
 
 
 @pytest.mark.parametrize(("rows", "source", "target", "columns"), [
-    (16, -1, 0, 512), (16, 1, 0, 512), (17, 0, -1, 512), (16, 0, 1, 512), (0, 0, 16, 512), (16, 0, 0, 8)])
+    (16, -1, 0, 512), (16, 1, 0, 512), (17, 0, -1, 512), (16, 0, 1, 512), (0, 0, 16, 512)])
 def test_sizes_that_do_not_fit(rows: int, source: int, target: int, columns: int, packing: Packing) -> None:
-    """Rows, buffers and columns that do not belong together are refused."""
+    """Rows and buffers that do not belong together are refused."""
     f16 = quants.FORMATS["F16"]
     with pytest.raises(EngineError, match="cannot be packed"):
         packing(f16, bytes(max(2 * rows * columns + source, 0)), rows, columns,
@@ -57,3 +57,12 @@ def test_moves_fill_a_record(name: str) -> None:
         written[move["TO"]:move["TO"] + nbytes] = True
     assert written.all()
     assert all(0 <= term["SOURCE"] <= 16 * block - 64 and 0 <= term["TURN"] < 32 for term in terms)
+
+
+def test_columns_that_no_kernel_takes(packing: Packing) -> None:
+    """Such rows come in the order of the interpreter, too: it is the engine that refuses to multiply them."""
+    f16, data, out = quants.FORMATS["F16"], np.arange(17 * 24, dtype=np.uint16).view(np.uint8), bytearray(32 * 48)
+    packing(f16, data, 17, 24, out)
+    assert layout.interleave(f16, data, 17, 24) == out
+    with pytest.raises(EngineError, match="24 F16 weights"):
+        blocks(f16, 24)

@@ -19,10 +19,11 @@ from appliance.engine.forward import ROWS
 from appliance.engine.kernels import quota
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.table import KernelTable
+from appliance.engine.packing import Packing
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.models import inspection, interrupts, libcrypto, locked, native, residency
+from appliance.models import inspection, interrupts, layout, libcrypto, locked, native, residency
 from appliance.models.foreign import ForeignSource
 from appliance.models.gguf import TensorInfo
 from appliance.models.keys import Secret
@@ -107,17 +108,19 @@ def formats_named_by(paths: list[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> StreamedSource:
+def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share,
+              interleave: layout.Interleave = layout.interleave_into) -> StreamedSource:
     """Stream a model, but for what is to be resident; what is kept encrypted is not read again."""
     hidden, resident = model.access_pattern == "hidden", frozenset[str]()
     if model.streaming_decrypt == "auto":
         resident = residency.choose(tiles.tiling, share.resident or 0, hidden=hidden)
     kept = residency.choose_kept(tiles.tiling, share.kept, resident)
-    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop)
+    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop,
+                          interleave=interleave)
 
 
 def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
-          share: Share, threads: int) -> Source:
+          share: Share, threads: int, kernels: KernelTable | None) -> Source:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
@@ -126,14 +129,15 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
         if model.publisher is not None:
             modelkeys.check_publisher(model.publisher, pin, header_pin)
         if header_pin is None:
+            interleave = layout.interleave_into if kernels is None else Packing(kernels)
             if model.streaming_decrypt is True:
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
                                 "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
                                 code="streaming")
             if streamed:
                 return _streamed(model, open_tagged(path, pin, progress=progress,
-                                                    tile_size=native.plain_tile_size(threads)), share)
-            return open_resident(path, pin, progress)
+                                                    tile_size=native.plain_tile_size(threads)), share, interleave)
+            return open_resident(path, pin, progress, interleave=interleave)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:
@@ -214,7 +218,7 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
         share = Share(limits.concurrent_requests, ROWS) if share is None else share
         if share.foreign is not None:
             return _foreign(model, limits, path, share, threads, progress)
-        source = _open(model, path, key, progress, share, quota.cpus() if threads is None else threads)
+        source = _open(model, path, key, progress, share, quota.cpus() if threads is None else threads, kernels)
         return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
 
 

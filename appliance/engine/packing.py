@@ -100,7 +100,9 @@ class Packing:
         EngineError when a size does not match."""
         size, groups = block_format.row_nbytes(columns), layout.groups(rows)
         source, target = np.frombuffer(data, np.uint8), np.frombuffer(out, np.uint8)
-        blocks(block_format, columns)
+        if columns % (block_format.elements * _merged(block_format)):
+            layout.interleave_into(block_format, data, rows, columns, out)  # no product takes them: the engine will say
+            return
         if source.size != rows * size or target.size != groups * GROUP_ROWS * size or not target.flags.writeable:
             raise EngineError(f"{rows} x {columns} {block_format.name} weights of {source.size} bytes cannot be packed "
                               f"into {target.size} bytes")

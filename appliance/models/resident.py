@@ -66,17 +66,19 @@ class ResidentSource(Opened):
                 values.fill(0)
 
 
-def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None) -> ResidentSource:
+def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None, *,
+                  interleave: layout.Interleave = layout.interleave_into) -> ResidentSource:
     """Load the model at `path`, whose SHA-256 must be `sha256` (32 bytes) unless that is None.
 
-    `progress` is called with the bytes read so far. PinError for other bytes than pinned, FormatError and
-    UnsupportedError for the file's content, ModelError for the disk and for too little memory.
+    `progress` is called with the bytes read so far; `interleave` puts rows in kernel order. PinError for other bytes
+    than pinned, FormatError and UnsupportedError for the file's content, ModelError for the disk and for too little
+    memory.
     """
     source, digest = _read(path, sha256, progress)
     try:
         file = gguf.parse(source)
         check_runnable(file)
-        return _repack(file, digest, source)
+        return _repack(file, digest, source, interleave)
     finally:
         discard(source)
 
@@ -131,7 +133,7 @@ def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mma
     return source, digest.digest()
 
 
-def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
+def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap, interleave: layout.Interleave) -> ResidentSource:
     """Move every tensor from `source` into kernel order, giving pages of `source` back on the way."""
     offsets: dict[str, int] = {}
     nbytes = 0
@@ -144,7 +146,7 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
         vectors: dict[str, NDArray[np.float32]] = {}
         for info in sorted(file.tensors.values(), key=lambda info: info.offset):
             if len(info.shape) == 2:
-                _repack_matrix(info, source, arena, offsets[info.name])
+                _repack_matrix(info, source, arena, offsets[info.name], interleave)
             else:
                 vectors[info.name] = vector(info, source, info.offset)
         return ResidentSource(file, digest, arena, offsets, vectors)
@@ -153,7 +155,8 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap) -> ResidentSource:
         raise
 
 
-def _repack_matrix(info: TensorInfo, source: mmap.mmap, arena: mmap.mmap, offset: int) -> None:
+def _repack_matrix(info: TensorInfo, source: mmap.mmap, arena: mmap.mmap, offset: int,
+                   interleave: layout.Interleave) -> None:
     """Repack one matrix into `arena` at `offset`, a run of whole groups of rows at a time."""
     row_nbytes = info.format.row_nbytes(info.columns)
     run = max(_RUN_NBYTES // (row_nbytes * layout.GROUP_ROWS), 1) * layout.GROUP_ROWS  # rows
@@ -163,7 +166,7 @@ def _repack_matrix(info: TensorInfo, source: mmap.mmap, arena: mmap.mmap, offset
             start = info.offset + first * row_nbytes
             end = start + rows * row_nbytes
             nbytes = layout.interleaved_nbytes(info.format, rows, info.columns)
-            layout.interleave_into(info.format, old[start:end], rows, info.columns, new[offset:offset + nbytes])
+            interleave(info.format, old[start:end], rows, info.columns, new[offset:offset + nbytes])
             offset += nbytes
             _release(source, start, end)
 

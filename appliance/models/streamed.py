@@ -50,14 +50,15 @@ class StreamedSource(Opened):
 
     def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True,
                  kept: Collection[str] = (), ahead_nbytes: int = AHEAD_NBYTES, drop: bool = False,
-                 compiled: bool | None = None) -> None:
+                 compiled: bool | None = None, interleave: layout.Interleave = layout.interleave_into) -> None:
         """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be read and for memory;
         UnsupportedError for tensors of more than two dimensions.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass asks the disk for
         them. `drop`: there is no memory for a page cache. A sealed file is then read ahead into buffers, see `expect`;
         of another, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of what is in use.
-        `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster."""
+        `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster. `interleave`: what
+        puts rows of a plain model in kernel order, until `interleave` is set."""
         self._tiles = tiles
         self.gguf, self.sha256, self.header_sha256 = tiles.gguf, tiles.sha256, tiles.header_sha256
         self._plain = isinstance(tiles, PlainTiles)
@@ -78,7 +79,7 @@ class StreamedSource(Opened):
         self._embedding: HiddenRows | None = None
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        self.interleave: tiling.Interleave = layout.interleave_into
+        self.interleave = interleave
         """How rows of a plain model are put in kernel order."""
         self.fetched_by = "the interpreter"
         """What reads and decrypts tiles, for the report of the boot."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -219,11 +219,7 @@ def check_tile_size(tile_size: int) -> int:
     return tile_size
 
 
-Interleave = Callable[[BlockFormat, Any, int, int, Any], None]
-"""What `layout.interleave_into` does; the engine has a faster one."""
-
-
-def pack(tile: Tile, source: Any, out: Any, interleave: Interleave = layout.interleave_into) -> None:
+def pack(tile: Tile, source: Any, out: Any, interleave: layout.Interleave = layout.interleave_into) -> None:
     """Write a tile's bytes of the GGUF file (`source_nbytes`) to `out` (`nbytes`) in kernel order."""
     if tile.segment.kind == "matrix":
         interleave(tile.format, source, tile.rows, tile.columns, out)
