@@ -1,4 +1,5 @@
-"""What the CPU can do at most, measured with kernels of our own: bytes read from memory, 8-bit products summed.
+"""What the CPU can do at most, measured with kernels of our own: bytes read from memory, 8-bit products summed; and how
+far threads are from each other.
 
 Kernels run on the engine's thread pool, compiled for the engine's target, in the same process as the engine, so the
 limits are those of the very threads and pages that the engine has.
@@ -9,7 +10,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
+
 from appliance.engine.kernels import jit, targets, vector  # noqa: F401  jit fixes numba's CPU first
+from appliance.engine.kernels.atomic import load, store
 from appliance.engine.kernels.lower import Loader
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.registry import Kernel
@@ -24,6 +28,7 @@ AHEAD = (0, 4096, 8192)
 """Distances of software prefetch that are tried; the best one counts."""
 
 _ROUNDS = 1 << 18
+_HANDS = 1 << 13
 _CHAINS, _CHAINS_FEW = 12, 5  # sums: latency 4 or 5, two ports
 _DOT_PRODUCTS = 16 * 4  # of one round and chain
 
@@ -75,6 +80,16 @@ def _dots_few(thread: int, threads: int, arguments: int) -> None:
     store_i32(get_i64(arguments + 16) + thread * 64, a + b + c + d + e)
 
 
+def _hand(thread: int, threads: int, arguments: int) -> None:
+    """Threads 0 and 1 hand a word to each other; arguments (i64): address of the word, how often, nothing."""
+    word, turn, last = get_i64(arguments), thread, 2 * get_i64(arguments + 8)
+    while thread < 2 and turn < last:
+        while load(word) != turn:
+            pass
+        store(word, np.int32(turn + 1))
+        turn += 2
+
+
 class Hardware:
     """Measures the limits of a pool's threads."""
 
@@ -97,6 +112,7 @@ class Hardware:
         self._dots = {count: self._loader.load(Kernel(code.__name__, signature, code))
                       for count, code in ((_CHAINS, _dots), (_CHAINS_FEW, _dots_few))
                       if count == _CHAINS_FEW or targets.compiling().name == "avx512vnni"}
+        self._hand = self._loader.load(Kernel("hand", signature, _hand))
         self._arguments = Memory(64)
         self._out = Memory(64)
         self._buffer: Memory | None = None
@@ -114,6 +130,17 @@ class Hardware:
             self._buffer.view("u1")[:] = 1  # every page is real
         buffer = self._buffer.address
         return 3 * BUFFER / min(sum(self._run(kernel, buffer, BUFFER) for _ in range(3)) for kernel in self._readers)
+
+    def line(self) -> float:
+        """Seconds that a line of memory takes from one of two threads to the other, best of five. Cores of one die are
+        some 50 ns from each other, those of two dies 200; where threads run is not for a guest to say, and the host may
+        change it at any time."""
+        word = Memory(64)
+        best = float("inf")
+        for _ in range(5):
+            word.view("i4")[0] = 0
+            best = min(best, self._run(self._hand, word.address, _HANDS) / (2 * _HANDS))
+        return best
 
     def dot_peak(self) -> float:
         """8-bit multiply-and-add operations (two each) a second, all threads, best of five for each number of sums."""

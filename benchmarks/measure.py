@@ -47,6 +47,7 @@ class Row:
     size: int  # prompt tokens, depth, sequences
     speeds: dict[str, list[float]] = field(default_factory=dict)
     limits: list[float] = field(default_factory=list)  # read bandwidth in bytes/s, in the same rounds
+    lines: list[float] = field(default_factory=list)  # seconds of a line from thread to thread, before each round
 
     @property
     def own(self) -> str:
@@ -108,6 +109,8 @@ def measure(engines: list[Engine], row: Row, rounds: int) -> None:
         return
     steps = _steps(list(first.values()), row)
     for turn in range(rounds):
+        if row.threads > 1 and engines[0] in able:
+            row.lines.append(float(engines[0].ask("line")["seconds"]))
         for engine in able[turn % len(able):] + able[:turn % len(able)]:
             row.speeds[engine.name].append(_sample(engine, row, steps))
         if row.kind == "decode" and engines[0] in able:

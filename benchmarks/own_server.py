@@ -105,6 +105,13 @@ class Own:
             self._forward.run([token] * sequences, [depth + step] * sequences, slots, slots)
         return {"seconds": time.perf_counter() - start}
 
+    def line(self) -> dict[str, Any]:
+        """How far the open pool's threads are from each other."""
+        from benchmarks.hardware import Hardware
+
+        assert self._pool is not None
+        return {"seconds": Hardware.of(self._pool).line()}
+
     def limits(self, peak: bool) -> dict[str, Any]:
         """Read bandwidth, and the integer peak if asked for, of the open pool's threads."""
         from benchmarks.hardware import Hardware  # brings the compiler; not before memory was measured

@@ -28,8 +28,9 @@ def sizes(path: Path) -> tuple[int, int]:
 def share(row: Row, facts: dict[str, Any], size: tuple[int, int]) -> float | None:
     """Our speed as a part of the hardware's limit: read bandwidth for decode, integer peak for prefill."""
     nbytes, weights = size
-    if row.kind == "decode" and row.limits:
-        return row.median * nbytes / statistics.median(row.limits)
+    if row.kind == "decode" and row.limits and row.speeds[row.own]:
+        return statistics.median(speed * nbytes / limit
+                                 for speed, limit in zip(row.speeds[row.own], row.limits, strict=False))
     if row.kind == "prefill" and facts.get("dot_peak"):
         return row.median * 2 * weights / float(facts["dot_peak"])
     return None
@@ -45,6 +46,7 @@ def entry(row: Row, facts: dict[str, Any], size: tuple[int, int]) -> dict[str, A
         "ratio_low": ratios[0] if ratios else None, "ratio_high": ratios[-1] if ratios else None,
         "share_of_limit": share(row, facts, size),
         "read_bandwidth": statistics.median(row.limits) if row.limits else None, "speeds": row.speeds,
+        "line_seconds": row.lines,
     }
 
 
@@ -62,8 +64,10 @@ def line(item: dict[str, Any]) -> str:
     theirs = f"{item['median'][item['peer']]:9.1f}" if item["peer"] else "     none"
     ratio = f"{item['ratio']:5.2f} ({item['ratio_low']:.2f}..{item['ratio_high']:.2f})" if item["ratio"] else "-"
     part = f"{100 * item['share_of_limit']:4.0f}%" if item["share_of_limit"] else "    -"
+    lines = item.get("line_seconds")
+    apart = f", {min(lines) * 1e9:.0f}..{max(lines) * 1e9:.0f} ns apart" if lines else ""
     what = f"{item['model'][:24]:24s} {item['threads']}t {item['kind']:7s} {item['size']:5d}"
-    return f"{what} {ours} {theirs}  {ratio:20s} {part}  {item['peer'] or ''}"
+    return f"{what} {ours} {theirs}  {ratio:20s} {part}  {item['peer'] or ''}{apart}"
 
 
 HEADING = (f"{'model':24s} th {'what':7s} {'size':>5s} {'ours':>9s} {'llama.cpp':>9s}  {'ratio (low..high)':20s} limit"
