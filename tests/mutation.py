@@ -44,7 +44,7 @@ _SLOW = re.compile(r"appliance\.(?:engine|service|imaging)\b|appliance import en
                    r"|tests\.support\.(?:server|demo_model|engines import kernels)")
 # Of the slow ones, those that alone test a module of the package; they take prebuilt kernels where there are any.
 _ALSO = {"attestation": ("test_approvals.py", "test_tpm_activation.py"),
-         "models": ("test_foreign.py", "test_keys_in_memory.py", "test_sealed_roundtrip.py", "test_streamed.py")}
+         "models": ("test_sealed_roundtrip.py", "test_streamed.py")}
 SLACK = 10  # seconds that a test may take beside four times its own, and all tests of a mutant together
 
 
