@@ -13,7 +13,7 @@ import pytest
 
 from appliance.models import read_ahead
 from appliance.models.disk_random import RandomFile
-from appliance.models.read_ahead import SPAN_NBYTES, ReadAhead, Span, spans
+from appliance.models.read_ahead import SPAN_NBYTES, ReadAhead, Span, in_turn, spans
 
 MIB = 1 << 20
 SIZES = (4096, 300 << 10, 700 << 10, 1 << 20)
@@ -57,6 +57,15 @@ def test_stretches(records: list[tuple[int, int]], expected: list[Span]) -> None
             span = found[places[offset]]
             assert span.offset <= offset
             assert offset + nbytes <= span.offset + span.nbytes
+
+
+def test_matrices_in_turn() -> None:
+    """As many records of each matrix as a stretch holds, in turn; all of them, each once."""
+    gate, up = [(index * MIB, MIB) for index in range(5)], [((9 + index) * MIB, MIB) for index in range(5)]
+    assert [*gate[:2], *up[:2], *gate[2:4], *up[2:4], gate[4], up[4]] == in_turn([gate, up])
+    assert gate == in_turn([gate])
+    assert [] == in_turn([])
+    assert up == in_turn([[], up])
 
 
 def _use(ahead: ReadAhead, data: bytes, order: list[tuple[int, int]], wrong: list[int]) -> int:

@@ -6,10 +6,10 @@ Half a second in all. Other work on the machine lowers the figures, and so does 
 from __future__ import annotations
 
 import mmap
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import ModelError
 from appliance.models.disk_random import RandomFile
+from appliance.models.read_ahead import ReadAhead
 
 _TILE = 1 << 20
 _SECONDS = 0.1  # of each measurement
@@ -35,15 +36,31 @@ class Rates:
 
 def measure(file: Path, threads: int, seconds: float = _SECONDS) -> Rates:
     """The rates of this machine, the file's where it can be read; each is measured for so many seconds."""
-    cache = _rate(threads, _reader(file, direct=False), seconds)
+    cache = _rate(threads, _reader(file), seconds)
     return Rates(memory=_rate(threads, _summer(), seconds), cipher=_rate(threads, _decrypter(), seconds), cache=cache,
-                 disk=disk(file, threads, seconds) or cache)
+                 disk=disk(file, seconds) or cache)
 
 
-def disk(file: Path, threads: int, seconds: float = _SECONDS) -> float:
-    """Bytes a second that so many threads read of a file past the page cache; 0 where that cannot be. It takes 1 MiB of
-    memory for each."""
-    return _rate(threads, _reader(file, direct=True), seconds)
+def disk(file: Path, seconds: float = _SECONDS) -> float:
+    """Bytes a second of a file that is read ahead past the page cache, as a streamed model's is; 0 where that cannot
+    be. Begins somewhere in the file, as a disk's own cache may have what was measured before."""
+    try:
+        opened = RandomFile(file)
+    except ModelError:
+        return 0.0
+    with closing(opened):
+        places = range(0, opened.size - _TILE + 1, _TILE)
+        first = time.monotonic_ns() // 1000 % max(len(places), 1)
+        records = [(place, _TILE) for place in (*places[first:], *places[:first])]
+        total, begun = 0, time.perf_counter()
+        with closing(ReadAhead(opened, records)) as ahead:
+            while opened.direct and records and time.perf_counter() < begun + seconds:
+                for place, nbytes in records[total // _TILE % len(records):][:4]:
+                    if ahead.take(place, nbytes) is None:
+                        return 0.0
+                    ahead.give_back(place)
+                    total += nbytes
+        return total / (time.perf_counter() - begun)
 
 
 def _rate(threads: int, make: Callable[[int], Callable[[], int]], seconds: float) -> float:
@@ -90,24 +107,22 @@ def _decrypter() -> Callable[[int], Callable[[], int]]:
     return make
 
 
-def _reader(path: Path, *, direct: bool) -> Callable[[int], Callable[[], int]]:
-    """Read tiles one after the other, each thread from a place of its own; the first 8 twice if cached reads count."""
+def _reader(path: Path) -> Callable[[int], Callable[[], int]]:
+    """Read the same 8 tiles again and again, each thread its own."""
     def make(thread: int) -> Callable[[], int]:
         try:
             file = RandomFile(path)
-            if direct:
-                file.bypass_cache()
         except ModelError:
             return lambda: 0
         buffer = memoryview(mmap.mmap(-1, _TILE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         tiles = max(file.size // _TILE, 1)
-        place = (thread * 7919 + os.getpid()) % tiles if direct else thread * 8
+        place = thread * 8
 
         def work() -> int:
             nonlocal place
             start = place % tiles * _TILE
             count = min(_TILE, file.size - start)
-            place = place + 1 if direct else thread * 8 + (place + 1) % 8
+            place = thread * 8 + (place + 1) % 8
             try:
                 file.read_into(buffer[:count], start)
             except ModelError:

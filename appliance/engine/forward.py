@@ -135,6 +135,12 @@ class Forward:
     def _matrix_names(self) -> list[str]:
         return [names.block(index, part) for index in range(self._architecture.blocks) for part in names.MATRICES]
 
+    def _order(self) -> list[tuple[str, ...]]:
+        """Matrices of the blocks as the kernel uses them: of those that are named together, tiles in turn."""
+        parts = (*((part,) for group in _SHARING[:2] for part in group), *_SHARING[2:])
+        return [tuple(names.block(index, _MATRICES[part]) for part in group)
+                for index in range(self._architecture.blocks) for group in parts]
+
     def _vector(self, name: str, size: int) -> int:
         """The address of a copy of a vector, padded to whole lines."""
         vector = self._source.vector(name)
@@ -163,7 +169,7 @@ class Forward:
         if self._streaming is not None:
             self._streaming.plan()
         if isinstance(self._source, StreamedSource):
-            self._source.expect([*self._matrix_names(), plan.output])
+            self._source.expect([*self._order(), (plan.output,)])
 
     def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
         """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""

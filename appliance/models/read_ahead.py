@@ -71,6 +71,15 @@ def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int
     return found, places
 
 
+def in_turn(matrices: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """Records (offset and bytes) of matrices whose tiles are used in turn, in an order that leaves stretches long."""
+    order = []
+    for records in matrices:
+        each = max(SPAN_NBYTES // max(records[0][1], 1), 1) if records else 1
+        order += [(start / len(records), records[start:start + each]) for start in range(0, len(records), each)]
+    return [record for _, part in sorted(order, key=lambda found: found[0]) for record in part]
+
+
 class ReadAhead:
     """Buffers and readers for the records of one file. Close it before the file."""
 

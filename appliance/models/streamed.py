@@ -27,7 +27,7 @@ from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
 from appliance.models.native import Native
 from appliance.models.opened import Opened, check_runnable
-from appliance.models.read_ahead import ReadAhead
+from appliance.models.read_ahead import ReadAhead, in_turn
 from appliance.models.resident import ALIGNMENT, address, anonymous, discard
 from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
@@ -113,18 +113,20 @@ class StreamedSource(Opened):
                                         0 if self._plain else self._tiles.tiling.max_record_nbytes))
             self._workers[-1].places = self._places
 
-    def expect(self, names: Sequence[str]) -> None:
-        """The matrices that passes use, in this order. Where there is no memory for a page cache, those of a sealed
-        file that are not in memory are read ahead from here on. ModelError where there is no memory for that either."""
+    def expect(self, groups: Sequence[Sequence[str]]) -> None:
+        """The matrices that passes use, in this order; of those in one group tiles are used in turn. Where there is no
+        memory for a page cache, those of a sealed file that are not in memory are read ahead from here on. ModelError
+        where there is no memory for that either."""
         tiles = self._tiles
-        streamed = [self.segment(name) for name in names if name not in self._offsets and not self.kept(name)]
+        streamed = [[self.segment(name) for name in names if name not in self._offsets and not self.kept(name)]
+                    for names in groups]
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-        if self.drop and streamed and not self._compiled and isinstance(tiles, SealedModel):
-            records = [tiles.tiling.tile(segment.first_tile + index) for segment in streamed
-                       for index in range(segment.tiles)]
-            self._ahead = ReadAhead(tiles.file, [(tile.offset, tile.record_nbytes) for tile in records])
+        if self.drop and any(streamed) and not self._compiled and isinstance(tiles, SealedModel):
+            places = [in_turn([[self.place(self.tile(segment.first_tile + index)) for index in range(segment.tiles)]
+                               for segment in segments]) for segments in streamed]
+            self._ahead = ReadAhead(tiles.file, [place for group in places for place in group])
 
     def narrow(self) -> None:
         """Use one place for a tile in each thread, not two: less plaintext, and slower. Before the first pass."""

@@ -96,7 +96,8 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
     """Units first <= unit < last of the current phase, which has `total`, for this thread to do; none: first == last.
 
     What is claimed starts at a multiple of `grain`. Of 15/16 each thread claims its share in one piece, since a
-    stream of weights is slow at its beginning; then ever less is claimed towards the end.
+    stream of weights is slow at its beginning; then ever less is claimed towards the end. With a `grain` of 0 it is one
+    unit after the other: a disk reads best what all threads want in one order.
     """
     line, threads = team + LINES + LINE_NBYTES * thread, get_i64(team + THREADS)
     now = load_long(team + CLAIMED)
@@ -107,7 +108,13 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
         count = total if threads == 1 else total * 15 // (16 * threads)
         if threads > 1 and first + count > total * 15 // 16:
             count = (total - first) // (2 * threads)
-        count = min((count + grain - 1) // grain * grain if count > 0 else grain, total - first)
+        if grain == 0:
+            count = 1
+        elif count > 0:
+            count = (count + grain - 1) // grain * grain
+        else:
+            count = grain
+        count = min(count, total - first)
         seen = exchange_long(team + CLAIMED, now, now + count)
         if seen == now:
             set_i64(line + TAKEN, get_i64(line + TAKEN) + count)
