@@ -136,6 +136,16 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
     assert slow.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 1e9))
 
 
+@pytest.mark.parametrize(("sizes", "how", "expected"), [
+    ((8e9, 0, 0), {}, 1.0), ((0, 8e9, 0), {}, 2 + 2.0), ((0, 0, 8e9), {}, 1 + 2 + 4.0),
+    ((0, 0, 8e9), {"from_disk": True}, 1 + 2 + 8.0), ((0, 0, 8e9), {"from_disk": True, "ahead": True}, 8.0),
+    ((8e9, 8e9, 4e9), {"from_disk": True, "ahead": True}, 1 + 4 + 4.0)])
+def test_seconds_of_a_token(sizes: tuple[int, int, int], how: dict[str, bool], expected: float) -> None:
+    """A disk that is read ahead of use takes its time beside that of the tiles that come from it, and of no others."""
+    rates = Rates(memory=8e9, cipher=4e9, cache=2e9, disk=1e9)
+    assert expected == planning.seconds_of_a_token(*sizes, rates, **{"from_disk": False, "ahead": False} | how)
+
+
 def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What fits exits with 0 and a speed; what does not, with 1 and the arithmetic; JSON has the bytes."""
     policy = str(server.write_policy(tmp_path, {"tiny": tiny_model}, model="streaming_decrypt = false"))
