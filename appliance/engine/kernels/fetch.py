@@ -210,12 +210,12 @@ def pack_rows_read(stream: int, worker: int, matrix: int, offset: int, nbytes: i
     rows, chunk, row_nbytes, at = get_i64(worker + RECORD), get_i64(matrix + CHUNK), get_i64(matrix + ROW_NBYTES), 0
     while at < nbytes:
         held = min(chunk, nbytes - at)
+        groups = (held + 16 * row_nbytes - 1) // (16 * row_nbytes)
+        for index in range(held // 8 * 8, 16 * groups * row_nbytes, 8):  # before reading: rows need not be whole words
+            set_i64(rows + index, 0)
         fault = read(stream, worker, rows, held, offset + at)
         if fault != 0:
             return fault
-        groups = (held + 16 * row_nbytes - 1) // (16 * row_nbytes)
-        for index in range(held, 16 * groups * row_nbytes, 8):
-            set_i64(rows + index, 0)
         if (call_update(get_i64(stream + UPDATE), get_i64(worker + CONTEXT), 0, worker + COUNT, rows, held) != 1
                 or pack_groups(get_i64(matrix + PACK), rows, row_nbytes, get_i64(matrix + BLOCKS), groups,
                                get_i64(worker + TILE) + at) != 0):
