@@ -157,9 +157,9 @@ def test_tiles_are_groups_in_kernel_order(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="2176 bytes do not fit into a buffer of 1087"):
             model.read_tile(2, bytearray(1087))
         with pytest.raises(FormatError, match="read-only"):
-            model.read_tile(2, bytes(1088))
+            model.read_tile(2, bytes(2176))
         with pytest.raises(IndexError):
-            model.read_tile(6, buffer)
+            model.read_tile(7, buffer)
     with pytest.raises(ModelError, match="was closed"):
         model.read_tile(0, buffer)
 
