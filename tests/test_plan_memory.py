@@ -53,6 +53,15 @@ def _least(policy: Policy, files: dict[str, Path]) -> int:
     return found.nbytes
 
 
+@pytest.mark.parametrize(("tokens", "requests", "rows"), [
+    (8, 1, 32), (33, 1, 64), (33, 4, 256), (4096, 1, ROWS)])
+def test_no_pass_is_wider_than_prompts(tokens: int, requests: int, rows: int, tmp_path: Path, tiny_model: Path) -> None:
+    """What all prompts together may have bounds a pass, with room for more."""
+    policy = _policy(tmp_path, tiny_model, '"auto"',
+                     limits=f"prompt_tokens = {tokens}\n  concurrent_requests = {requests}")
+    assert rows == budget.divide(policy, {"tiny": tiny_model}, None).shares["tiny"].rows
+
+
 def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> None:
     """From the least on, more memory never means narrower passes, fewer slots or less that is resident; and the sum
     is never above the room."""

@@ -112,9 +112,9 @@ class _Divider:
             resident if self._total(resident) <= self._room else self._with_weights(shares)))
 
     def _with_rows(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
-        """Wider passes for all models, as long as they take no more than their part."""
-        rows = _LEAST_ROWS
-        while rows < ROWS and self._fits(shares, rows * 2):
+        """Wider passes for all models, as long as they take no more than their part, and prompts may fill them."""
+        rows, most = _LEAST_ROWS, min(ROWS, self._limits.prompt_tokens * self._limits.concurrent_requests)
+        while rows < most and self._fits(shares, rows * 2):
             rows *= 2
         return {name: replace(share, rows=rows) for name, share in shares.items()}
 
