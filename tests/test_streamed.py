@@ -22,6 +22,7 @@ from appliance.errors import FormatError, ModelError, TamperedError
 from appliance.models.streamed import StreamedSource
 from tests.support import synthetic
 from tests.support.engines import kernels, running, synthetic_model
+from tests.support.require import absent
 from tests.support.streams import stored
 
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 99).tolist()]
@@ -153,7 +154,7 @@ def _cached(path: Path, at: int) -> bool:
         except BlockingIOError:
             return False
         except OSError as error:
-            pytest.skip(f"the file system of {path} does not tell: {error}")
+            absent(f"a file system that tells what is cached; that of {path} does not: {error}")
 
 
 @pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain"])
