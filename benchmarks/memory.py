@@ -215,6 +215,13 @@ def forget(file: Path) -> None:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def bring(file: Path) -> None:
+    """Read a file into the page cache."""
+    with file.open("rb") as opened:
+        while opened.read(16 << 20):
+            pass
+
+
 def measure(case: Case, limit: int | None, search: Search | None, every: float = 5.0,
             kind: type[Served] = Served) -> dict[str, Any]:
     """Serve one prompt within `limit` bytes; while it is answered, `search` looks at the process now and then."""

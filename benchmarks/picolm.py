@@ -56,9 +56,7 @@ def _prepare(model: Path, *, warm: bool) -> None:
     """Nothing of the file in the page cache, or all of it, charged to the group of this process."""
     memory.forget(model)
     if warm:
-        with model.open("rb") as file:
-            while file.read(16 << 20):
-                pass
+        memory.bring(model)
 
 
 def _from_disk(pid: int) -> int:

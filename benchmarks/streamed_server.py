@@ -1,4 +1,5 @@
-"""A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`.
+"""A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`. Or a plain one, in a
+file whose name ends with `.gguf`; the key is then not looked at.
 
 SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is streamed, and the
 encrypted records stay in memory, as `streaming_decrypt = true` has it where there is memory for them. `disk`: nothing
@@ -16,11 +17,13 @@ from typing import Any
 from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
-from appliance.models import keys, residency
-from appliance.models.sealed import open_sealed
+from appliance.models import keys, native, residency
+from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource
+from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.models.tiles import TileSource
+from benchmarks import memory
 from benchmarks.own_server import Own
 from benchmarks.serving import serve
 
@@ -28,7 +31,7 @@ KEPT, DISK = "kept", "disk"
 
 
 class Streamed(Own):
-    """One sealed model."""
+    """One sealed or plain model."""
 
     def __init__(self, file: Path, key: Path, share: str) -> None:
         super().__init__(None)
@@ -44,17 +47,25 @@ class Streamed(Own):
         return super().open(model, threads, context, slots)
 
     def _load(self, model: Path) -> TileSource:
-        with keys.FileKey(self._key).key() as key:
-            if self._share == "resident":
+        if self._share == "resident":
+            with keys.FileKey(self._key).key() as key:
                 return open_sealed_resident(self._file, key.data, header_sha256=None)
-            tiles = open_sealed(self._file, key.data, header_sha256=None)
+        tiles = self._tiles()
         if self._share == KEPT:
             return StreamedSource(tiles, kept=residency.choose_kept(tiles.tiling, self._file.stat().st_size))
         where, _, number = self._share.rpartition(":")
         drop, share = DISK in (where, number), 0.0 if number == DISK else float(number)
         whole = sum(residency.packed_nbytes(each) for each in tiles.tiling.segments if each.kind == "matrix")
         resident = residency.choose(tiles.tiling, int(share * whole)) if share else ()
+        if drop:  # as a boot finds it where there is no memory for a page cache
+            memory.forget(self._file)
         return StreamedSource(tiles, resident=resident, drop=drop)
+
+    def _tiles(self) -> SealedModel | PlainTiles:
+        if self._file.suffix == ".gguf":
+            return open_tagged(self._file, tile_size=native.plain_tile_size(self._threads))
+        with keys.FileKey(self._key).key() as key:
+            return open_sealed(self._file, key.data, header_sha256=None)
 
     def repeat(self, prompt: list[int], tokens: int) -> dict[str, Any]:
         """An answer of `tokens` after the first to a prompt, guesses included; seconds after the first."""

@@ -101,6 +101,13 @@ class Footprint:
             return 0
         return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles))
 
+    @property
+    def read_by_a_pass(self) -> int:
+        """Bytes of its file that a pass over the streamed model reads where nothing of it is in memory."""
+        if self.tiles is None or self.sealed:
+            return self.records
+        return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles))
+
     def _embedding(self) -> int:
         """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing."""
         if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
@@ -171,7 +178,7 @@ class Footprint:
         if self.tiles is None:
             return 0
         each = SLOTS * self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
-        ahead = min(read_ahead.NBYTES, self.records)  # of a sealed file
+        ahead = min(read_ahead.NBYTES, self.read_by_a_pass)
         return (threads + 1) * each + ahead + _TILE_BYTES * len(self.tiles)
 
 

@@ -45,22 +45,22 @@ def measure(file: Path, threads: int, seconds: float = _SECONDS) -> Rates:
 def disk(file: Path, seconds: float = _SECONDS) -> float:
     """Bytes a second of a file that is read ahead past the page cache, as a streamed model's is; 0 where that cannot
     be. Begins somewhere in the file, as a disk's own cache may have what was measured before."""
+    size = file.stat().st_size if file.is_file() else 0
+    places = range(0, size - _TILE + 1, _TILE)
+    first = time.monotonic_ns() // 1000 % max(len(places), 1)
+    records = [(place, _TILE) for place in (*places[first:], *places[:first])]
     try:
-        opened = RandomFile(file)
+        opened = ReadAhead(file, records)
     except ModelError:
         return 0.0
-    with closing(opened):
-        places = range(0, opened.size - _TILE + 1, _TILE)
-        first = time.monotonic_ns() // 1000 % max(len(places), 1)
-        records = [(place, _TILE) for place in (*places[first:], *places[:first])]
+    with closing(opened) as ahead:
         total, begun = 0, time.perf_counter()
-        with closing(ReadAhead(opened, records)) as ahead:
-            while opened.direct and records and time.perf_counter() < begun + seconds:
-                for place, nbytes in records[total // _TILE % len(records):][:4]:
-                    if ahead.take(place, nbytes) is None:
-                        return 0.0
-                    ahead.give_back(place)
-                    total += nbytes
+        while ahead.direct and records and time.perf_counter() < begun + seconds:
+            for place, nbytes in records[total // _TILE % len(records):][:4]:
+                if ahead.take(place, nbytes) is None:
+                    return 0.0
+                ahead.give_back(place)
+                total += nbytes
         return total / (time.perf_counter() - begun)
 
 

@@ -19,6 +19,8 @@ from appliance.models.disk import open_regular
 BLOCK = 4096
 """Reads past the page cache begin and end at a multiple of this."""
 
+_PROBES = 64
+
 
 class RandomFile:
     """A regular file, read by offset from any thread. `size` is what it was when it was opened."""
@@ -47,6 +49,18 @@ class RandomFile:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
             raise ModelError(f"{self.path} cannot be read past the page cache: {error.strerror or error}") from None
         self.direct = True
+
+    def cached(self) -> bool:
+        """Whether the page cache has the file, as far as pages from all over it tell."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # a page that is not there brings no others
+        try:
+            with mmap.mmap(-1, BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
+                return all(os.preadv(self._descriptor, [page], self.size * probe // _PROBES // BLOCK * BLOCK,
+                                     os.RWF_NOWAIT) for probe in range(_PROBES))
+        except OSError:  # it would have to wait, or the file system cannot tell
+            return False
+        finally:
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_NORMAL)
 
     def read_into(self, view: memoryview, offset: int) -> None:
         """Fill `view` from byte `offset` on. TamperedError when the file ends before, ModelError for the disk."""

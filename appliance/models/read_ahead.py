@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from appliance.errors import ModelError
 from appliance.models.disk_random import BLOCK, RandomFile
@@ -81,15 +82,20 @@ def in_turn(matrices: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, in
 
 
 class ReadAhead:
-    """Buffers and readers for the records of one file. Close it before the file."""
+    """Buffers and readers for the records of one file, which it opens for itself."""
 
-    def __init__(self, file: RandomFile, records: Sequence[tuple[int, int]]) -> None:
-        """`records`: offset and bytes of each, in the order of their use. ModelError where there is no memory."""
+    def __init__(self, path: Path, records: Sequence[tuple[int, int]]) -> None:
+        """`records`: offset and bytes of each, in the order of their use. ModelError where there is no memory or no
+        such file."""
+        self._file = RandomFile(path)
         with contextlib.suppress(ModelError):
-            file.bypass_cache()
-        self._file = file
+            self._file.bypass_cache()
         self._spans, self._places = spans(records)
-        self._pages = anonymous(NBYTES, "encrypted tiles that are read ahead")
+        try:
+            self._pages = anonymous(NBYTES, "tiles that are read ahead")
+        except BaseException:
+            self._file.close()
+            raise
         start = -address(self._pages) % (2 << 20)
         whole, room = memoryview(self._pages), SPAN_NBYTES + BLOCK
         self._buffers = [_Buffer(whole[start + index * room:start + (index + 1) * room]) for index in range(BUFFERS)]
@@ -99,6 +105,11 @@ class ReadAhead:
         self._changed = threading.Condition()
         self._closed = False
         self._readers: list[threading.Thread] = []
+
+    @property
+    def direct(self) -> bool:
+        """Whether it reads past the page cache."""
+        return self._file.direct
 
     # --- who uses records ---------------------------------------------------------------------------------------------
     def take(self, offset: int, nbytes: int) -> memoryview | None:
@@ -199,3 +210,4 @@ class ReadAhead:
         for buffer in self._buffers:
             buffer.view.release()
         discard(self._pages)
+        self._file.close()

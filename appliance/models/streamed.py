@@ -11,6 +11,7 @@ pass is ended by the error, its results are dropped, and every later pass is ref
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import threading
@@ -55,8 +56,8 @@ class StreamedSource(Opened):
         UnsupportedError for tensors of more than two dimensions.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass asks the disk for
-        them. `drop`: there is no memory for a page cache. A sealed file is then read ahead into buffers, see `expect`;
-        of another, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of what is in use.
+        them. `drop`: there is no memory for a page cache. The file is then read ahead into buffers, see `expect`, or,
+        by compiled code, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of it.
         `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster. `interleave`: what
         puts rows of a plain model in kernel order, until `interleave` is set."""
         self._tiles = tiles
@@ -115,18 +116,23 @@ class StreamedSource(Opened):
 
     def expect(self, groups: Sequence[Sequence[str]]) -> None:
         """The matrices that passes use, in this order; of those in one group tiles are used in turn. Where there is no
-        memory for a page cache, those of a sealed file that are not in memory are read ahead from here on. ModelError
-        where there is no memory for that either."""
-        tiles = self._tiles
+        memory for a page cache, those that are not in memory are read ahead from here on. ModelError where there is no
+        memory for that either."""
         streamed = [[self.segment(name) for name in names if name not in self._offsets and not self.kept(name)]
                     for names in groups]
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-        if self.drop and any(streamed) and not self._compiled and isinstance(tiles, SealedModel):
+        if self._past_cache and any(streamed):
             places = [in_turn([[self.place(self.tile(segment.first_tile + index)) for index in range(segment.tiles)]
                                for segment in segments]) for segments in streamed]
-            self._ahead = ReadAhead(tiles.file, [place for group in places for place in group])
+            self._ahead = ReadAhead(self._tiles.file.path, [place for group in places for place in group])
+
+    @functools.cached_property
+    def _past_cache(self) -> bool:
+        """Whether files are read ahead, past the page cache: it cannot hold them, and does not all the same, as where
+        somebody else reads the same file. The interpreter fetches tiles then: a disk leaves it time."""
+        return self.drop and not self._compiled and not self._tiles.file.cached()
 
     def narrow(self) -> None:
         """Use one place for a tile in each thread, not two: less plaintext, and slower. Before the first pass."""
@@ -239,9 +245,7 @@ class StreamedSource(Opened):
     def native(self, threads: int) -> Native | None:
         """What so many threads need to fetch tiles without the interpreter; None where the source fetches them."""
         tiles, most = self._tiles, self._tiles.tiling.max_tile_nbytes
-        if self.drop and not self._plain and self._compiled is None:  # a disk leaves time for the interpreter
-            return None
-        library = None if self._compiled is False else libcrypto.load()
+        library = None if self._compiled is False or self._past_cache else libcrypto.load()
         if library is None or not (self._compiled or native.worthwhile(library, threads, most)):
             return None
         for worker in self._workers[:threads]:
@@ -348,19 +352,32 @@ class StreamedSource(Opened):
             return self._open(tiles, tile, worker)
         if tile.segment.kind != "matrix":
             return tiles.read_tile(number, worker.tile)
-        nbytes = tiles.read_rows(number, worker.rows)
-        tiling.pack(tile, worker.rows[:nbytes], worker.tile[:tile.nbytes], self.interleave)
+        with self._read_ahead(tile) as rows:
+            if rows is None:
+                rows = worker.rows[:tiles.read_rows(number, worker.rows)]
+            else:
+                tiles.check(tile, rows)
+            tiling.pack(tile, rows, worker.tile[:tile.nbytes], self.interleave)
         return tile.nbytes
 
     def _open(self, tiles: SealedModel, tile: Tile, worker: Worker) -> int:
         """Decrypt a tile of a sealed file: its record is kept, or was read ahead, or is read."""
         kept = self._message(tile)
-        record = self._ahead.take(tile.offset, tile.record_nbytes) if kept is None and self._ahead is not None else None
+        if kept is not None:
+            return tiles.read_by(tile, worker, kept)
+        with self._read_ahead(tile) as record:
+            return tiles.read_by(tile, worker, record=record)
+
+    @contextmanager
+    def _read_ahead(self, tile: Tile) -> Iterator[memoryview | None]:
+        """What the file has of a tile, where that was read ahead, in memory that nobody writes meanwhile."""
+        offset, nbytes = self.place(tile)
+        found = None if self._ahead is None else self._ahead.take(offset, nbytes)
         try:
-            return tiles.read_by(tile, worker, kept, record)
+            yield found
         finally:
-            if record is not None and self._ahead is not None:
-                self._ahead.give_back(tile.offset)
+            if found is not None and self._ahead is not None:
+                self._ahead.give_back(offset)
 
     def _message(self, tile: Tile) -> memoryview | None:
         """Ciphertext and tag of a tile whose record is kept; None for another."""

@@ -80,16 +80,20 @@ class PlainTiles(Opened):
         return tile.nbytes
 
     def _read(self, tile: Tile, view: memoryview) -> None:
-        start = tile.number * TAG_NBYTES
         try:
             self._file.read_into(view, tile.source_offset)
-            self._cipher.decrypt(_nonce(tile), self._tags[start:start + TAG_NBYTES], view)
-        except InvalidTag:
-            wipe(view)
-            raise self.altered(tile) from None
+            self.check(tile, view)
         except BaseException:
             wipe(view)
             raise
+
+    def check(self, tile: Tile, rows: Any) -> None:
+        """TamperedError unless `rows`, which nobody else may write, are the bytes of a tile of the file at boot."""
+        start = tile.number * TAG_NBYTES
+        try:
+            self._cipher.decrypt(_nonce(tile), self._tags[start:start + TAG_NBYTES], rows)
+        except InvalidTag:
+            raise self.altered(tile) from None
 
     def altered(self, tile: Tile) -> TamperedError:
         """The error of a tile whose bytes are others than at boot."""

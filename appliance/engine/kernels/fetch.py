@@ -170,18 +170,22 @@ def decrypt(stream: int, worker: int, piece: int, at: int, held: int, nbytes: in
 
 
 @device(inline=False)
-def open_read(stream: int, worker: int, offset: int, record_nbytes: int, nbytes: int) -> int:
-    """Read the record at byte `offset` of the file, and decrypt it; 0 or a fault."""
+def open_record(stream: int, worker: int, kept: int, offset: int, record_nbytes: int, nbytes: int) -> int:
+    """Decrypt a record in pieces: kept at address `kept`, or read from byte `offset` of the file; 0 or a fault."""
     piece, most, at = get_i64(worker + RECORD), get_i64(stream + PIECE), 0
     while at < record_nbytes:
-        held = min(most, record_nbytes - at)
-        fault = read(stream, worker, piece, held, offset + at)
+        held, fault = min(most, record_nbytes - at), 0
+        if kept != 0:
+            piece = kept + at
+        else:
+            fault = read(stream, worker, piece, held, offset + at)
         if fault == 0:
             fault = decrypt(stream, worker, piece, at, held, nbytes)
         if fault != 0:
             return fault
         at += held
-    forget(stream, offset, record_nbytes)
+    if kept == 0:
+        forget(stream, offset, record_nbytes)
     return 0
 
 
@@ -194,10 +198,10 @@ def open_tile(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> 
     if not begin(stream, worker, get_i64(matrix + FIRST_TILE) + tile):
         return TAMPERED
     if kept != 0:
-        fault = decrypt(stream, worker, kept + offset, 0, record, nbytes)
+        kept += offset
     else:
         look_ahead(stream, get_i64(matrix + FIRST_PLANNED) + tile)
-        fault = open_read(stream, worker, get_i64(matrix + OFFSET) + offset, record, nbytes)
+    fault = open_record(stream, worker, kept, get_i64(matrix + OFFSET) + offset, record, nbytes)
     if fault != 0:
         return fault
     return 0 if end(stream, worker, get_i64(worker + TILE) + nbytes) else TAMPERED
