@@ -6,14 +6,16 @@ import hashlib
 import json
 import os
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from appliance.cli.main import main
-from appliance.errors import FormatError, ModelError, PinError
+from appliance.errors import FormatError, ModelError, PinError, TamperedError
 from appliance.models import inspection, pins
 from appliance.models.disk import DiskFile
+from appliance.models.disk_random import RandomFile
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 
 
@@ -74,6 +76,21 @@ def test_read_errors_are_named() -> None:
         pins.sha256_of(Path("/proc/self/mem"))
     with DiskFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="cannot be read at byte 0"):
         file.read_into(memoryview(bytearray(8)))
+
+
+def test_a_file_opened_again(tmp_path: Path) -> None:
+    """The second descriptor leads to the same bytes, whatever has the name by now; errors tell that name."""
+    path = tmp_path / "f"
+    path.write_bytes(b"first" * 5000)
+    with closing(RandomFile(path)) as file:
+        path.unlink()
+        path.write_bytes(b"other" * 5000)
+        with closing(file.again()) as again:
+            found = bytearray(25000)
+            again.read_into(memoryview(found), 0)
+            assert (b"first" * 5000, path, True) == (bytes(found), again.path, again.descriptor != file.descriptor)
+            with pytest.raises(TamperedError, match=f"{path} ends at byte 25000"):
+                again.read_into(memoryview(found), 25000)
 
 
 def test_pins() -> None:

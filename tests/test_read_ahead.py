@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.models import read_ahead
+from appliance.models.disk_random import RandomFile
 from appliance.models.read_ahead import SPAN_NBYTES, ReadAhead, Span, in_turn, spans
 
 MIB = 1 << 20
@@ -20,7 +21,7 @@ SIZES = (4096, 300 << 10, 700 << 10, 1 << 20)
 
 @contextmanager
 def _ahead(path: Path, records: list[tuple[int, int]]) -> Iterator[ReadAhead]:
-    with closing(ReadAhead(path, records)) as found:
+    with closing(ReadAhead(RandomFile(path), records)) as found:
         yield found
 
 

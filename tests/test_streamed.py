@@ -175,6 +175,26 @@ def test_page_cache(kind: str, tmp_path: Path) -> None:
             assert not _cached(path, at + nbytes // 2)
 
 
+@pytest.mark.parametrize("kind", ["sealed", "plain"])
+def test_read_ahead_unless_it_is_cached(kind: str, expected: np.ndarray, tmp_path: Path) -> None:
+    """Where memory is short, a file is read past the page cache, unless that has it all the same; the same bits."""
+    path, make = stored(kind, tmp_path, synthetic_model("mixed"), 8192)
+    for cached in (True, False):
+        source = make(drop=True, compiled=None)
+        if not cached:
+            os.sync()
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if _cached(path, path.stat().st_size // 2):
+                absent(f"a file system that lets go of what is cached; that of {path} does not")
+        with _engine(source, 2) as engine:
+            assert np.array_equal(expected, engine.logits(IDS))
+            assert cached == (source._ahead is None)
+            if not cached:
+                assert source.fetched_by == "the interpreter"
+                assert not _cached(path, path.stat().st_size // 4)  # elsewhere: who asks has what is near brought
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
     """A file that is removed stays readable while it is open; one that cannot be read ends with the disk's error."""

@@ -50,7 +50,7 @@ def disk(file: Path, seconds: float = _SECONDS) -> float:
     first = time.monotonic_ns() // 1000 % max(len(places), 1)
     records = [(place, _TILE) for place in (*places[first:], *places[:first])]
     try:
-        opened = ReadAhead(file, records)
+        opened = ReadAhead(RandomFile(file), records)
     except ModelError:
         return 0.0
     with closing(opened) as ahead:

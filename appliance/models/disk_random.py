@@ -50,6 +50,12 @@ class RandomFile:
             raise ModelError(f"{self.path} cannot be read past the page cache: {error.strerror or error}") from None
         self.direct = True
 
+    def again(self) -> RandomFile:
+        """The same file, whatever has its name by now, opened a second time. ModelError when that cannot be."""
+        found = RandomFile(Path(f"/proc/self/fd/{self._descriptor}"))
+        found.path = self.path
+        return found
+
     def cached(self) -> bool:
         """Whether the page cache has the file, as far as pages from all over it tell."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # a page that is not there brings no others

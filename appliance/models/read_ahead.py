@@ -15,7 +15,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from appliance.errors import ModelError
 from appliance.models.disk_random import BLOCK, RandomFile
@@ -82,14 +81,14 @@ def in_turn(matrices: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, in
 
 
 class ReadAhead:
-    """Buffers and readers for the records of one file, which it opens for itself."""
+    """Buffers and readers for the records of one file, which nobody else reads by the same descriptor."""
 
-    def __init__(self, path: Path, records: Sequence[tuple[int, int]]) -> None:
-        """`records`: offset and bytes of each, in the order of their use. ModelError where there is no memory or no
-        such file."""
-        self._file = RandomFile(path)
+    def __init__(self, file: RandomFile, records: Sequence[tuple[int, int]]) -> None:
+        """Takes `file` over. `records`: offset and bytes of each, in the order of their use. ModelError where there is
+        no memory."""
+        self._file = file
         with contextlib.suppress(ModelError):
-            self._file.bypass_cache()
+            file.bypass_cache()
         self._spans, self._places = spans(records)
         try:
             self._pages = anonymous(NBYTES, "tiles that are read ahead")

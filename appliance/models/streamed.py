@@ -126,13 +126,13 @@ class StreamedSource(Opened):
         if self._past_cache and any(streamed):
             places = [in_turn([[self.place(self.tile(segment.first_tile + index)) for index in range(segment.tiles)]
                                for segment in segments]) for segments in streamed]
-            self._ahead = ReadAhead(self._tiles.file.path, [place for group in places for place in group])
+            self._ahead = ReadAhead(self._tiles.file.again(), [place for group in places for place in group])
 
     @functools.cached_property
     def _past_cache(self) -> bool:
-        """Whether files are read ahead, past the page cache: it cannot hold them, and does not all the same, as where
+        """Whether the file is read ahead, past the page cache: that cannot hold it, and does not all the same, as where
         somebody else reads the same file. The interpreter fetches tiles then: a disk leaves it time."""
-        return self.drop and not self._compiled and not self._tiles.file.cached()
+        return self.drop and not self._compiled and not (self._compiled is None and self._tiles.file.cached())
 
     def narrow(self) -> None:
         """Use one place for a tile in each thread, not two: less plaintext, and slower. Before the first pass."""

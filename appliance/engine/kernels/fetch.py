@@ -172,7 +172,7 @@ def decrypt(stream: int, worker: int, piece: int, at: int, held: int, nbytes: in
 @device(inline=False)
 def open_record(stream: int, worker: int, kept: int, offset: int, record_nbytes: int, nbytes: int) -> int:
     """Decrypt a record in pieces: kept at address `kept`, or read from byte `offset` of the file; 0 or a fault. (Pieces
-    of a kept one serve speed: in calls for whole tiles, evenly apart, one processor read memory at a third of its rate.)
+    of a kept one serve speed: in calls for whole tiles, evenly apart, one CPU read memory at a third of its rate.)
     """
     piece, most, at = get_i64(worker + RECORD), get_i64(stream + PIECE), 0
     while at < record_nbytes:
