@@ -22,7 +22,6 @@ from appliance.policy.canonical import canonical
 
 SERVE = "appliance/serve/v1"
 KEY_RELEASE = "appliance/key-release/v1"
-REPORT_DATA_BYTES = 64
 MIN_NONCE_BYTES, MAX_NONCE_BYTES = 16, 64
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")

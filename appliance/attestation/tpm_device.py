@@ -15,7 +15,6 @@ from appliance.attestation.tpm_verify import AttestationKey
 from appliance.errors import AttestationError
 
 SHA256, AES, CFB = 0x000B, 0x0006, 0x0043
-BANK = "sha256"
 ALL_PCRS = tuple(range(24))
 MAX_NV_BYTES, _NV_CHUNK = 1 << 16, 512
 _READ_AT_ONCE = 8  # PCR values in one answer at most (Part 3, section 22.4)

@@ -7,7 +7,6 @@ import os
 from typing import Final
 
 # linux/prctl.h
-PR_CAPBSET_READ: Final = 23
 PR_CAPBSET_DROP: Final = 24
 PR_SET_SECUREBITS: Final = 28
 PR_CAP_AMBIENT: Final = 47

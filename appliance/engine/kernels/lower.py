@@ -94,12 +94,6 @@ def lower(kernel: Kernel) -> bytes:
     return data
 
 
-def assembly(kernel: Kernel) -> str:
-    """The kernel as assembly text, to look at."""
-    with _machine() as machine:
-        return str(machine.emit_assembly(_module(kernel)))
-
-
 class Loader:
     """Loads objects into this process (needs writable, then executable memory: development only)."""
 

@@ -40,7 +40,6 @@ class Target:
     machine: str  # platform.machine() of the CPUs that it is for
     llvm_cpu: str
     llvm_features: str
-    vector_bytes: int  # width of the integer-dot registers; 0: left to LLVM
     required: frozenset[str] = field(default=frozenset(), repr=False)  # flags of /proc/cpuinfo
 
     @property
@@ -56,12 +55,12 @@ class Target:
 
 # Best first. `portable` and `neon` use no target intrinsic: LLVM lowers generic vectors for the baseline.
 _X86 = (
-    Target("avx512vnni", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit", 64,
+    Target("avx512vnni", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit",
            _LEVEL_4 | {"avx512_vnni"}),
-    Target("avx2", "x86_64", "x86-64-v3", _LLVM_3, 32, _LEVEL_3),
-    Target("portable", "x86_64", "x86-64", "", 0),
+    Target("avx2", "x86_64", "x86-64-v3", _LLVM_3, _LEVEL_3),
+    Target("portable", "x86_64", "x86-64", ""),
 )
-_ARM = (Target("neon", "aarch64", "generic", "+neon", 0),)
+_ARM = (Target("neon", "aarch64", "generic", "+neon"),)
 _ALL = {"x86_64": _X86, "aarch64": _ARM}
 
 _compiling: tuple[Target, bool] | None = None
