@@ -49,6 +49,9 @@ _WIDE = 12
 """From this many tokens on, two groups are multiplied at a time where the format allows; with fewer, memory is the
 limit, and one stream of weights is faster."""
 
+_FEW_TILES = 6
+"""Of tokens; with more, the time in which the first one waits for weights does not count."""
+
 _NARROW = ("Q2_K", "Q3_K")
 """Formats that gain nothing from two groups: unpacking weights is most of the work."""
 
@@ -60,16 +63,18 @@ def _two_groups(format_name: str) -> bool:
 
 def _panel(format_name: str) -> Any:
     """All tiles of tokens first <= t < last over one or two groups and a run of blocks that stays in cache."""
-    six, four, two, one = (tile(format_name, 1, size, ahead=True) for size in TILES)
-    wide, wide_ahead = (tile(format_name, 2, TILES[0], ahead=ahead) if _two_groups(format_name) else six
-                        for ahead in (False, True))
+    six, four, two, one = (tile(format_name, 1, size, ahead=1) for size in TILES)
+    wide, every, second, fourth = (tile(format_name, 2, TILES[0], ahead=ahead) if _two_groups(format_name) else six
+                                   for ahead in (0, 1, 2, 4))
     activation = 4 * ACTIVATIONS[SHAPES[format_name].activation].fields
 
     @device(inline=False)
     def panel(w: int, stride: int, groups: int, act: int, share: int, y: int, ldy: int, blocks: int, block: int,
               fresh: int, first: int, last: int, ahead: int) -> None:
         # act: first block of token 0; share: bytes of a token; block: number of the first block
-        t = first
+        # Of few tiles of tokens, some bring a part each of what the next call reads: the first alone would wait for it.
+        t, index, tiles = first, 0, (last - first) // 6
+        parts = 1 if tiles < 2 or tiles > _FEW_TILES else 2 if tiles < 4 else 4
         while t + 6 <= last:
             for i in range(6, 12):  # the next tile's results: a store that misses the cache is slow
                 prefetch_write(y + (t + i) * ldy)
@@ -77,11 +82,16 @@ def _panel(format_name: str) -> Any:
             here = act + t * share + block * (6 * activation)
             if groups == 1:
                 six(w, stride, here, y + t * ldy, ldy, blocks, fresh, AHEAD)
-            elif t == first:
-                wide_ahead(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead)
-            else:
+            elif index >= parts:
                 wide(w, stride, here, y + t * ldy, ldy, blocks, fresh, 0)
+            elif parts == 1:
+                every(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead)
+            elif parts == 2:
+                second(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead + 64 * index)
+            else:
+                fourth(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead + 64 * index)
             t += 6
+            index += 1
         for g in range(groups):
             s, v, z = t, w + g * stride, y + g * (4 * GROUP_ROWS)
             if s + 4 <= last:
@@ -100,7 +110,7 @@ def _product(format_name: str) -> Any:
     elements, record = shape.elements, shape.record
     activation = 4 * ACTIVATIONS[shape.activation].fields
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
-    single, panel = tile(format_name, 1, 1, ahead=True), _panel(format_name)
+    single, panel = tile(format_name, 1, 1, ahead=1), _panel(format_name)
     row_bytes, two_groups = 4 * GROUP_ROWS, _two_groups(format_name)
 
     def product(w: int, k: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,

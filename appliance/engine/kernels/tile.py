@@ -8,6 +8,7 @@ narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` row
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product as pairs
 from typing import Any
 
@@ -34,22 +35,36 @@ _READ = {"F32": Rows.floats, "F16": Rows.halves, "BF16": Rows.brains}
 Grid = dict[tuple[int, int], Val]  # by (stream, token)
 
 
-def tile(format_name: str, groups: int, tokens: int, ahead: bool) -> Any:
+@dataclass(frozen=True)
+class Prefetch:
+    """Asking for what lies `distance` bytes behind every `every`-th line that is read; 0: for nothing."""
+
+    distance: Val
+    every: int
+
+    def emit(self, rows: list[Rows], nbytes: int) -> None:
+        """For `nbytes` of each stream, in the order of memory."""
+        for stream in rows if self.every else ():
+            for line in range(0, nbytes, 64 * self.every):
+                stream.code.prefetch(stream.record + self.distance + line)
+
+
+def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
     """The numba function `(w, stride, act, y, ldy, blocks, fresh, distance)` of one tile shape.
 
     `w` is the first record of the first group, the next group `stride` bytes on; `act` the tile's block that belongs
     to it; `y` the result of the first row and token, the next token `ldy` bytes on. Results start from zero where
     `fresh` is not 0, else from what y holds; the float operations on a row are the same however `blocks` is cut.
-    With `ahead`, the line `distance` bytes behind each one that is read is prefetched.
+    For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched.
     """
     def call_tile(code: Code, *args: Val) -> None:
         code.b.call(_function(code.b.module, format_name, groups, tokens, ahead), [arg.ir for arg in args])
     return operation(types.void, i64, i64, i64, i64, i64, i64, i32, i64)(call_tile)
 
 
-def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: bool) -> Any:
+def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: int) -> Any:
     """The LLVM function of a tile, defined in `module` on first use."""
-    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + ("_ahead" if ahead else "")
+    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "")
     if name in module.globals:
         return module.globals[name]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6 + [I32, I64]), name)
@@ -62,7 +77,7 @@ def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: bo
     return function
 
 
-def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: bool, args: list[Val]) -> None:
+def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, args: list[Val]) -> None:
     weights, stride, act, y, ldy, blocks, fresh, distance = args
     shape, lanes = SHAPES[format_name], LANES[code.target]
     parts, grid = GROUP_ROWS // lanes, list(pairs(range(groups), range(tokens)))
@@ -99,8 +114,8 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: bool, a
         def emit(rows: list[Rows], vectors: Tokens, old: Grid) -> Grid:
             if shape.activation == "f32":
                 count = code.smaller(blocks - number * SEGMENT, blocks.like(SEGMENT))
-                return emit_segment(format_name, rows, vectors, count, old, distance if ahead else None)
-            return emit_block(FORMATS[format_name], rows, vectors, old, distance if ahead else None)
+                return emit_segment(format_name, rows, vectors, count, old, Prefetch(distance, ahead))
+            return emit_block(FORMATS[format_name], rows, vectors, old, Prefetch(distance, ahead))
         records = number * SEGMENT if shape.activation == "f32" else number
         code.loop(parts, lambda part: update(part, weights + records * shape.record,
                                              act + records * activation_block, emit))
@@ -111,7 +126,7 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: bool, a
 
 
 def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val, results: Grid,
-                 distance: Val | None) -> Grid:
+                 prefetch: Prefetch) -> Grid:
     """`count` columns (a multiple of 16) of unquantised weights: results + (sum of even + sum of odd columns)."""
     code, kind, grid = tokens.code, vector(F32, tokens.lanes), list(results)
     record = SHAPES[format_name].record
@@ -122,7 +137,7 @@ def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val,
     def columns(number: Val) -> None:
         first = number * _COLUMNS
         here, vectors = [stream.moved(first * record) for stream in rows], tokens.moved(first)
-        _prefetch(here, distance, _COLUMNS * record)
+        prefetch.emit(here, _COLUMNS * record)
         for column in range(_COLUMNS):
             weights = [_READ[format_name](stream, column * record) for stream in here]
             for index, (stream, token) in enumerate(grid):
@@ -134,15 +149,7 @@ def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val,
             for index, (item, old) in enumerate(results.items())}
 
 
-def _prefetch(rows: list[Rows], distance: Val | None, nbytes: int) -> None:
-    """Ask for `nbytes` of each stream from `distance` bytes on, in the order of memory."""
-    if distance is not None:
-        for stream in rows:
-            for line in range(0, nbytes, 64):
-                stream.code.prefetch(stream.record + distance + line)
-
-
-def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, distance: Val | None) -> Grid:
+def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, prefetch: Prefetch) -> Grid:
     """One block of every stream (`rows`) and token: the new results."""
     code, kind, grid = tokens.code, vector(F32, tokens.lanes), list(results)
     for stream in rows:
@@ -153,7 +160,7 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, dis
 
     def step(number: Val) -> None:
         share = fmt.shape.record // fmt.steps
-        _prefetch([stream.moved(number * share) for stream in rows], distance, share)
+        prefetch.emit([stream.moved(number * share) for stream in rows], share)
         moved = [fmt.rows_of(stream, number) for stream in rows]
         first = fmt.first_field(number)
         for j in range(fmt.subblocks):
