@@ -42,7 +42,7 @@ def probe():
         for first in range(0, end, SPAN):
             attention.start(part, rows, head_size)
             call_attend(attend, query, part, rows, head_size, keys, values, stride, first, min(first + SPAN, end),
-                        scratch)
+                        scratch, stride if first + SPAN < end else 0)
             for row in range(rows):
                 attention.merge(total + spread * row, part + spread * row, head_size)
         for row in range(rows):

@@ -75,6 +75,6 @@ def attend(table: KernelTable, cache_format: str) -> bytes:
         states.view(np.int32).reshape(rows, -1)[:, POSITION // 4] = positions(rows)
         table.function(f"attend_{cache_format}")(
             asked.address, states.address, rows, HEAD_SIZE, cache[0].address, cache[1].address,
-            head_nbytes(cache_format, HEAD_SIZE), 0, POSITIONS, scratch.address)
+            head_nbytes(cache_format, HEAD_SIZE), 0, POSITIONS, scratch.address, 0)
         found.append(states.view(np.uint8).tobytes())
     return b"".join(found)

@@ -1,10 +1,11 @@
 """Attention of query rows over a cache of keys and values, with an online softmax: one kernel for a cache format.
 
-    attend_F(query, state, rows, head_size, keys, values, stride, first, last, scratch)
+    attend_F(query, state, rows, head_size, keys, values, stride, first, last, scratch, follow)
 
 adds positions first..last-1 (`first` a multiple of BLOCK) to the states of `rows` query rows. `keys` and `values` are
 those of position 0 of one slot, layer and key-value head, `stride` bytes between blocks of BLOCK positions, in the
-order that `attention_f16` or `attention_quantised` describes. `scratch`: SCRATCH_NBYTES.
+order that `attention_f16` or `attention_quantised` describes. `scratch`: SCRATCH_NBYTES. `follow`: bytes from the last
+block to the one that the thread wants next, in keys and values alike, which is prefetched; 0: not known.
 
 A *query row* is one query head of one token. All rows that share a key-value head, over a few tokens, form a
 tile and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
@@ -53,7 +54,7 @@ from appliance.engine.kernels.vector import (
     sum_f32,
 )
 
-SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)"
+SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)"
 
 
 def _parts(cache_format: str) -> tuple[Any, ...]:
@@ -86,13 +87,13 @@ def _attend(cache_format: str) -> Any:
     tile_1, tile_2, tile_3, tile_4 = (_tile(cache_format, rows) for rows in (1, 2, 3, 4))
 
     def attend(query: int, state: int, rows: int, head_size: int, keys: int, values: int, stride: int,
-               first: int, last: int, scratch: int) -> None:
+               first: int, last: int, scratch: int, follow: int) -> None:
         align_frame()
         spread = 4 * head_size + VALUES
         for position in range(first, last, BLOCK):
             count = min(BLOCK, last - position)
             k, v = keys + position // BLOCK * stride, values + position // BLOCK * stride
-            ahead = stride if position + BLOCK < last else 0
+            ahead = stride if position + BLOCK < last else follow
             row = 0
             while row + 4 <= rows:
                 tile_4(query + 4 * head_size * row, head_size, state + spread * row, k, v, position, count, scratch,

@@ -52,14 +52,16 @@ def remember(p: int, layer: int, row: int, head: int) -> None:
 
 
 @device(inline=False)
-def attend(p: int, query: int, state: int, rows: int, place: int, first: int, last: int, scratch: int) -> None:
-    """Add positions first..last-1 of the keys and values at `place` to the states of `rows` query rows."""
+def attend(p: int, query: int, state: int, rows: int, place: int, first: int, last: int, scratch: int,
+           follow: int) -> None:
+    """Add positions first..last-1 of the keys and values at `place` to the states of `rows` query rows. `follow`: bytes
+    from the last of their blocks to the one that is wanted next; 0: not known."""
     stride = get_i64(p + S.BLOCK_STRIDE)
     reach = (last - 1) // BLOCK * stride + get_i64(p + S.HEAD_STRIDE)
     if (allowed(p, CACHE, get_i64(p + S.KEYS) + place, reach, READ)
             and allowed(p, CACHE, get_i64(p + S.VALUES) + place, reach, READ)):
         call_attend(get_i64(p + S.ATTEND), query, state, rows, get_i64(p + S.HEAD_SIZE), get_i64(p + S.KEYS) + place,
-                    get_i64(p + S.VALUES) + place, stride, first, last, scratch)
+                    get_i64(p + S.VALUES) + place, stride, first, last, scratch, follow)
 
 
 @device(inline=False)
@@ -115,7 +117,8 @@ def attend_tile(p: int, layer: int, tile: int, head: int, thread: int) -> None:
     remember_tile(p, layer, tile, head, 0, end)
     for first in range(0, end, SPAN):
         attention.start(part, rows, size)
-        attend(p, query, part, rows, place, first, min(first + SPAN, end), own + get_i64(p + S.PRIVATE_SCRATCH))
+        attend(p, query, part, rows, place, first, min(first + SPAN, end), own + get_i64(p + S.PRIVATE_SCRATCH),
+               get_i64(p + S.BLOCK_STRIDE) if first + SPAN < end else 0)
         for row in range(rows):
             attention.merge(total + spread * row, part + spread * row, size)
     for row in range(rows):
@@ -124,8 +127,9 @@ def attend_tile(p: int, layer: int, tile: int, head: int, thread: int) -> None:
 
 
 @device(inline=False)
-def attend_span(p: int, layer: int, tile: int, head: int, span: int, thread: int) -> None:
-    """One span of one tile and key-value head; its states stay in PARTS until `merge_tile`."""
+def attend_span(p: int, layer: int, tile: int, head: int, span: int, more: bool, thread: int) -> None:
+    """One span of one tile and key-value head; its states stay in PARTS until `merge_tile`. `more`: the thread goes on
+    with the next head, or the first one of the next span."""
     remember_tile(p, layer, tile, head, span * SPAN, span * SPAN + SPAN)
     own, size = private(p, thread), get_i64(p + S.HEAD_SIZE)
     query, part = own + get_i64(p + S.PRIVATE_QUERY), part_place(p, tile, head, span)
@@ -133,7 +137,12 @@ def attend_span(p: int, layer: int, tile: int, head: int, span: int, thread: int
     attention.start(part, rows, size)
     end = get_i64(tile + T.POSITION) + get_i64(tile + T.COUNT)
     place = cache_place(p, get_i64(tile + T.SLOT), layer, head)
-    attend(p, query, part, rows, place, span * SPAN, min(span * SPAN + SPAN, end), own + get_i64(p + S.PRIVATE_SCRATCH))
+    last, follow = min(span * SPAN + SPAN, end), 0
+    if more:
+        heads, each, stride = get_i64(p + S.KV_HEADS), get_i64(p + S.HEAD_STRIDE), get_i64(p + S.BLOCK_STRIDE)
+        blocks = (last - span * SPAN - 1) // BLOCK
+        follow = each - blocks * stride if head + 1 < heads else stride - head * each
+    attend(p, query, part, rows, place, span * SPAN, last, own + get_i64(p + S.PRIVATE_SCRATCH), follow)
 
 
 @device
@@ -211,7 +220,7 @@ def attend_spans(p: int, layer: int, thread: int) -> None:
             unit, head = get_i64(p + S.UNIT_TABLE) + UNIT_NBYTES * (job // heads), job % heads
             number = get_i64(unit + U.UNIT_TILE)
             tile = table + TILE_NBYTES * number
-            attend_span(p, layer, tile, head, get_i64(unit + U.UNIT_SPAN), thread)
+            attend_span(p, layer, tile, head, get_i64(unit + U.UNIT_SPAN), job + 1 < last, thread)
             if is_last_span(p, tile, number, head):
                 merge_tile(p, tile, head, thread)
         first, last = claim(team, thread, total, 1)
