@@ -142,16 +142,26 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
     assert streamed.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 2e9))
     [slow] = speeds(policy, files, budget.divide(policy, files, _least(policy, files)), rates)
     assert slow.from_disk
-    assert slow.tokens_per_second == pytest.approx(1 / (weights / 1e9))  # the rest meanwhile
+    assert slow.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 1e9))
 
 
-@pytest.mark.parametrize(("sizes", "from_disk", "expected"), [
-    ((8e9, 0, 0), False, 1.0), ((0, 8e9, 0), False, 2 + 2.0), ((0, 0, 8e9), False, 1 + 2 + 4.0),
-    ((0, 0, 8e9), True, 8.0), ((8e9, 8e9, 4e9), True, 1 + 4 + 4.0)])
-def test_seconds_of_a_token(sizes: tuple[int, int, int], from_disk: bool, expected: float) -> None:
+@pytest.mark.parametrize(("streaming", "ahead"), [("true", False), ('"auto"', True)])
+def test_plain_files_are_read_ahead_where_plaintext_is_not_bounded(streaming: str, ahead: bool, tmp_path: Path,
+                                                                   tiny_model: Path) -> None:
+    """What is read ahead of a plain file is plaintext beside that of `plaintext_budget`, so that rules it out."""
+    policy, files = _policy(tmp_path, tiny_model, streaming), {"tiny": tiny_model}
+    division = budget.divide(policy, files, _least(policy, files))
+    assert (0, ahead) == (division.shares["tiny"].resident or 0, division.shares["tiny"].drop)
+
+
+@pytest.mark.parametrize(("sizes", "how", "expected"), [
+    ((8e9, 0, 0), {}, 1.0), ((0, 8e9, 0), {}, 2 + 2.0), ((0, 0, 8e9), {}, 1 + 2 + 4.0),
+    ((0, 0, 8e9), {"from_disk": True}, 1 + 2 + 8.0), ((0, 0, 8e9), {"from_disk": True, "ahead": True}, 8.0),
+    ((8e9, 8e9, 4e9), {"from_disk": True, "ahead": True}, 1 + 4 + 4.0)])
+def test_seconds_of_a_token(sizes: tuple[int, int, int], how: dict[str, bool], expected: float) -> None:
     """A disk that is read ahead of use takes its time beside that of the tiles that come from it, and of no others."""
     rates = Rates(memory=8e9, cipher=4e9, cache=2e9, disk=1e9)
-    assert expected == planning.seconds_of_a_token(*sizes, rates, from_disk=from_disk)
+    assert expected == planning.seconds_of_a_token(*sizes, rates, **{"from_disk": False, "ahead": False} | how)
 
 
 def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

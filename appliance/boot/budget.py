@@ -151,7 +151,7 @@ class _Divider:
         left = max(left - spare, 0)
         kept = {name: min(size, left * size // sum(sizes.values())) for name, size in sizes.items()}
         made = {name: replace(share, kept=kept.get(name, 0)) for name, share in shares.items()}
-        read = {each.name: each.read_by_a_pass - made[each.name].kept - (made[each.name].resident or 0)
+        read = {each.name: each.readable_ahead - made[each.name].kept - (made[each.name].resident or 0)
                 for each in self._prints if made[each.name].resident is not None}
         short = sum(read.values()) > self._room - self._total(made)
         return {name: replace(share, drop=short and read.get(name, 0) > 0) for name, share in made.items()}

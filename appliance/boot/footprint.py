@@ -102,10 +102,13 @@ class Footprint:
         return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles))
 
     @property
-    def read_by_a_pass(self) -> int:
-        """Bytes of its file that a pass over the streamed model reads where nothing of it is in memory."""
+    def readable_ahead(self) -> int:
+        """Bytes of its file that may be read ahead in a pass over the streamed model. None of a plain one whose
+        plaintext the policy bounds: what is read ahead of it is plaintext that nobody counts."""
         if self.tiles is None or self.sealed:
             return self.records
+        if self.streaming is True:
+            return 0
         return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles))
 
     def _embedding(self) -> int:
@@ -178,7 +181,7 @@ class Footprint:
         if self.tiles is None:
             return 0
         each = SLOTS * self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
-        ahead = min(read_ahead.NBYTES, self.read_by_a_pass)
+        ahead = min(read_ahead.NBYTES, self.readable_ahead)
         return (threads + 1) * each + ahead + _TILE_BYTES * len(self.tiles)
 
 

@@ -39,17 +39,18 @@ def speeds(policy: Policy, files: dict[str, Path], division: Division, rates: Ra
             resident, streamed = _split(each, division)
             kept = min(division.shares[model.name].kept, streamed)
             from_disk = streamed > kept and left is not None and left < each.size - kept
-            seconds = seconds_of_a_token(resident, kept, streamed - kept, rates, from_disk=from_disk)
+            seconds = seconds_of_a_token(resident, kept, streamed - kept, rates, from_disk=from_disk,
+                                         ahead=from_disk and each.readable_ahead > 0)
             found.append(Speed(model.name, resident, streamed, from_disk, 1 / seconds if seconds else 0.0))
     return found
 
 
-def seconds_of_a_token(resident: int, kept: int, read: int, rates: Rates, *, from_disk: bool) -> float:
-    """For so many bytes of weights: in memory, in memory but encrypted, and read from the file, which takes place while
-    others are in use where it is from a disk."""
+def seconds_of_a_token(resident: int, kept: int, read: int, rates: Rates, *, from_disk: bool, ahead: bool) -> float:
+    """For so many bytes of weights: in memory, in memory but encrypted, and read from the file; `ahead`: while others
+    are in use."""
     there = resident / rates.memory + kept * (2 / rates.memory + 1 / rates.cipher)
     work, brought = read * (1 / rates.memory + 1 / rates.cipher), read / (rates.disk if from_disk else rates.cache)
-    return there + (max(work, brought) if from_disk else work + brought)
+    return there + (max(work, brought) if ahead else work + brought)
 
 
 def _split(each: Footprint, division: Division) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 A kernel asks for a tile with `fetch`, a C function pointer into this module: read the tile, authenticate it, decrypt it
 into the locked buffer of the thread that asks. Reading and decrypting release the interpreter's lock. After each pass
-the buffers are wiped, so no plaintext of a streamed matrix outlives the pass that used it.
+the buffers are wiped, so no plaintext of a streamed matrix outlives the pass that used it. (Of a plain file that is
+read ahead, the buffers of that hold what the file holds.)
 
 A tile that cannot be had (altered, cut off, gone, a disk error) fails the model for good: the kernel gets zeros, the
 pass is ended by the error, its results are dropped, and every later pass is refused with the same error.
