@@ -24,6 +24,9 @@ _CPU = {
     "avx2": ["-DGGML_NATIVE=OFF", "-DGGML_SSE42=ON", "-DGGML_AVX=ON", "-DGGML_AVX2=ON", "-DGGML_FMA=ON",
              "-DGGML_F16C=ON", "-DGGML_BMI2=ON", "-DGGML_AVX512=OFF", "-DGGML_AVX_VNNI=OFF"],
 }
+# GCC (12 at least) takes ldtilecfg for an instruction that reads 8 bytes, and drops the stores of the other 56: its
+# library ends with a general protection fault on a CPU with AMX. So gcc builds without it, clang with it.
+_FAMILY = {"gcc": ["-DCMAKE_CXX_FLAGS=-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"], "clang": []}
 _COMMON = [
     "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DGGML_CCACHE=OFF", "-DLLAMA_CURL=OFF",
     "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_COMMON=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_TOOLS=OFF",
@@ -82,8 +85,8 @@ def build(work: Path, family: str, cpu: str) -> Build:
     cxx = compilers()[family]
     print(f"building llama.cpp: {name}", file=sys.stderr)
     environment = {**os.environ, "CXX": cxx, "CC": cxx.replace("clang++", "clang").replace("g++", "gcc")}
-    subprocess.run(["cmake", "-S", root / "vendor" / "llama.cpp", "-B", folder, "-G", "Ninja", *_COMMON, *_CPU[cpu]],
-                   check=True, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "-S", root / "vendor" / "llama.cpp", "-B", folder, "-G", "Ninja", *_COMMON, *_CPU[cpu],
+                    *_FAMILY[family]], check=True, env=environment, stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--build", folder], check=True, env=environment, stdout=sys.stderr)
     return made
 
