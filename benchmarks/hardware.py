@@ -111,7 +111,7 @@ class Hardware:
         self._readers = [self._loader.load(Kernel(f"read_{ahead}", signature, _reader(ahead))) for ahead in AHEAD]
         self._dots = {count: self._loader.load(Kernel(code.__name__, signature, code))
                       for count, code in ((_CHAINS, _dots), (_CHAINS_FEW, _dots_few))
-                      if count == _CHAINS_FEW or targets.compiling().name == "avx512vnni"}
+                      if count == _CHAINS_FEW or targets.compiling().vectors == "avx512vnni"}
         self._hand = self._loader.load(Kernel("hand", signature, _hand))
         self._arguments = Memory(64)
         self._out = Memory(64)

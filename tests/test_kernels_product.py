@@ -72,7 +72,7 @@ def _twin(name: str, data: np.ndarray, rows: int, columns: int, x: np.ndarray) -
 def test_product_is_near_its_twin(name: str, kernels: KernelTable) -> None:
     """Within 1e-5 of the largest result and 2e-6 of the magnitude of a result's terms, for every tile of tokens."""
     rows, columns = 37, 1280
-    data, x = random_weights(name, rows, columns), _activations(21, columns)
+    data, x = random_weights(name, rows, columns), _activations(53, columns)
     expected, magnitude = _twin(name, data, rows, columns, x)
     got = Product(kernels, name, data, rows, columns)(x)[:, :rows]
     assert 1e-5 * np.abs(expected).max() > np.abs(expected - got).max()
@@ -83,10 +83,11 @@ def test_product_is_near_its_twin(name: str, kernels: KernelTable) -> None:
 def test_long_rows(name: str, kernels: KernelTable) -> None:
     """Rows of 33 times 1024 columns stay as near: integer sums do not overflow, float sums do not drift."""
     rows, columns = 16, 33 * 1024
-    data, x = random_weights(name, rows, columns), _activations(2, columns)
+    data, x = random_weights(name, rows, columns), _activations(34, columns)
     expected, magnitude = _twin(name, data, rows, columns, x)
-    got = Product(kernels, name, data, rows, columns)(x)
-    assert (2e-6 * magnitude > np.abs(expected - got)).all()
+    got = Product(kernels, name, data, rows, columns)
+    assert (2e-6 * magnitude > np.abs(expected - got(x))).all()
+    np.testing.assert_array_equal(got(x[:2]).view(np.uint32), got(x)[:2].view(np.uint32))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -97,8 +98,8 @@ def test_extreme_quants_do_not_overflow(name: str, kernels: KernelTable) -> None
     blocks = data.view(quants.layout(quants.FORMATS[name]))
     for field in {"d", "dmin", "m", "s", "x"} & set(blocks.dtype.names or ()):
         blocks[field] = 0x3F80 if name == "BF16" else 1.0
-    x = np.ones((3, columns), np.float32)
-    x[1], x[2, ::2] = -1.0, -1.0
+    x = np.ones((36, columns), np.float32)
+    x[1::3], x[2::3, ::2] = -1.0, -1.0
     expected, magnitude = _twin(name, data, rows, columns, x)
     got = Product(kernels, name, data, rows, columns)(x)
     assert (2e-6 * magnitude + 1e-3 > np.abs(expected - got)).all()
@@ -108,11 +109,12 @@ def test_extreme_quants_do_not_overflow(name: str, kernels: KernelTable) -> None
 def test_bits_do_not_depend_on_the_batch(name: str, kernels: KernelTable) -> None:
     """A token's results are the same bits alone and in every number of tokens, at every place of a tile."""
     rows, columns = 80, 768
-    product, x = Product(kernels, name, random_weights(name, rows, columns), rows, columns), _activations(26, columns)
+    product, x = Product(kernels, name, random_weights(name, rows, columns), rows, columns), _activations(115, columns)
     alone = np.concatenate([product(x[t:t + 1]) for t in range(len(x))])
-    for tokens in (2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 26):
+    for tokens in (2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 26, 32, 47, 64, 115):
         np.testing.assert_array_equal(alone[:tokens].view(np.uint32), product(x[:tokens]).view(np.uint32))
-    np.testing.assert_array_equal(alone[3:22].view(np.uint32), product(x[3:22]).view(np.uint32))
+    for first, last in ((3, 22), (9, 73)):
+        np.testing.assert_array_equal(alone[first:last].view(np.uint32), product(x[first:last]).view(np.uint32))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -120,7 +122,7 @@ def test_bits_do_not_depend_on_the_split(name: str, kernels: KernelTable) -> Non
     """Groups multiplied in any ranges, and in any number of calls, give the bits of one call."""
     rows, columns = 7 * 16 - 3, 2304
     product = Product(kernels, name, random_weights(name, rows, columns), rows, columns)
-    for tokens in (1, 3, 14):
+    for tokens in (1, 3, 14, 35):
         x = _activations(tokens, columns)
         whole = product(x).view(np.uint32)
         for groups in ([(0, 3), (3, 7)], [(6, 7), (0, 1), (1, 6)]):

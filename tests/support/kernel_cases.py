@@ -46,10 +46,12 @@ def quantised(kernels: KernelTable, kind: str, x: np.ndarray) -> Memory:
 
 
 def fields(kind: str, act: Memory, columns: int, tokens: int) -> np.ndarray:
-    """Activations as int32 (tokens, blocks, fields), out of their tile order."""
+    """Activations as int32 (tokens, blocks, fields)."""
     shape = shapes.ACTIVATIONS[kind]
     blocks, share = columns // shape.elements, shapes.token_nbytes(kind, columns) // 4
     flat = act.view("<i4")
+    if kind != "f32":
+        return flat[:tokens * share].reshape(blocks, tokens, shape.fields).swapaxes(0, 1)
     found = [flat[first * share:(first + size) * share].reshape(blocks, size, shape.fields).swapaxes(0, 1)
              for first, size in shapes.tiles(tokens)]
     return np.concatenate(found)

@@ -105,13 +105,14 @@ class Format:
     """One block format: `steps` times `subblocks` sub-blocks of `chunks` chunks. The steps are a loop in the kernel
     (code that outgrows the cache of decoded instructions runs at half the speed); the rest is unrolled.
 
-    Weights are bytes 0..127, or signed bytes xor 0x80 where `wide`.
+    Weights are bytes 0..127, or signed bytes xor 0x80 where `wide`, and by `offset` more than the signed ones meant.
     """
 
     steps = 1
     subblocks = 1
     chunks = 8
     wide = False
+    offset = 0
     largest = 15  # weight, in magnitude
 
     def __init__(self, name: str) -> None:
@@ -124,8 +125,8 @@ class Format:
         """The rows as step `step` sees them; offsets below are from there on."""
         return rows
 
-    def first_field(self, step: Val) -> Val:
-        """Number of the sub-block, in column order, that sub-block 0 of a step is."""
+    def first_field(self, step: Any) -> Any:
+        """Number of the sub-block, in column order, that sub-block 0 of a step is: a `Val`, or a number of a number."""
         return step * self.subblocks
 
     def field(self, j: int, c: int) -> int:
@@ -157,6 +158,7 @@ class Small(Format):
                  bits: int = 4) -> None:
         super().__init__(name)
         self.quants, self.start, self.minimum, self.high, self.wide = quants, start, minimum, high, bits == 8
+        self.offset = {None: 0, Q32_MINUS8: 8, Q32_MINUS16: 16, Q32_MINUS128: 128}[start]
         self.largest = 128 if self.wide else 15 if high is None else 31
 
     def start_field(self, j: int) -> int | None:
@@ -232,7 +234,7 @@ class Q3K(Super):
     """16 sub-blocks of 16, two steps as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
     the start is -32 times the activation sum as in Q6_K, and the scale is divided by 8."""
 
-    steps, subblocks, chunks, largest = 2, 8, 4, 0x38
+    steps, subblocks, chunks, largest, offset = 2, 8, 4, 0x38, 32
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above it two bits."""
@@ -317,13 +319,13 @@ class Q6K(Super):
     """16 sub-blocks of 16 in four quarters of 64 weights, a step each; weights 0..63 stand for -32..31, scales are
     signed bytes. Quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6 in column order."""
 
-    steps, subblocks, chunks, largest = 4, 4, 4, 63
+    steps, subblocks, chunks, largest, offset = 4, 4, 4, 63, 32
 
     def rows_of(self, rows: Rows, step: Val) -> Rows:
         """A quarter is 832 bytes."""
         return rows.moved(step * 832)
 
-    def first_field(self, step: Val) -> Val:
+    def first_field(self, step: Any) -> Any:
         """Sub-block 8 n + h."""
         return (step >> 1) * 8 + (step & 1)
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from appliance.engine.kernels import amx
+from appliance.engine.kernels.formats import FORMATS
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.shapes import (
@@ -58,7 +60,21 @@ _NARROW = ("Q2_K", "Q3_K")
 
 def _two_groups(format_name: str) -> bool:
     """Whether two groups are ever multiplied at a time: that takes the 32 registers of AVX-512."""
-    return compiling().name == "avx512vnni" and format_name not in _NARROW
+    return compiling().vectors == "avx512vnni" and format_name not in _NARROW
+
+
+def _place(format_name: str) -> Any:
+    """Where in the activations of `tokens` tokens, of `share` bytes each, block `block` of token `t` is, which begins a
+    tile of `size` tokens."""
+    shape = SHAPES[format_name]
+    fields, columns = ACTIVATIONS[shape.activation].fields, shape.activation == "f32"
+
+    @device
+    def place(block: int, t: int, share: int, tokens: int, size: int) -> int:
+        if columns:
+            return t * share + block * (4 * size)
+        return (block * tokens + t) * (4 * fields)
+    return place
 
 
 def _panel(format_name: str) -> Any:
@@ -66,12 +82,13 @@ def _panel(format_name: str) -> Any:
     six, four, two, one = (tile(format_name, 1, size, ahead=1) for size in TILES)
     wide, every, second, fourth = (tile(format_name, 2, TILES[0], ahead=ahead) if _two_groups(format_name) else six
                                    for ahead in (0, 1, 2, 4))
-    activation = 4 * ACTIVATIONS[SHAPES[format_name].activation].fields
+    place = _place(format_name)
 
     @device(inline=False)
-    def panel(w: int, stride: int, groups: int, act: int, share: int, y: int, ldy: int, blocks: int, block: int,
-              fresh: int, first: int, last: int, ahead: int) -> None:
+    def panel(w: int, stride: int, groups: int, act: int, share: int, tokens: int, y: int, ldy: int, blocks: int,
+              block: int, fresh: int, first: int, last: int, ahead: int) -> None:
         # act: first block of token 0; share: bytes of a token; block: number of the first block
+        apart = place(1, 0, share, tokens, 0)
         # Of few tiles of tokens, some bring a part each of what the next call reads: the first alone would wait for it.
         t, index, tiles = first, 0, (last - first) // 6
         parts = 1 if tiles < 2 or tiles > _FEW_TILES else 2 if tiles < 4 else 4
@@ -79,30 +96,56 @@ def _panel(format_name: str) -> Any:
             for i in range(6, 12):  # the next tile's results: a store that misses the cache is slow
                 prefetch_write(y + (t + i) * ldy)
                 prefetch_write(y + (t + i) * ldy + 64)
-            here = act + t * share + block * (6 * activation)
+            here = act + place(block, t, share, tokens, 6)
             if groups == 1:
-                six(w, stride, here, y + t * ldy, ldy, blocks, fresh, AHEAD)
+                six(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, AHEAD)
             elif index >= parts:
-                wide(w, stride, here, y + t * ldy, ldy, blocks, fresh, 0)
+                wide(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, 0)
             elif parts == 1:
-                every(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead)
+                every(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, ahead)
             elif parts == 2:
-                second(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead + 64 * index)
+                second(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, ahead + 64 * index)
             else:
-                fourth(w, stride, here, y + t * ldy, ldy, blocks, fresh, ahead + 64 * index)
+                fourth(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, ahead + 64 * index)
             t += 6
             index += 1
         for g in range(groups):
             s, v, z = t, w + g * stride, y + g * (4 * GROUP_ROWS)
             if s + 4 <= last:
-                four(v, stride, act + s * share + block * (4 * activation), z + s * ldy, ldy, blocks, fresh, AHEAD)
+                four(v, stride, act + place(block, s, share, tokens, 4), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
                 s += 4
             if s + 2 <= last:
-                two(v, stride, act + s * share + block * (2 * activation), z + s * ldy, ldy, blocks, fresh, AHEAD)
+                two(v, stride, act + place(block, s, share, tokens, 2), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
                 s += 2
             if s < last:
-                one(v, stride, act + s * share + block * activation, z + s * ldy, ldy, blocks, fresh, AHEAD)
+                one(v, stride, act + place(block, s, share, tokens, 1), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
     return panel
+
+
+def _tiles(format_name: str) -> Any:
+    """By AMX: tokens 0 <= t < the number that is returned, times groups group0 <= g < group1."""
+    shape = SHAPES[format_name]
+    record, run, most = shape.record, amx.run_blocks(format_name), amx.MOST
+    activation = 4 * ACTIVATIONS[shape.activation].fields
+    scratch, configure, release = (make(format_name) for make in (amx.scratch, amx.configure, amx.release))
+    unpack, multiply = amx.unpack(format_name), amx.multiply(format_name)
+
+    @device(inline=False)
+    def tiles(w: int, blocks: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
+              group1: int) -> int:
+        memory, stride, apart, whole = scratch(), blocks * record, tokens * activation, tokens // 16 * 16
+        configure(memory)
+        for first in range(0, whole, most):
+            for g in range(group0, group1):
+                for block in range(0, blocks, run):
+                    at, count = w + g * stride + block * record, min(run, blocks - block)
+                    unpack(at, count, memory)
+                    for t in range(first, min(first + most, whole), 16):
+                        multiply(at, memory, act + block * apart + t * activation, apart,
+                                 y + t * ldy + g * (4 * GROUP_ROWS), ldy, count, block + accumulate == 0)
+        release(memory)
+        return whole
+    return tiles
 
 
 def _product(format_name: str) -> Any:
@@ -112,6 +155,8 @@ def _product(format_name: str) -> Any:
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
     single, panel = tile(format_name, 1, 1, ahead=1), _panel(format_name)
     row_bytes, two_groups = 4 * GROUP_ROWS, _two_groups(format_name)
+    with_tiles, least = compiling().tiles and format_name in FORMATS, amx.LEAST
+    tiles: Any = _tiles(format_name) if with_tiles else None
 
     def product(w: int, k: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
                 group1: int) -> None:
@@ -119,12 +164,15 @@ def _product(format_name: str) -> Any:
         stride, share = blocks * record, blocks * activation
         if tokens == 1:
             for g in range(group0, group1):
-                single(w + g * stride, stride, act, y + g * row_bytes, ldy, blocks, accumulate == 0,
+                single(w + g * stride, stride, act, activation, y + g * row_bytes, ldy, blocks, accumulate == 0,
                        AHEAD)
             return
-        width = 2 if two_groups and tokens >= _WIDE else 1
+        done = 0
+        if with_tiles and tokens >= least:
+            done = tiles(w, blocks, act, tokens, y, ldy, accumulate, group0, group1)
+        width = 2 if two_groups and tokens - done >= _WIDE else 1
         outer = max(1, _ACTIVATION_BYTES // (min(tokens, _TOKENS) * activation * inner)) * inner
-        for first in range(0, tokens, _TOKENS):
+        for first in range(done, tokens, _TOKENS):
             last = min(first + _TOKENS, tokens)
             for outer_block in range(0, blocks, outer):
                 outer_end = min(outer_block + outer, blocks)
@@ -136,8 +184,8 @@ def _product(format_name: str) -> Any:
                         ahead = inner * record  # where the next call reads
                         if b + inner >= outer_end:
                             ahead = groups * stride - (b - outer_block) * record
-                        panel(at, stride, groups, act, share, y + g * row_bytes, ldy, min(inner, outer_end - b), b,
-                              b == 0 and accumulate == 0, first, last, ahead)
+                        panel(at, stride, groups, act, share, tokens, y + g * row_bytes, ldy,
+                              min(inner, outer_end - b), b, b == 0 and accumulate == 0, first, last, ahead)
                     g += groups
     return product
 

@@ -1,4 +1,4 @@
-"""Quantisation of activations, as ggml's x86 build does it, into the tile order of `shapes.py`.
+"""Quantisation of activations, as ggml's x86 build does it, into the order of `shapes.py`.
 
     quantise_A(x, ldx, k, act, first, last, tokens)
 
@@ -191,11 +191,13 @@ def _quantise(block: Callable[..., None], elements: int, fields: int) -> Any:
     def quantise(x: int, ldx: int, k: int, act: int, first: int, last: int, tokens: int) -> None:
         blocks = k // elements
         for t in range(first, last):
-            start = tile_start(t, tokens)
-            size = tile_size(start, tokens)
-            at = act + start * blocks * (4 * fields) + (t - start) * (4 * fields)
+            at, apart = act + t * (4 * fields), tokens * (4 * fields)
+            if fields == 1:
+                start = tile_start(t, tokens)
+                at = act + start * blocks * 4 + (t - start) * 4
+                apart = 4 * tile_size(start, tokens)
             for b in range(blocks):
-                block(x + t * ldx + b * (4 * elements), at + b * (4 * fields) * size)
+                block(x + t * ldx + b * (4 * elements), at + b * apart)
     return quantise
 
 

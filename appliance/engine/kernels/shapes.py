@@ -3,11 +3,10 @@
 Plain Python, no numba: the boundary checks use it in processes that only run prebuilt kernels. The order of a
 weight record is fixed by `appliance.models.layout`; this module only needs its size.
 
-Activations lie by token tiles: `tokens` rows are cut into tiles of `TILES[0]` tokens, then one tile each of the
-smaller sizes as they fit. A tile of T tokens holds its blocks one after the other, each block the 4-byte fields of one
-token after those of another (`places`). So a token's share has the same size in every tile, and the tile that starts
-with token s begins at byte s `token_nbytes(kind, k)`. Threads that quantise neighbouring tokens write lines of their
-own: where tokens took turns in a line, it went to and fro between the cores.
+Quantised activations lie by blocks: a block's 4-byte fields of one token after those of another, then the next block;
+a run of tokens is so a run of memory, wherever it begins. Those of the kind f32 lie by token tiles: `tokens` rows are
+cut into tiles of `TILES[0]` tokens, then one tile each of the smaller sizes as they fit; a tile of T tokens holds its
+columns one after the other, and the tile that starts with token s begins at byte s `token_nbytes(kind, k)`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ This module knows nothing of numba. CPU features come from /proc/cpuinfo, where 
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +43,12 @@ class Target:
     llvm_cpu: str
     llvm_features: str
     required: frozenset[str] = field(default=frozenset(), repr=False)  # flags of /proc/cpuinfo
+    tiles: bool = False  # AMX: matrix registers, which a process has to ask the kernel for
+
+    @property
+    def vectors(self) -> str:
+        """The target whose vector instructions it has."""
+        return "avx512vnni" if self.tiles else self.name
 
     @property
     def triple(self) -> str:
@@ -55,6 +63,8 @@ class Target:
 
 # Best first. `portable` and `neon` use no target intrinsic: LLVM lowers generic vectors for the baseline.
 _X86 = (
+    Target("amx", "x86_64", "x86-64-v4", _LLVM_4 + ",+amx-int8,+amx-tile,+avx512vnni,-prefer-256-bit",
+           _LEVEL_4 | {"amx_int8", "amx_tile", "avx512_vnni"}, tiles=True),
     Target("avx512vnni", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit",
            _LEVEL_4 | {"avx512_vnni"}),
     Target("avx2", "x86_64", "x86-64-v3", _LLVM_3, _LEVEL_3),
@@ -62,6 +72,8 @@ _X86 = (
 )
 _ARM = (Target("neon", "aarch64", "generic", "+neon"),)
 _ALL = {"x86_64": _X86, "aarch64": _ARM}
+
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 _compiling: tuple[Target, bool] | None = None
 
@@ -88,7 +100,18 @@ def cpu_flags(text: str | None = None) -> frozenset[str]:
 def supported(flags: frozenset[str] | None = None) -> tuple[Target, ...]:
     """Targets that a CPU with these flags (this CPU by default) can run, best first."""
     have = cpu_flags() if flags is None else flags
-    return tuple(target for target in known() if target.required <= have)
+    return tuple(target for target in known() if target.required <= have and (not target.tiles or tiles_permitted()))
+
+
+@functools.cache
+def tiles_permitted() -> bool:
+    """Ask the kernel for AMX's tile registers, for all threads of this process; whether it grants them (Linux's
+    Documentation/arch/x86/xstate.rst). The first use without that ends the process."""
+    if platform.machine() != "x86_64":
+        return False
+    call = ctypes.CDLL(None).syscall
+    call.restype, call.argtypes = ctypes.c_long, [ctypes.c_long] * 3
+    return bool(call(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
 
 
 def detect(flags: frozenset[str] | None = None) -> Target:
@@ -114,8 +137,10 @@ def runnable(name: str) -> Target:
     """The named target, refused when this CPU lacks one of its features (LLVM code would end the process)."""
     target = by_name(name)
     missing = sorted(target.required - cpu_flags())
-    if target.foreign or missing:
-        reason = f"it is no {target.machine}" if target.foreign else f"it lacks {', '.join(missing)}"
+    refused = not target.foreign and not missing and target.tiles and not tiles_permitted()
+    if target.foreign or missing or refused:
+        reason = (f"it is no {target.machine}" if target.foreign else f"it lacks {', '.join(missing)}" if missing else
+                  "the kernel does not grant this process tile registers (ARCH_REQ_XCOMP_PERM)")
         raise EngineError(f"this CPU cannot run kernels for {name}: {reason}", hint=f"use {detect().name}",
                           code="target-unsupported")
     return target

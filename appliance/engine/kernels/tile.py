@@ -17,7 +17,7 @@ from numba.core import types
 
 from appliance.engine.kernels.emit import F32, I32, I64, Code, Locals, Val, vector
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
-from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES
+from appliance.engine.kernels.shapes import GROUP_ROWS, SHAPES
 from appliance.engine.kernels.vector import i32, i64, operation
 
 AHEAD = 6144
@@ -50,16 +50,17 @@ class Prefetch:
 
 
 def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
-    """The numba function `(w, stride, act, y, ldy, blocks, fresh, distance)` of one tile shape.
+    """The numba function `(w, stride, act, apart, y, ldy, blocks, fresh, distance)` of one tile shape.
 
-    `w` is the first record of the first group, the next group `stride` bytes on; `act` the tile's block that belongs
-    to it; `y` the result of the first row and token, the next token `ldy` bytes on. Results start from zero where
-    `fresh` is not 0, else from what y holds; the float operations on a row are the same however `blocks` is cut.
+    `w` is the first record of the first group, the next group `stride` bytes on; `act` the first token's block that
+    belongs to it, the next block `apart` bytes on (of the kind f32, the next column follows the tile's); `y` the result
+    of the first row and token, the next token `ldy` bytes on. Results start from zero where `fresh` is not 0, else from
+    what y holds; the float operations on a row are the same however `blocks` is cut.
     For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched.
     """
     def call_tile(code: Code, *args: Val) -> None:
         code.b.call(_function(code.b.module, format_name, groups, tokens, ahead), [arg.ir for arg in args])
-    return operation(types.void, i64, i64, i64, i64, i64, i64, i32, i64)(call_tile)
+    return operation(types.void, i64, i64, i64, i64, i64, i64, i64, i32, i64)(call_tile)
 
 
 def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: int) -> Any:
@@ -67,7 +68,7 @@ def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: in
     name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "")
     if name in module.globals:
         return module.globals[name]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6 + [I32, I64]), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 7 + [I32, I64]), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
@@ -78,13 +79,12 @@ def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: in
 
 
 def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, args: list[Val]) -> None:
-    weights, stride, act, y, ldy, blocks, fresh, distance = args
+    weights, stride, act, apart, y, ldy, blocks, fresh, distance = args
     shape, lanes = SHAPES[format_name], LANES[code.target]
     parts, grid = GROUP_ROWS // lanes, list(pairs(range(groups), range(tokens)))
     if groups * tokens > 1:
         code.align_frame()
     results = Locals(code, vector(F32, lanes), parts * len(grid))
-    activation_block = 4 * ACTIVATIONS[shape.activation].fields * tokens
     fresh = fresh.compare("!=", 0)
 
     def places(part: Val) -> list[tuple[Val, Val]]:
@@ -117,8 +117,8 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, ar
                 return emit_segment(format_name, rows, vectors, count, old, Prefetch(distance, ahead))
             return emit_block(FORMATS[format_name], rows, vectors, old, Prefetch(distance, ahead))
         records = number * SEGMENT if shape.activation == "f32" else number
-        code.loop(parts, lambda part: update(part, weights + records * shape.record,
-                                             act + records * activation_block, emit))
+        here = act + (records * (4 * tokens) if shape.activation == "f32" else number * apart)
+        code.loop(parts, lambda part: update(part, weights + records * shape.record, here, emit))
 
     code.loop(parts, begin)
     code.loop((blocks + (SEGMENT - 1)) >> 8 if shape.activation == "f32" else blocks, block)
