@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,12 @@ from appliance.errors import EngineError
 MILAN = "fpu cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
 SKYLAKE_X = f"{MILAN} avx512f avx512bw avx512cd avx512dq avx512vl"
 GENOA = f"{SKYLAKE_X} avx512_vnni"
+SAPPHIRE_RAPIDS = f"{GENOA} amx_bf16 amx_int8 amx_tile"
 
 
 @pytest.mark.parametrize(("flags", "names"), [
+    (SAPPHIRE_RAPIDS, [*(["amx"] if targets.tiles_permitted() else []), "avx512vnni", "avx2", "portable"]),
+    (SAPPHIRE_RAPIDS.replace("amx_int8", ""), ["avx512vnni", "avx2", "portable"]),
     (GENOA, ["avx512vnni", "avx2", "portable"]),
     (SKYLAKE_X, ["avx2", "portable"]),
     (GENOA.replace("avx512vl", ""), ["avx2", "portable"]),
@@ -76,6 +81,23 @@ def test_kernels_for_missing_features_are_never_loaded(tmp_path, monkeypatch):
             table.load("avx2", library)
         assert caught.value.code == "target-unsupported"
     assert targets.detect().name == "portable"
+
+
+@pytest.mark.skipif("amx_int8" not in targets.cpu_flags(), reason="this CPU has no AMX")
+def test_without_the_kernels_leave_amx_is_never_used():
+    """Linux grants no tile registers to a process with a signal stack too small for them: the next target is used."""
+    program = (
+        "import ctypes\n"
+        "stack = ctypes.create_string_buffer(4096)\n"
+        "class Stack(ctypes.Structure):\n"
+        "    _fields_ = [('sp', ctypes.c_void_p), ('flags', ctypes.c_int), ('size', ctypes.c_size_t)]\n"
+        "assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(stack), 0, 4096)), None) == 0\n"
+        "from appliance.engine.kernels import targets\n"
+        "print(targets.detect().name)\n"
+        "targets.runnable('amx')\n")
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert "avx512vnni" == done.stdout.strip()
+    assert "the kernel does not grant this process tile registers" in done.stderr
 
 
 def test_one_process_compiles_for_one_target():

@@ -20,7 +20,7 @@ from appliance.models import layout, quants
 from tests.support.kernel_cases import Product, fields, quantised, random_weights
 
 ROWS, COLUMNS = 41, 768
-TOKENS = (1, 15)  # tiles of 1 and of 6, 2 and 1; two groups at a time
+TOKENS = (1, 15, 35)  # tiles of 1, of 6, 2 and 1, and of 16; two groups at a time
 
 
 def _digest(values: np.ndarray) -> str:
