@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,36 @@ def test_bits_do_not_depend_on_the_split(name: str, kernels: KernelTable) -> Non
         whole = product(x).view(np.uint32)
         for groups in ([(0, 3), (3, 7)], [(6, 7), (0, 1), (1, 6)]):
             np.testing.assert_array_equal(whole, product(x, groups=groups).view(np.uint32))
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K"])
+def test_no_weights_stay_on_the_stack(name: str, kernels: KernelTable) -> None:
+    """What a product unpacks in its frame, it overwrites: neither bytes of weights nor signed ones are found there."""
+    rows, columns = 48, 1024
+    data, x = random_weights(name, rows, columns), _activations(40, columns)
+    product = Product(kernels, name, data, rows, columns)
+    product(x)
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    area = next(line.split()[0] for line in maps if line.endswith("[stack]"))
+    first, last = (int(part, 16) for part in area.split("-"))
+    with Path("/proc/self/mem").open("rb") as memory:
+        memory.seek(first)
+        stack = memory.read(last - first)
+    for group in range(0, rows, 16):
+        for row in _unpacked(name, data, group, columns):
+            assert row not in stack
+
+
+def _unpacked(name: str, data: np.ndarray, group: int, columns: int) -> list[bytes]:
+    """64 bytes for every 4 columns of 16 rows, as signed and as stored bytes."""
+    nbytes = quants.FORMATS[name].row_nbytes(columns)
+    matrix = data.view(np.uint8).reshape(-1, nbytes)[group:group + 16]
+    if name == "Q8_0":
+        quads = matrix.reshape(16, -1, 34)[:, :, 2:].reshape(16, -1, 4)
+    else:
+        pairs = matrix.reshape(16, -1, 144)[:, :, 16:].reshape(16, -1, 4, 32)
+        quads = np.stack([pairs & 15, pairs >> 4], axis=3).reshape(16, -1, 4)
+    return [each.tobytes() for each in quads.swapaxes(0, 1)]
 
 
 def test_bits_do_not_depend_on_the_blocks_of_tokens(kernels: KernelTable) -> None:

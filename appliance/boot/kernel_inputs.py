@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 
 ROWS = 48        # three groups of 16: products take groups in pairs, and one is left over
 COLUMNS = 1280   # five blocks of 256, forty of 32: longer than the runs that products cut a row into
-TOKENS = (1, 8, 11, 24)  # in tiles of 6, 4, 2 and 1, and of 16: every tile is used
+TOKENS = (1, 3, 10, 16)  # in tiles of 6, 4, 2 and 1, or of 16: every tile of every target is used
 
 
 def stream(label: str, nbytes: int) -> NDArray[np.uint8]:

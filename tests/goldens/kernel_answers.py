@@ -129,8 +129,8 @@ def _rounded(kind: str, x: NDArray[np.float32]) -> NDArray[np.float64]:
 def step_error(name: str, found: bytes) -> float:
     """Root mean square error of the passes' logits, relative to their spread, against a float32 numpy model."""
     reference = ReferenceModel(_gguf(name), round_cache=True)
-    prompt = [*kernel_model.PROMPT, 11]
-    expected = np.concatenate([reference.logits(prompt)[[*kernel_model.WANTED, 300]],
+    prompt = [*kernel_model.prompt(name), 11]
+    expected = np.concatenate([reference.logits(prompt)[[*kernel_model.wanted(name), len(prompt) - 1]],
                                reference.logits(kernel_model.OTHER)[2:]])
     got = np.frombuffer(found, "<f4").reshape(expected.shape)
     return float(np.sqrt(((got - expected) ** 2).mean()) / expected.std())

@@ -143,6 +143,7 @@ def release(format_name: str) -> Any:
         Tiles(code).release()
         zero = code.constant(vector(I32, _LANES), 0)
         code.loop(scratch_nbytes(format_name) // _ROW, lambda index: code.store(address + index * _ROW, zero))
+        code.keep(address)
     return operation(types.void, i64)(emit)
 
 

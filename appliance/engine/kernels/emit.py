@@ -184,6 +184,12 @@ class Code:
             nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [slot.type]), "", "r", side_effect=True)
             self.b.call(nothing, [slot])
 
+    def keep(self, address: Val) -> None:
+        """Have all stores done here that somebody who knows `address` could see; no instruction. LLVM would leave out
+        what is stored in a frame at its end."""
+        kind = ir.FunctionType(ir.VoidType(), [address.type])
+        self.b.call(ir.InlineAsm(kind, "", "r,~{memory}", side_effect=True), [address.ir])
+
     def pin(self, values: list[Val]) -> list[Val]:
         """Have all `values` in registers here, and move no load across this point; no instruction.
 
