@@ -35,8 +35,8 @@ _LONG, _SHORT = ("Q8_0", "Q4_K"), 40
 
 
 def prompt(format_name: str) -> list[int]:
-    """Tokens of the prompt: PROMPT for one format of each kind of activations, its beginning for others. (What follows
-    is attention over more spans, the same kernels in every format; emulated CPUs take minutes for that.)"""
+    """Tokens of the prompt: PROMPT for one format of each kind of quantised activations, else its beginning.
+    (What follows is attention over more spans, the same kernels in every format; emulated CPUs take minutes for it.)"""
     return PROMPT if format_name in _LONG else PROMPT[:_SHORT]
 
 
