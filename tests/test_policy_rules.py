@@ -318,8 +318,6 @@ def test_defaults() -> None:
     evidence = policy.tee.evidence
     assert (False, False, False, 0) == (evidence.debug, evidence.migration, evidence.smt, evidence.vmpl)
     assert policy.simulated
-    assert model == policy.model_named("demo")
-    assert policy.model_named("other") is None
 
 
 def test_policy_is_frozen() -> None:

@@ -96,14 +96,6 @@ def _head(path: Path, nbytes: int) -> bytes:
     return found
 
 
-def is_one(path: Path) -> bool:
-    """Whether a disk begins like a launch disk: told by its first header, whose first name is the policy's."""
-    try:
-        return _name(_head(path, _BLOCK).ljust(_BLOCK, b"\0")) == POLICY
-    except (OSError, BootError):
-        return False
-
-
 def read(path: Path) -> dict[str, bytes]:
     """The files of a launch disk. BootError when it cannot be read or is not one."""
     try:

@@ -124,8 +124,3 @@ def limit_growth(nbytes: int) -> None:
     OSError or ValueError where it refuses the limit."""
     limit = (_meminfo("VmData", _STATUS) or 0) + nbytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def swap_total() -> int:
-    """Bytes of swap that the machine has: plaintext could be written there."""
-    return _meminfo("SwapTotal") or 0

@@ -147,20 +147,6 @@ def release(format_name: str) -> Any:
     return operation(types.void, i64)(emit)
 
 
-def _defined(code: Code, name: str, kinds: list[Any], emit: Callable[[Code, list[Val]], None]) -> Any:
-    """The function `name` of the module that `code` is in, emitted on first use."""
-    module = code.b.module
-    if name not in module.globals:
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
-        function.linkage = "internal"
-        function.attributes.add("noinline")
-        function.attributes.add("nounwind")
-        inner = Code(ir.IRBuilder(function.append_basic_block()))
-        emit(inner, [Val(inner, arg) for arg in function.args])
-        inner.b.ret_void()
-    return module.globals[name]
-
-
 def unpack(format_name: str) -> Any:
     """The numba function `(w, blocks, scratch)`: `blocks` blocks of a group from `w` on, at most `run_blocks`."""
     fmt = FORMATS[format_name]
@@ -195,7 +181,7 @@ def unpack(format_name: str) -> Any:
             code, w + number * fmt.shape.record, to + number * _block_nbytes(fmt) + _BUFFERS * _BUFFER_NBYTES))
 
     def call(code: Code, *args: Val) -> None:
-        function = _defined(code, f"amx_unpack_{format_name.lower()}", [I64] * 3, emit)
+        function = code.function(f"amx_unpack_{format_name.lower()}", [I64] * 3, emit)
         code.b.call(function, [arg.ir for arg in args])
     return operation(types.void, i64, i64, i64)(call)
 
@@ -249,8 +235,8 @@ def multiply(format_name: str) -> Any:
     bytes on; `y`, `ldy`, `fresh` as in `tile.tile`.
     """
     def call(code: Code, *args: Val) -> None:
-        function = _defined(code, f"amx_{format_name.lower()}", [I64] * 7 + [I32],
-                            lambda inner, values: _emit(inner, FORMATS[format_name], values))
+        function = code.function(f"amx_{format_name.lower()}", [I64] * 7 + [I32],
+                                 lambda inner, values: _emit(inner, FORMATS[format_name], values))
         code.b.call(function, [arg.ir for arg in args])
     return operation(types.void, i64, i64, i64, i64, i64, i64, i64, i32)(call)
 

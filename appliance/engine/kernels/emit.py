@@ -143,6 +143,19 @@ class Code:
         return Val(self, self.b.call(cgutils.get_or_insert_function(self.b.module, kind, name),
                                      [arg.ir for arg in args]))
 
+    def function(self, name: str, kinds: list[Any], emit: Callable[[Code, list[Val]], None]) -> Any:
+        """The function `name` of this module, which returns nothing; emitted on first use."""
+        module = self.b.module
+        if name not in module.globals:
+            function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            function.attributes.add("nounwind")
+            inner = Code(ir.IRBuilder(function.append_basic_block()))
+            emit(inner, [Val(inner, arg) for arg in function.args])
+            inner.b.ret_void()
+        return module.globals[name]
+
     # --- memory -------------------------------------------------------------------------------------------------
     def pointer(self, address: Val, type_: Any) -> Any:
         """A raw pointer for llvmlite's own methods."""

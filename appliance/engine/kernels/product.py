@@ -125,7 +125,7 @@ def _panel(format_name: str) -> Any:
 def _tiles(format_name: str) -> Any:
     """By AMX: tokens 0 <= t < the number that is returned, times groups group0 <= g < group1."""
     shape = SHAPES[format_name]
-    record, run, most = shape.record, amx.run_blocks(format_name), amx.MOST
+    record, run, most, size = shape.record, amx.run_blocks(format_name), amx.MOST, amx.TOKENS
     activation = 4 * ACTIVATIONS[shape.activation].fields
     scratch, configure, release = (make(format_name) for make in (amx.scratch, amx.configure, amx.release))
     unpack, multiply = amx.unpack(format_name), amx.multiply(format_name)
@@ -133,14 +133,14 @@ def _tiles(format_name: str) -> Any:
     @device(inline=False)
     def tiles(w: int, blocks: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
               group1: int) -> int:
-        memory, stride, apart, whole = scratch(), blocks * record, tokens * activation, tokens // 16 * 16
+        memory, stride, apart, whole = scratch(), blocks * record, tokens * activation, tokens // size * size
         configure(memory)
         for first in range(0, whole, most):
             for g in range(group0, group1):
                 for block in range(0, blocks, run):
                     at, count = w + g * stride + block * record, min(run, blocks - block)
                     unpack(at, count, memory)
-                    for t in range(first, min(first + most, whole), 16):
+                    for t in range(first, min(first + most, whole), size):
                         multiply(at, memory, act + block * apart + t * activation, apart,
                                  y + t * ldy + g * (4 * GROUP_ROWS), ldy, count, block + accumulate == 0)
         release(memory)

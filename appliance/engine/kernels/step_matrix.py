@@ -41,9 +41,9 @@ def units_of(w: int, unit: int) -> int:
 @device
 def units_grain(w: int, count: int, rows: int) -> int:
     """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
-    `product` multiplies at once, and more of small ones; with tiles, one after the other (0), or a
-    quarter of one where it is shared."""
-    grain = 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
+    `product` multiplies at once where rows are many, so that threads end together, more where they are few, and for a
+    single one more of small groups; with tiles, one after the other (0), or a quarter of one where it is shared."""
+    grain = 2 if rows > TILE_ROWS else 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
     for index in range(count):
         each = w + WEIGHT_NBYTES * index
         if get_i64(each + W.FETCH) != 0:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import product as pairs
 from typing import Any
 
-from llvmlite import ir
 from numba.core import types
 
 from appliance.engine.kernels.emit import F32, I32, I64, Code, Locals, Val, vector
@@ -59,23 +58,11 @@ def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
     For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched.
     """
     def call_tile(code: Code, *args: Val) -> None:
-        code.b.call(_function(code.b.module, format_name, groups, tokens, ahead), [arg.ir for arg in args])
+        name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "")
+        function = code.function(name, [I64] * 7 + [I32, I64],
+                                 lambda inner, values: _emit(inner, format_name, groups, tokens, ahead, values))
+        code.b.call(function, [arg.ir for arg in args])
     return operation(types.void, i64, i64, i64, i64, i64, i64, i64, i32, i64)(call_tile)
-
-
-def _function(module: Any, format_name: str, groups: int, tokens: int, ahead: int) -> Any:
-    """The LLVM function of a tile, defined in `module` on first use."""
-    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "")
-    if name in module.globals:
-        return module.globals[name]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 7 + [I32, I64]), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    code = Code(ir.IRBuilder(function.append_basic_block()))
-    _emit(code, format_name, groups, tokens, ahead, [Val(code, arg) for arg in function.args])
-    code.b.ret_void()
-    return function
 
 
 def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, args: list[Val]) -> None:

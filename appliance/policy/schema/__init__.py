@@ -42,10 +42,6 @@ class Policy(Block):
         """Whether this policy is for the simulated platform, which protects nothing."""
         return self.tee.platforms == ("simulated",)
 
-    def model_named(self, name: str) -> Model | None:
-        """Return the model of that name, or None."""
-        return next((model for model in self.models if model.name == name), None)
-
 
 __all__ = [
     "OPERATOR_PROVIDERS", "Appliance", "Approvals", "Approver", "Audit", "Block", "Broker", "Evidence", "FieldShape",
