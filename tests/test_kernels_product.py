@@ -17,7 +17,7 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.errors import EngineError
 from appliance.models import quants
 from tests.support.kernel_bits import bits
-from tests.support.kernel_cases import Product, random_weights
+from tests.support.kernel_cases import Product, largest_weights, random_weights
 
 FORMATS = list(shapes.SHAPES)
 OTHERS = [target.name for target in targets.supported()[1:]]
@@ -118,6 +118,27 @@ def test_bits_do_not_depend_on_the_batch(name: str, kernels: KernelTable) -> Non
         np.testing.assert_array_equal(alone[first:last].view(np.uint32), product(x[first:last]).view(np.uint32))
 
 
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+def test_sums_of_a_block_are_rounded_once(name: str, kernels: KernelTable) -> None:
+    """The largest sums give the bits of Python's integers, rounded to float32 once, for every tile of tokens. (Q4_K and
+    Q5_K have minima, which are zero here.)"""
+    rows, columns = 41, 256
+    data = largest_weights(name, rows, columns)
+    blocks = data.view(quants.layout(quants.FORMATS[name]))
+    blocks["d"] = 1.0
+    if "dmin" in (blocks.dtype.names or ()):
+        blocks["dmin"] = 0.0
+    x = 1 - np.abs(_activations(51, columns)) / 100
+    quantised = reference.quantise_q8_256(x)
+    weights = quants.dequantise(quants.FORMATS[name], data, rows, columns).astype(np.int64)
+    exact = quantised.values.astype(np.int64) @ weights.T
+    expected = exact.astype(np.float32) * quantised.scales
+    product = Product(kernels, name, data, rows, columns)
+    assert (np.abs(exact).max() > 2 ** 24) == (name in ("Q4_K", "Q5_K", "Q6_K"))
+    for tokens in (1, 2, 3, 6, 15, 16, 35, 51):
+        np.testing.assert_array_equal(expected[:tokens], product(x[:tokens])[:, :rows])
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_bits_do_not_depend_on_the_split(name: str, kernels: KernelTable) -> None:
     """Groups multiplied in any ranges, and in any number of calls, give the bits of one call."""
@@ -149,15 +170,18 @@ def test_no_weights_stay_on_the_stack(name: str, kernels: KernelTable) -> None:
 
 
 def _unpacked(name: str, data: np.ndarray, group: int, columns: int) -> list[bytes]:
-    """64 bytes for every 4 columns of 16 rows, as signed and as stored bytes."""
+    """64 bytes for every 4 columns of 16 rows, as `amx_blocks` and `amx_superblocks` have them in scratch memory."""
     nbytes = quants.FORMATS[name].row_nbytes(columns)
     matrix = data.view(np.uint8).reshape(-1, nbytes)[group:group + 16]
     if name == "Q8_0":
         quads = matrix.reshape(16, -1, 34)[:, :, 2:].reshape(16, -1, 4)
-    else:
-        pairs = matrix.reshape(16, -1, 144)[:, :, 16:].reshape(16, -1, 4, 32)
-        quads = np.stack([pairs & 15, pairs >> 4], axis=3).reshape(16, -1, 4)
-    return [each.tobytes() for each in quads.swapaxes(0, 1)]
+        return [each.tobytes() for each in quads.swapaxes(0, 1)]
+    blocks = np.ascontiguousarray(matrix).view(quants.layout(quants.FORMATS[name]))
+    scales = quants.scale_min_k(blocks["scales"].reshape(-1, 12))[0].astype(np.uint8).reshape(16, -1, 4, 2, 1)
+    pairs = blocks["qs"].reshape(16, -1, 4, 32)
+    quants4 = np.stack([pairs & 15, pairs >> 4], axis=3)
+    return [each.tobytes() for part in (scales & 7, scales >> 3)
+            for each in (quants4 * part).reshape(16, -1, 4).swapaxes(0, 1) if each.any()]
 
 
 def test_bits_do_not_depend_on_the_blocks_of_tokens(kernels: KernelTable) -> None:

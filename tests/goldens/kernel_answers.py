@@ -28,7 +28,8 @@ F32 = np.float32
 
 
 def quantised_32(x: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Fields (tokens, blocks, 13) of q8_32: 8 words of quants, -8, -16 and -128 times their sum, scale, scaled sum."""
+    """Fields (tokens, blocks, 16) of q8_32: 8 words of quants, -8, -16 and -128 times their sum, scale, scaled sum; 3
+    that nobody writes."""
     blocks = x.reshape(len(x), -1, 32)
     amax = np.abs(blocks).max(axis=-1)
     with np.errstate(divide="ignore"):
@@ -40,7 +41,13 @@ def quantised_32(x: NDArray[np.float32]) -> NDArray[np.uint32]:
     fields += [(np.int32(factor) * sums)[..., None].view("<u4") for factor in (-8, -16, -128)]
     for value in (scale, scale * sums.astype(F32)):
         fields.append(value.astype(np.float16).astype(F32)[..., None].view("<u4"))
-    return np.concatenate(fields, axis=-1)
+    return _filled(fields, 16)
+
+
+def _filled(fields: list[NDArray[np.uint32]], count: int) -> NDArray[np.uint32]:
+    """Fields beside each other, up to `count` with zeros."""
+    found = np.concatenate(fields, axis=-1)
+    return np.pad(found, ((0, 0), (0, 0), (0, count - found.shape[-1])))
 
 
 def _packed(sums: NDArray[np.int32]) -> list[NDArray[np.uint32]]:
@@ -49,7 +56,7 @@ def _packed(sums: NDArray[np.int32]) -> list[NDArray[np.uint32]]:
 
 
 def quantised_256(x: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Fields (tokens, blocks, 93) of q8_256, in the order of `shapes`."""
+    """Fields (tokens, blocks, 96) of q8_256, in the order of `shapes`; nobody writes the last 3."""
     blocks = x.reshape(len(x), -1, 256)
     most = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1)[..., None], -1)
     with np.errstate(divide="ignore"):
@@ -59,8 +66,7 @@ def quantised_256(x: NDArray[np.float32]) -> NDArray[np.uint32]:
     sums = quants8.reshape(*quants8.shape[:2], 16, 16).sum(axis=-1, dtype=np.int32)
     wide = sums.reshape(*sums.shape[:2], 8, 2).sum(axis=-1, dtype=np.int32)
     multiples = (np.int32(-32) * sums).view("<u4")
-    fields = [quants8.view("<u4"), multiples, *_packed(wide), *_packed(sums), scale.view("<u4")]
-    return np.concatenate(fields, axis=-1)
+    return _filled([quants8.view("<u4"), multiples, *_packed(wide), *_packed(sums), scale.view("<u4")], 96)
 
 
 def quantised(kind: str, x: NDArray[np.float32]) -> bytes:

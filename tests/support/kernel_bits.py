@@ -17,7 +17,7 @@ from appliance.engine.kernels import shapes, table
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.packing import Packing
 from appliance.models import layout, quants
-from tests.support.kernel_cases import Product, fields, quantised, random_weights
+from tests.support.kernel_cases import Product, fields, largest_weights, quantised, random_weights
 
 ROWS, COLUMNS = 41, 768
 TOKENS = (1, 15, 35)  # tiles of 1, of 6, 2 and 1, and of 16; two groups at a time
@@ -40,6 +40,8 @@ def bits(kernels: KernelTable, names: list[str]) -> dict[str, str]:
         product = Product(kernels, name, data, ROWS, COLUMNS)
         for tokens in TOKENS:
             found[f"{name} {tokens}"] = _digest(product(x[:tokens]))
+        largest = Product(kernels, name, largest_weights(name, ROWS, COLUMNS), ROWS, COLUMNS)
+        found[f"{name} largest"] = _digest(largest(1 - np.abs(x) / 100))
     for kind in sorted({shapes.activation_kind(name) for name in names}):
         found[kind] = _digest(fields(kind, quantised(kernels, kind, x), COLUMNS, len(x)))
     return found

@@ -29,6 +29,20 @@ def random_weights(name: str, rows: int, columns: int, seed: int = 0) -> np.ndar
     return data
 
 
+def largest_weights(name: str, rows: int, columns: int) -> np.ndarray:
+    """As `random_weights`, but quants and scales are next to the largest in magnitude, so that sums of a block are too,
+    more than float32 holds exactly in Q4_K, Q5_K and Q6_K."""
+    data, chosen = random_weights(name, rows, columns), random_weights(name, rows, columns, seed=1)
+    full = np.where(chosen < 250, 0xFF, data).astype(np.uint8)
+    blocks = full.view(quants.layout(quants.FORMATS[name]))
+    source = data.view(quants.layout(quants.FORMATS[name]))
+    for field in {"d", "dmin", "m", "s", "x"} & set(blocks.dtype.names or ()):
+        blocks[field] = source[field]
+    if name == "Q6_K":
+        blocks["scales"] = np.where(source["scales"] > -120, 127, source["scales"])
+    return full
+
+
 def packed(name: str, data: np.ndarray, rows: int, columns: int) -> Memory:
     """GGUF rows in kernel order."""
     block_format = quants.FORMATS[name]

@@ -5,10 +5,13 @@ sub-blocks; a sub-block is a few chunks, a chunk 4 neighbouring weights of each 
 sub-block the emitter (`tile.py`) computes
 
     integer = start + sum over chunks of dot(chunk, activations)          exact
-    total   = float(integer)                                              in formats without sub-block scales
-    total   = fma(float(integer), float(scale of the sub-block), total)   in sub-block order, from 0
+and for the block
 
-and at the end of the block `finish` adds it to the row's result. This order never varies, so bits never do.
+    total = float(sum over sub-blocks of integer * scale)                 exact until it is rounded once, here
+
+(no scale in formats without sub-blocks; at most 256 * 127 * 4096 in magnitude), which `finish` adds to the row's
+result. Its order never varies, so bits never do. Floats add as exactly as integers up to 2^24, and faster on some CPUs:
+where a block has no more than that, or each half of it (whose sum is then rounded once), it is done so (`chains`).
 `Rows` reads one record; offsets are bytes of a record of 16 rows, as in the layout.
 """
 
@@ -114,6 +117,8 @@ class Format:
     wide = False
     offset = 0
     largest = 15  # weight, in magnitude
+    most_scaled = 127  # weight less offset times scale, in magnitude
+    chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
     def __init__(self, name: str) -> None:
         self.shape = SHAPES[name]
@@ -208,7 +213,7 @@ class Super(Format):
 class Q2K(Super):
     """16 sub-blocks of 16, scale and minimum in a nibble each; a step is half a block."""
 
-    steps, subblocks, chunks, largest = 2, 8, 4, 3
+    steps, subblocks, chunks, largest, most_scaled = 2, 8, 4, 3, 3 * 15
     largest_minimum = 15
 
     def rows_of(self, rows: Rows, step: Val) -> Rows:
@@ -234,7 +239,7 @@ class Q3K(Super):
     """16 sub-blocks of 16, two steps as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
     the start is -32 times the activation sum as in Q6_K, and the scale is divided by 8."""
 
-    steps, subblocks, chunks, largest, offset = 2, 8, 4, 0x38, 32
+    steps, subblocks, chunks, largest, offset, most_scaled = 2, 8, 4, 0x38, 32, 8 * 4 * 32
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above it two bits."""
@@ -281,6 +286,7 @@ class Q4K(Super):
     def __init__(self, name: str, high: int | None = None, quants: int = 256) -> None:
         super().__init__(name)
         self.high, self.quants, self.largest = high, quants, 15 if high is None else 31
+        self.most_scaled, self.chains = self.largest * 63, 2 if high is None else 0
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-blocks 0..3, then 4..7."""
@@ -319,7 +325,7 @@ class Q6K(Super):
     """16 sub-blocks of 16 in four quarters of 64 weights, a step each; weights 0..63 stand for -32..31, scales are
     signed bytes. Quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6 in column order."""
 
-    steps, subblocks, chunks, largest, offset = 4, 4, 4, 63, 32
+    steps, subblocks, chunks, largest, offset, most_scaled, chains = 4, 4, 4, 63, 32, 32 * 128, 0
 
     def rows_of(self, rows: Rows, step: Val) -> Rows:
         """A quarter is 832 bytes."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.engine.kernels import amx
-from appliance.engine.kernels.formats import FORMATS
+from appliance.engine.kernels import amx, amx_blocks, amx_superblocks
+from appliance.engine.kernels.formats import FORMATS, Super
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.shapes import (
@@ -124,28 +124,66 @@ def _panel(format_name: str) -> Any:
 
 def _tiles(format_name: str) -> Any:
     """By AMX: tokens 0 <= t < the number that is returned, times groups group0 <= g < group1."""
-    shape = SHAPES[format_name]
-    record, run, most, size = shape.record, amx.run_blocks(format_name), amx.MOST, amx.TOKENS
-    activation = 4 * ACTIVATIONS[shape.activation].fields
+    fmt, shape = FORMATS[format_name], SHAPES[format_name]
+    most, size, activation = amx.most_tokens(format_name), amx.TOKENS, 4 * ACTIVATIONS[shape.activation].fields
     scratch, configure, release = (make(format_name) for make in (amx.scratch, amx.configure, amx.release))
-    unpack, multiply = amx.unpack(format_name), amx.multiply(format_name)
+    panel = _panel_of_superblocks(format_name) if isinstance(fmt, Super) else _panel_of_blocks(format_name)
 
     @device(inline=False)
     def tiles(w: int, blocks: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
               group1: int) -> int:
-        memory, stride, apart, whole = scratch(), blocks * record, tokens * activation, tokens // size * size
+        memory, whole = scratch(), tokens // size * size
         configure(memory)
         for first in range(0, whole, most):
-            for g in range(group0, group1):
-                for block in range(0, blocks, run):
-                    at, count = w + g * stride + block * record, min(run, blocks - block)
-                    unpack(at, count, memory)
-                    for t in range(first, min(first + most, whole), size):
-                        multiply(at, memory, act + block * apart + t * activation, apart,
-                                 y + t * ldy + g * (4 * GROUP_ROWS), ldy, count, block + accumulate == 0)
+            panel(w, blocks, act + first * activation, tokens * activation, min(most, whole - first) // size,
+                  y + first * ldy, ldy, accumulate, group0, group1, memory)
         release(memory)
         return whole
     return tiles
+
+
+def _panel_of_blocks(format_name: str) -> Any:
+    """`count` times 16 tokens by AMX, a run of blocks of a group at a time."""
+    shape = SHAPES[format_name]
+    record, run, size = shape.record, amx.RUN, amx.TOKENS
+    activation = size * 4 * ACTIVATIONS[shape.activation].fields
+    unpack, multiply = amx_blocks.unpack(format_name), amx_blocks.multiply(format_name)
+
+    @device(inline=False)
+    def panel(w: int, blocks: int, act: int, apart: int, count: int, y: int, ldy: int, accumulate: int, group0: int,
+              group1: int, memory: int) -> None:
+        for g in range(group0, group1):
+            for block in range(0, blocks, run):
+                at, some = w + (g * blocks + block) * record, min(run, blocks - block)
+                unpack(at, some, memory)
+                for t in range(count):
+                    multiply(at, memory, act + block * apart + t * activation, apart,
+                             y + t * size * ldy + g * (4 * GROUP_ROWS), ldy, some, block + accumulate == 0)
+    return panel
+
+
+def _panel_of_superblocks(format_name: str) -> Any:
+    """`count` times 16 tokens by AMX, a block of two groups at a time."""
+    record = SHAPES[format_name].record
+    unpack = amx_superblocks.unpack(format_name)
+    one, two = (amx_superblocks.multiply(format_name, groups) for groups in (1, 2))
+
+    @device(inline=False)
+    def panel(w: int, blocks: int, act: int, apart: int, count: int, y: int, ldy: int, accumulate: int, group0: int,
+              group1: int, memory: int) -> None:
+        g, stride = group0, blocks * record
+        while g < group1:
+            to, groups = y + g * (4 * GROUP_ROWS), min(2, group1 - g)
+            for block in range(blocks):
+                at, here = w + g * stride + block * record, act + block * apart
+                for group in range(groups):
+                    unpack(at + group * stride, group, memory)
+                if groups == 2:
+                    two(at, stride, memory, here, to, ldy, count, block + accumulate == 0)
+                else:
+                    one(at, stride, memory, here, to, ldy, count, block + accumulate == 0)
+            g += groups
+    return panel
 
 
 def _product(format_name: str) -> Any:

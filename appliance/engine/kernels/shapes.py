@@ -31,8 +31,9 @@ class Activation:
     fields: int
 
 
+# Blocks are whole cache lines, so that a matrix register reads each of its rows from one; their last 3 fields are free.
 # Field numbers of a q8_32 block (ggml's Q8_0 and Q8_1 in one): 32 int8, multiples of their sum, scale, scaled sum.
-Q32_QUANTS, Q32_MINUS8, Q32_MINUS16, Q32_MINUS128, Q32_SCALE, Q32_SUM, Q32_FIELDS = 0, 8, 9, 10, 11, 12, 13
+Q32_QUANTS, Q32_MINUS8, Q32_MINUS16, Q32_MINUS128, Q32_SCALE, Q32_SUM, Q32_FIELDS = 0, 8, 9, 10, 11, 12, 16
 
 # Field numbers of a q8_256 block (ggml's Q8_K). A sum s of int8 is kept as two bytes, s = 128 high + low with
 # 0 <= low < 128, four sums to a field, so that minima are products of bytes too.
@@ -40,7 +41,7 @@ Q256_QUANTS = 0  # 256 int8
 Q256_MINUS32 = 64  # -32 times the sum of each 16
 Q256_HIGH32, Q256_LOW32 = 80, 82  # 8 sums of 32
 Q256_HIGH16, Q256_LOW16 = 84, 88  # 16 sums of 16
-Q256_SCALE, Q256_FIELDS = 92, 93
+Q256_SCALE, Q256_FIELDS = 92, 96
 
 ACTIVATIONS: Mapping[str, Activation] = MappingProxyType({
     "q8_32": Activation("q8_32", 32, Q32_FIELDS),

@@ -138,12 +138,15 @@ def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val,
 
 def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, prefetch: Prefetch) -> Grid:
     """One block of every stream (`rows`) and token: the new results."""
-    code, kind, grid = tokens.code, vector(F32, tokens.lanes), list(results)
+    code, grid = tokens.code, list(results)
     for stream in rows:
         fmt.begin(stream)
-    totals = Locals(code, kind, len(grid))
+    floats = fmt.chains == 1 or (fmt.chains == 2 and len(grid) > 2)  # few tokens: integers are faster than two chains
+    element, chains = (F32, fmt.chains) if floats else (I32, 1)
+    totals, whole = (Locals(code, vector(element, tokens.lanes), len(grid)) for _ in range(2))
+    zero = code.constant(totals.kind, 0)
     for index in range(len(grid)):
-        totals.set(index, code.constant(kind, 0.0))
+        whole.set(index, zero)
 
     def step(number: Val) -> None:
         share = fmt.shape.record // fmt.steps
@@ -157,14 +160,29 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, pre
             integers = _subblock(fmt, moved, tokens.moved(first * fmt.chunks), tokens.moved(first), j, grid)
             scales = [fmt.scale(stream, j) for stream in moved]
             for index, (stream, token) in enumerate(grid):
-                value, scale = integers[stream, token].convert("sitofp", F32), scales[stream]
-                if scale is not None:
-                    value = code.fma(value, scale.convert("sitofp", F32), before[index])
-                totals.set(index, value)
+                totals.set(index, _scaled(before[index], integers[stream, token], scales[stream]))
 
-    code.loop(fmt.steps, step)
-    return {(stream, token): fmt.finish(rows[stream], tokens, token, totals.get(index), results[stream, token])
-            for index, (stream, token) in enumerate(grid)}
+    def chain(number: Val) -> None:
+        for index in range(len(grid)):
+            totals.set(index, zero)
+        each = fmt.steps // chains
+        code.loop(each, lambda index: step(number * each + index))
+        for index in range(len(grid)):
+            whole.set(index, whole.get(index) + totals.get(index) if chains > 1 else totals.get(index))
+
+    code.loop(chains, chain)
+    sums = [whole.get(index) if floats else whole.get(index).convert("sitofp", F32) for index in range(len(grid))]
+    return {(stream, token): fmt.finish(rows[stream], tokens, token, total, results[stream, token])
+            for (stream, token), total in zip(grid, sums, strict=True)}
+
+
+def _scaled(total: Val, integer: Val, scale: Val | None) -> Val:
+    """total + integer * scale, of the kind of `total`; the integer where there is no scale."""
+    if scale is None:
+        return integer.convert("sitofp", F32)
+    if total.is_float:
+        return total.code.fma(integer.convert("sitofp", F32), scale.convert("sitofp", F32), total)
+    return total + integer * scale
 
 
 def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: int,
