@@ -34,7 +34,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if importlib.util.find_spec("llama_cpp") is not None:
         yield
         return
-    found = sorted(BUILT.glob("*-native/bin/libllama.so"))
+    found = sorted(BUILT.glob("*-native/bin/libllama.so"), reverse=True)  # gcc's first, as pip builds it
     if not found:
         pytest.skip("llama-cpp-python is not installed: pip install 'appliance[llamacpp]'")
     package = tmp_path_factory.mktemp("package") / "llama_cpp"

@@ -203,6 +203,16 @@ class Code:
         kind = ir.FunctionType(ir.VoidType(), [address.type])
         self.b.call(ir.InlineAsm(kind, "", "r,~{memory}", side_effect=True), [address.ir])
 
+    def clear_vectors(self) -> None:
+        """Zero every vector register: who comes next may save what is in them, as the dynamic loader does. (An empty
+        instruction wants a zero in each.)"""
+        name, count, lanes = {"avx512vnni": ("zmm", 32, 16), "avx2": ("ymm", 16, 8), "portable": ("xmm", 16, 4),
+                              "neon": ("v", 32, 4)}[self.target]
+        zero = self.constant(vector(I32, lanes), 0)
+        kind = ir.FunctionType(ir.VoidType(), [zero.type] * count)
+        places = ",".join(f"{{{name}{index}}}" for index in range(count))
+        self.b.call(ir.InlineAsm(kind, "", places, side_effect=True), [zero.ir] * count)
+
     def pin(self, values: list[Val]) -> list[Val]:
         """Have all `values` in registers here, and move no load across this point; no instruction.
 

@@ -23,7 +23,7 @@ from appliance.engine.kernels.step_matrix import (
     units_grain,
     units_of,
 )
-from appliance.engine.kernels.vector import align_frame, get_i64, pointer_call
+from appliance.engine.kernels.vector import align_frame, clear_vectors, get_i64, pointer_call
 
 call_gather = pointer_call("void(i8,i8,i8,i8)")
 
@@ -153,3 +153,4 @@ def step(thread: int, threads: int, p: int) -> None:
         project_back(p, layer + L.DOWN, get_i64(p + S.HIDDEN), get_i64(p + S.HIDDEN_STRIDE), rows, thread)
     if get_i64(p + S.WANTED) > 0:
         answer(p, thread)
+    clear_vectors()  # of weights and activations

@@ -272,6 +272,12 @@ def prefetch_write(code: Code, address: Val) -> None:
 
 
 @operation(types.void)
+def clear_vectors(code: Code) -> None:
+    """Zero every vector register."""
+    code.clear_vectors()
+
+
+@operation(types.void)
 def align_frame(code: Code) -> None:
     """Give this function a 64-byte aligned stack frame (worth it where vectors spill)."""
     code.align_frame()
