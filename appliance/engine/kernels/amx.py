@@ -38,18 +38,16 @@ SUMS, ACTIVATIONS_IN, WEIGHTS_IN = (0, 1, 2, 3), (4, 5), (6, 7)
 BUFFER_NBYTES = TOKENS * ROW
 """Of a place in scratch memory for sums on their way to vector registers."""
 
+BUFFERS, SUPER_BUFFERS = 8, 16
+"""Such places in formats without sub-blocks, and with them."""
+
 RUN = 8
 """Blocks that are unpacked at a time in formats without sub-blocks."""
 
 
-def buffers(fmt: Format) -> int:
-    """How many places for sums there are."""
-    return 16 if isinstance(fmt, Super) else 8
-
-
 def unpacked(fmt: Format) -> int:
     """Where in scratch memory unpacked weights begin."""
-    return buffers(fmt) * BUFFER_NBYTES
+    return (SUPER_BUFFERS if isinstance(fmt, Super) else BUFFERS) * BUFFER_NBYTES
 
 
 def most_tokens(format_name: str) -> int:

@@ -10,16 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from numba.core import types
-
 from appliance.engine.kernels import amx
-from appliance.engine.kernels.emit import F32, I8, I32, I64, Code, Locals, Val, vector
+from appliance.engine.kernels.emit import F32, I8, I32, Code, Locals, Val, vector
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
 from appliance.engine.kernels.shapes import ACTIVATIONS
 from appliance.engine.kernels.tile import AHEAD, Prefetch
-from appliance.engine.kernels.vector import i32, i64, operation
+from appliance.engine.kernels.vector import calling, i32, i64
 
-_BUFFERS = 8
 _STORE_LAG, _LAG = 3, 5  # a product is stored 3, and used 5 products later
 
 
@@ -44,10 +41,7 @@ def unpack(format_name: str) -> Any:
         code.loop(blocks, lambda number: block(
             code, w + number * fmt.shape.record, to + number * amx.block_nbytes(fmt) + amx.unpacked(fmt)))
 
-    def call(code: Code, *args: Val) -> None:
-        function = code.function(f"amx_unpack_{format_name.lower()}", [I64] * 3, emit)
-        code.b.call(function, [arg.ir for arg in args])
-    return operation(types.void, i64, i64, i64)(call)
+    return calling(f"amx_unpack_{format_name.lower()}", emit, i64, i64, i64)
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ class _Pipeline:
                 self._use(number - _LAG, items[number - _LAG])
 
     def _buffer(self, number: int) -> Val:
-        return self.buffers + number % _BUFFERS * amx.BUFFER_NBYTES
+        return self.buffers + number % amx.BUFFERS * amx.BUFFER_NBYTES
 
     def _multiply(self, number: int, item: _Item) -> None:
         left, right = amx.ACTIVATIONS_IN[number % 2], amx.WEIGHTS_IN[number % 2]
@@ -99,11 +93,8 @@ def multiply(format_name: str) -> Any:
     `w`: the group's first record of them; `act`: the first token's block that belongs to it, the next block `apart`
     bytes on; `y`, `ldy`, `fresh` as in `tile.tile`.
     """
-    def call(code: Code, *args: Val) -> None:
-        function = code.function(f"amx_{format_name.lower()}", [I64] * 7 + [I32],
-                                 lambda inner, values: _emit(inner, FORMATS[format_name], values))
-        code.b.call(function, [arg.ir for arg in args])
-    return operation(types.void, i64, i64, i64, i64, i64, i64, i64, i32)(call)
+    return calling(f"amx_{format_name.lower()}", lambda code, args: _emit(code, FORMATS[format_name], args),
+                   i64, i64, i64, i64, i64, i64, i64, i32)
 
 
 def _emit(code: Code, fmt: Format, args: list[Val]) -> None:

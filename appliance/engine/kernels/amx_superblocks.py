@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from numba.core import types
-
 from appliance.engine.kernels import amx
-from appliance.engine.kernels.emit import F32, I8, I16, I32, I64, Code, Val
+from appliance.engine.kernels.emit import F32, I8, I16, I32, Code, Val
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
 from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS
 from appliance.engine.kernels.tile import AHEAD, Prefetch
-from appliance.engine.kernels.vector import i32, i64, operation
+from appliance.engine.kernels.vector import calling, i32, i64
 
 _STEP = 4
 """Tokens whose sums are used after each step of the products of two planes."""
@@ -52,10 +50,7 @@ def unpack(format_name: str) -> Any:
         w, group, to = args
         block(code, w, to + group * amx.block_nbytes(fmt) + amx.unpacked(fmt))
 
-    def call(code: Code, *args: Val) -> None:
-        function = code.function(f"amx_unpack_{format_name.lower()}", [I64] * 3, emit)
-        code.b.call(function, [arg.ir for arg in args])
-    return operation(types.void, i64, i64, i64)(call)
+    return calling(f"amx_unpack_{format_name.lower()}", emit, i64, i64, i64)
 
 
 def _plane_nbytes(fmt: Format) -> int:
@@ -87,11 +82,9 @@ def multiply(format_name: str, groups: int) -> Any:
     `w`: the first group's record of the block, the next group's `stride` bytes on; `act`: the first token's block that
     belongs to it; `y`, `ldy`, `fresh` as in `tile.tile`.
     """
-    def call(code: Code, *args: Val) -> None:
-        function = code.function(f"amx_{format_name.lower()}_{groups}", [I64] * 7 + [I32],
-                                 lambda inner, values: _emit(inner, FORMATS[format_name], groups, values))
-        code.b.call(function, [arg.ir for arg in args])
-    return operation(types.void, i64, i64, i64, i64, i64, i64, i64, i32)(call)
+    return calling(f"amx_{format_name.lower()}_{groups}",
+                   lambda code, args: _emit(code, FORMATS[format_name], groups, args),
+                   i64, i64, i64, i64, i64, i64, i64, i32)
 
 
 def _emit(code: Code, fmt: Format, groups: int, args: list[Val]) -> None:

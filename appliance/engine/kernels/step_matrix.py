@@ -25,6 +25,10 @@ TILE_ROWS = 32
 its multiplication then takes much longer than its decryption, and a thread without a tile would wait for that long."""
 
 
+FEW_ROWS = 32
+"""With more rows of activations a group is so much work that threads end together if it is claimed in small pieces."""
+
+
 @device
 def unit_groups(w: int, rows: int) -> int:
     """Groups of matrix `w` that one unit of work is: a tile where tiles have to be fetched, and for few rows, so that
@@ -43,7 +47,7 @@ def units_grain(w: int, count: int, rows: int) -> int:
     """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
     `product` multiplies at once where rows are many, so that threads end together, more where they are few, and for a
     single one more of small groups; with tiles, one after the other (0), or a quarter of one where it is shared."""
-    grain = 2 if rows > TILE_ROWS else 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
+    grain = 2 if rows > FEW_ROWS else 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
     for index in range(count):
         each = w + WEIGHT_NBYTES * index
         if get_i64(each + W.FETCH) != 0:

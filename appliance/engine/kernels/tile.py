@@ -1,6 +1,6 @@
 """Emits the inner kernel: some groups of 16 rows times a tile of tokens, over a run of blocks.
 
-A tile function has the signature of `TILE` and is defined once in the LLVM module that calls it. Registers hold
+A tile function is defined once in the LLVM module that calls it. Registers hold
 `groups` x `tokens` integer sums; the activation of a token is broadcast from memory to all rows. Where registers are
 narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` rows, one after the other.
 """
@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from itertools import product as pairs
 from typing import Any
 
-from numba.core import types
-
-from appliance.engine.kernels.emit import F32, I32, I64, Code, Locals, Val, vector
+from appliance.engine.kernels.emit import F32, I32, Code, Locals, Val, vector
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
 from appliance.engine.kernels.shapes import GROUP_ROWS, SHAPES
-from appliance.engine.kernels.vector import i32, i64, operation
+from appliance.engine.kernels.vector import calling, i32, i64
 
 AHEAD = 6144
 """Bytes that weights are prefetched ahead when few tokens share them: the hardware prefetcher alone is slower."""
@@ -57,12 +55,9 @@ def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
     what y holds; the float operations on a row are the same however `blocks` is cut.
     For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched.
     """
-    def call_tile(code: Code, *args: Val) -> None:
-        name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "")
-        function = code.function(name, [I64] * 7 + [I32, I64],
-                                 lambda inner, values: _emit(inner, format_name, groups, tokens, ahead, values))
-        code.b.call(function, [arg.ir for arg in args])
-    return operation(types.void, i64, i64, i64, i64, i64, i64, i64, i32, i64)(call_tile)
+    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "")
+    return calling(name, lambda code, args: _emit(code, format_name, groups, tokens, ahead, args),
+                   i64, i64, i64, i64, i64, i64, i64, i32, i64)
 
 
 def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, args: list[Val]) -> None:

@@ -70,6 +70,14 @@ def operation(result: Any, *args: Any) -> Callable[[Callable[..., Val | None]], 
     return decorate
 
 
+def calling(name: str, emit: Callable[[Code, list[Val]], None], *args: Any) -> Any:
+    """A numba function of no result that calls the function `name` of its module, which `emit` makes on first use."""
+    def call(code: Code, *values: Val) -> None:
+        function = code.function(name, [value.type for value in values], emit)
+        code.b.call(function, [value.ir for value in values])
+    return operation(types.void, *args)(call)
+
+
 def pointer_call(signature: str) -> Any:
     """A function `(address, *args)` that calls the C function at `address`, e.g. `pointer_call("void(i8,i4)")`."""
     args, result = normalize_signature(signature)
