@@ -15,6 +15,7 @@ from appliance.engine.forward import ROWS, Forward
 from appliance.engine.kernels import table
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
+from appliance.engine.packing import Packing
 from appliance.models.resident import open_resident
 from appliance.models.tiles import TileSource
 from benchmarks.serving import serve
@@ -59,7 +60,7 @@ class Own:
                 "origin": self._kernels.origin, "target": self._kernels.target.name}
 
     def _load(self, model: Path) -> TileSource:
-        return open_resident(model)
+        return open_resident(model, interleave=Packing(self._kernels))
 
     def _tokens(self, count: int) -> list[int]:
         return np.random.default_rng(count).integers(3, self._vocabulary, count).tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ class Refused(Exception):  # noqa: N818  an answer, not a fault of the runner
 class Engine:
     """One engine under measurement. It waits on its pipe, without using CPU, while another one runs."""
 
-    def __init__(self, name: str, module: str, *words: str, enter: Callable[[], None] | None = None) -> None:
-        """Start it; `enter` runs in the new process, to move it into a control group."""
+    def __init__(self, name: str, module: str, *words: str, enter: Callable[[], None] | None = None,
+                 python: Sequence[str] = (sys.executable,)) -> None:
+        """Start it; `enter` runs in the new process, to move it into a control group; `python` is how it is called."""
         self.name = name
-        self._process = subprocess.Popen([sys.executable, "-m", f"benchmarks.{module}", *words], text=True,
+        self._process = subprocess.Popen([*python, "-m", f"benchmarks.{module}", *words], text=True,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=enter,
                                          cwd=Path(__file__).parents[1])
 

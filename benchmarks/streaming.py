@@ -17,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks import disk, measure, memory, models, peer, process, report
+from benchmarks import disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
 from benchmarks.process import Engine
 from benchmarks.streaming_chart import FROM_DISK, chart
@@ -38,6 +38,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batches-only", action="store_true", help="neither a prompt nor a repeating answer")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
     parser.add_argument("--disk", action="store_true", help="also one request from disk, see benchmarks.disk")
+    parser.add_argument("--image-libraries", action="store_true",
+                        help="our engine uses the image's libcrypto and C library, not this system's")
     parser.add_argument("--no-llama", action="store_true", help="leave llama.cpp out")
     parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER", help="a built llama.cpp")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
@@ -49,11 +51,11 @@ def _engines(args: argparse.Namespace, model: str) -> list[Engine]:
     """Ours by share, the resident one first; then llama.cpp's builds."""
     sealed, key = memory.sealed_model(model, args.work)
     shares = [float(word) / 100 for word in args.shares.split(",") if word]
-    ours = [Engine(name, "streamed_server", str(sealed), str(key), name) for name in (RESIDENT, KEPT)]
-    ours += [Engine(f"{share:.0%}", "streamed_server", str(sealed), str(key), str(share)) for share in shares]
+    python = libraries.python(args.work / "libraries") if args.image_libraries else [sys.executable]
+    names = {RESIDENT: RESIDENT, KEPT: KEPT} | {f"{share:.0%}": str(share) for share in shares}
     if args.from_disk:
-        ours += [Engine(f"{share:.0%}{FROM_DISK}", "streamed_server", str(sealed), str(key), f"disk:{share}")
-                 for share in shares]
+        names |= {f"{share:.0%}{FROM_DISK}": f"disk:{share}" for share in shares}
+    ours = [Engine(name, "streamed_server", str(sealed), str(key), word, python=python) for name, word in names.items()]
     if args.no_llama:
         return ours
     builds = [peer.given(text, args.work) for text in args.llama] or [

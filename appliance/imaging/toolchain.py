@@ -11,8 +11,8 @@ from pathlib import Path
 
 from appliance.errors import ImageError
 
-_LOADER = "usr/lib64/ld-linux-x86-64.so.2"
-_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+LOADER = "usr/lib64/ld-linux-x86-64.so.2"
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 
 class Toolchain:
@@ -23,7 +23,7 @@ class Toolchain:
 
     def command(self, program: str, *arguments: str) -> list[str]:
         """The command line that runs a program, given by its path below the root."""
-        return [str(self.root / _LOADER), "--library-path", str(self.root / _LIBRARIES),
+        return [str(self.root / LOADER), "--library-path", str(self.root / LIBRARIES),
                 str(self.root / program), *arguments]
 
     def run(self, program: str, *arguments: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None

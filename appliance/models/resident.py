@@ -1,8 +1,8 @@
 """The resident source: a plain GGUF file, read once into memory, checked, and kept there in kernel order.
 
-Reading, hashing and checking come first; only bytes that carry the pinned hash are parsed. Then each tensor is
-repacked from those very bytes into one arena, a run of rows at a time, and the pages it came from are given back at
-once: memory peaks a few MiB above the file's size, not at twice it.
+Reading, hashing and checking come first; only bytes that carry the pinned hash are parsed. Then each matrix is
+repacked where those very bytes are, a run of rows at a time: memory peaks a few MiB above the file's size, not at twice
+it, and no page is asked of the system twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -79,8 +79,9 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
         file = gguf.parse(source)
         check_runnable(file)
         return _repack(file, digest, source, interleave)
-    finally:
+    except BaseException:
         discard(source)
+        raise
 
 
 def anonymous(nbytes: int, what: str, *, secret: bool = False) -> mmap.mmap:
@@ -134,41 +135,70 @@ def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mma
 
 
 def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap, interleave: layout.Interleave) -> ResidentSource:
-    """Move every tensor from `source` into kernel order, giving pages of `source` back on the way."""
-    offsets: dict[str, int] = {}
-    nbytes = 0
-    for info in file.tensors.values():
-        if len(info.shape) == 2:
-            offsets[info.name] = nbytes
-            nbytes += _packed_nbytes(info) + -_packed_nbytes(info) % ALIGNMENT
-    arena = anonymous(nbytes, "the model's weights")
+    """Bring every matrix into kernel order: within `source`, which then belongs to the model, or in memory of their own
+    where that has no room for padding (few metadata, many tensors)."""
+    vectors = {info.name: vector(info, source, info.offset) for info in file.tensors.values() if len(info.shape) == 1}
+    matrices = sorted((info for info in file.tensors.values() if len(info.shape) == 2), key=lambda info: info.offset)
+    places, end = _places(matrices)
+    within = end <= len(source) and all(places[info.name] <= info.offset for info in matrices)
+    arena = source if within else anonymous(end, "the model's weights")
     try:
-        vectors: dict[str, NDArray[np.float32]] = {}
-        for info in sorted(file.tensors.values(), key=lambda info: info.offset):
-            if len(info.shape) == 2:
-                _repack_matrix(info, source, arena, offsets[info.name], interleave)
-            else:
-                vectors[info.name] = vector(info, source, info.offset)
-        return ResidentSource(file, digest, arena, offsets, vectors)
+        room = anonymous(max((_run_nbytes(info) for info in matrices), default=0), "rows in kernel order")
+        with memoryview(source) as old, memoryview(arena) as new, memoryview(room) as between:
+            for info in matrices:
+                _repack_matrix(info, old, new, places[info.name], between, interleave)
+                if not within:
+                    _give_back(source, info.offset, info.offset + info.nbytes)
+        discard(room)
     except BaseException:
         discard(arena)
         raise
+    if within:
+        _give_back(source, end, len(source))
+    else:
+        discard(source)
+    return ResidentSource(file, digest, arena, places, vectors)
 
 
-def _repack_matrix(info: TensorInfo, source: mmap.mmap, arena: mmap.mmap, offset: int,
+def _places(matrices: Iterable[TensorInfo]) -> tuple[dict[str, int], int]:
+    """Where each matrix begins in kernel order, one after the other, by its name; and where the last ends."""
+    places, end = {}, 0
+    for info in matrices:
+        places[info.name] = end + -end % ALIGNMENT
+        end = places[info.name] + _packed_nbytes(info)
+    return places, end
+
+
+def _run(info: TensorInfo) -> int:
+    """Rows that are repacked at a time: whole groups."""
+    group_nbytes = layout.group_nbytes(info.format, info.columns)
+    return min(max(_RUN_NBYTES // group_nbytes, 1), layout.groups(info.rows)) * layout.GROUP_ROWS
+
+
+def _run_nbytes(info: TensorInfo) -> int:
+    return layout.interleaved_nbytes(info.format, _run(info), info.columns)
+
+
+def _repack_matrix(info: TensorInfo, old: memoryview, new: memoryview, place: int, between: memoryview,
                    interleave: layout.Interleave) -> None:
-    """Repack one matrix into `arena` at `offset`, a run of whole groups of rows at a time."""
-    row_nbytes = info.format.row_nbytes(info.columns)
-    run = max(_RUN_NBYTES // (row_nbytes * layout.GROUP_ROWS), 1) * layout.GROUP_ROWS  # rows
-    with memoryview(source) as old, memoryview(arena) as new:
-        for first in range(0, info.rows, run):
-            rows = min(run, info.rows - first)
-            start = info.offset + first * row_nbytes
-            end = start + rows * row_nbytes
-            nbytes = layout.interleaved_nbytes(info.format, rows, info.columns)
-            interleave(info.format, old[start:end], rows, info.columns, new[offset:offset + nbytes])
-            offset += nbytes
-            _release(source, start, end)
+    """Repack one matrix from `old` to `new` at `place`, which may be the same memory if it begins no later there: a run
+    goes to `between` first, and what it overwrites was read before."""
+    row_nbytes, run = info.format.row_nbytes(info.columns), _run(info)
+    for first in range(0, info.rows, run):
+        rows = min(run, info.rows - first)
+        start, nbytes = info.offset + first * row_nbytes, layout.interleaved_nbytes(info.format, rows, info.columns)
+        interleave(info.format, old[start:start + rows * row_nbytes], rows, info.columns, between[:nbytes])
+        new[place:place + nbytes] = between[:nbytes]
+        place += nbytes
+
+
+def _give_back(pages: mmap.mmap, start: int, end: int) -> None:
+    """Give back the whole pages from byte `start` to `end`, and the last page of all."""
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if end == len(pages):
+        last = end
+    if first < last:
+        pages.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def vector(info: TensorInfo, source: mmap.mmap, offset: int) -> NDArray[np.float32]:
@@ -177,13 +207,6 @@ def vector(info: TensorInfo, source: mmap.mmap, offset: int) -> NDArray[np.float
         values: NDArray[np.float32] = quants.dequantise(info.format, data, 1, info.columns)[0]
     values.flags.writeable = False
     return values
-
-
-def _release(source: mmap.mmap, start: int, end: int) -> None:
-    """Give back the whole pages of `source` from `start` to `end`."""
-    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if last > first:
-        source.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def _packed_nbytes(info: TensorInfo) -> int:
