@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8080
+TEST_WORKERS ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes
 
 .DEFAULT_GOAL := help
@@ -55,7 +56,7 @@ lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/lint-imports
 
 test: $(VENV)/.dev demo kernels vocabularies arm64 lint ## Everything that must pass before a change lands
-	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=85
+	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=term --cov-fail-under=85
 
 soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load and mutation testing (about an hour)
 	$(BIN)/python -m tests.soak

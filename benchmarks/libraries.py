@@ -3,6 +3,7 @@ OpenSSL is older. The image's locked packages are unpacked into a folder; neithe
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import sysconfig
@@ -18,8 +19,19 @@ PACKAGES = ("libc6", "libssl3t64", "libzstd1", "zlib1g")
 """libcrypto and all that it needs."""
 
 
-def python(folder: Path) -> list[str]:
-    """The command for it; the packages are unpacked into `folder` unless they are there. ImageError where they cannot
+def option(parser: argparse.ArgumentParser) -> None:
+    """The option that asks for them, for a benchmark that has `--work`."""
+    parser.add_argument("--image-libraries", action="store_true",
+                        help="our engine uses the image's libcrypto and C library, not this system's")
+
+
+def python(args: argparse.Namespace) -> tuple[str, ...]:
+    """How Python is called, by what was asked for."""
+    return command(args.work / "libraries") if args.image_libraries else (sys.executable,)
+
+
+def command(folder: Path) -> tuple[str, ...]:
+    """Python on these libraries, which are unpacked into `folder` unless they are there. ImageError where they cannot
     be had."""
     if not folder.exists():
         chosen = recipe.load(recipe.FOLDER)
@@ -31,5 +43,5 @@ def python(folder: Path) -> list[str]:
         rootfs.unpack(Tree(unpacked, dict(chosen.links)), wanted, downloads)
         unpacked.rename(folder)
     places = [folder.absolute() / LIBRARIES, sysconfig.get_config_var("LIBDIR")]
-    return [str(folder.absolute() / LOADER), "--argv0", sys.executable, "--library-path",
-            os.pathsep.join(map(str, places)), os.path.realpath(sys.executable)]
+    return (str(folder.absolute() / LOADER), "--argv0", sys.executable, "--library-path",
+            os.pathsep.join(map(str, places)), os.path.realpath(sys.executable))

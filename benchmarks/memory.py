@@ -28,7 +28,7 @@ import numpy as np
 from appliance.boot import budget
 from appliance.models import keys, sealed, sealed_header, sealing
 from appliance.policy import load
-from benchmarks import models, report
+from benchmarks import libraries, models, report
 from benchmarks.cgroups import Group
 from benchmarks.residue import STEP, Search, known
 
@@ -87,6 +87,7 @@ class Case:
     answer: int = 16
     requests: int = 1
     tee: str = ""
+    python: tuple[str, ...] = (sys.executable,)
 
     def write(self, folder: Path) -> Path:
         """The policy, in `folder`."""
@@ -114,7 +115,7 @@ def _sha256(path: Path) -> str:
 
 def command(case: Case, folder: Path) -> list[str]:
     """The service as a command; its policy, log and socket are in `folder`."""
-    return [sys.executable, "-m", "appliance", "serve", str(case.write(folder)), "--json", "--log",
+    return [*case.python, "-m", "appliance", "serve", str(case.write(folder)), "--json", "--log",
             str(folder / "audit"), "--models", str(case.file.parent.resolve())]
 
 
@@ -334,6 +335,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="between two searches")
     parser.add_argument("--warm", action="store_true", help="leave the file in the page cache, charged to nobody")
     parser.add_argument("--plain", action="store_true", help="serve the GGUF file, not the sealed one")
+    libraries.option(parser)
     parser.add_argument("--container", action="store_true", help="serve in a container, through testcontainers")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
     parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/memory.json"))
@@ -351,7 +353,8 @@ def main() -> int:
     for limit in (int(word) << 20 or None for word in args.limits.split(",")):
         streaming = args.streaming if args.streaming != "auto" else '"auto"'
         case = Case(file, key, streaming, args.cache, args.prompt, args.answer,
-                    tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "")
+                    tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "",
+                    python=libraries.python(args))
         if not args.prompt and limit is not None:
             case = longest(case, limit - SPARE)
         if not args.warm:

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import memory, models, report
+from benchmarks import libraries, memory, models, report
 from benchmarks.cgroups import Group
 
 COMMIT = "cf3f2dfca389e4f19a10dd36ce110c41ea12c899"
@@ -135,6 +135,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm", action="store_true", help="with the file in the page cache, charged to nobody")
+    libraries.option(parser)
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
     parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/picolm.json"))
     args = parser.parse_args()
@@ -143,7 +144,8 @@ def main() -> int:
         print(f"PicoLM: skipped: {why}")
         return 0
     model = models.make(args.model, args.work).absolute()
-    case = memory.Case(model, None, '"auto"', "f16", _PROMPT, args.tokens)
+    case = memory.Case(model, None, '"auto"', "f16", _PROMPT, args.tokens,
+                       python=libraries.python(args))
     document: dict[str, Any] = {"machine": report.machine(), "commit": COMMIT, "model": model.name,
                                 "threads": args.threads, "load_average": os.getloadavg()[0], "rows": []}
     for limit in (int(word) << 20 or None for word in args.limits.split(",")):

@@ -38,8 +38,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batches-only", action="store_true", help="neither a prompt nor a repeating answer")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
     parser.add_argument("--disk", action="store_true", help="also one request from disk, see benchmarks.disk")
-    parser.add_argument("--image-libraries", action="store_true",
-                        help="our engine uses the image's libcrypto and C library, not this system's")
+    libraries.option(parser)
     parser.add_argument("--no-llama", action="store_true", help="leave llama.cpp out")
     parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER", help="a built llama.cpp")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
@@ -51,7 +50,7 @@ def _engines(args: argparse.Namespace, model: str) -> list[Engine]:
     """Ours by share, the resident one first; then llama.cpp's builds."""
     sealed, key = memory.sealed_model(model, args.work)
     shares = [float(word) / 100 for word in args.shares.split(",") if word]
-    python = libraries.python(args.work / "libraries") if args.image_libraries else [sys.executable]
+    python = libraries.python(args)
     names = {RESIDENT: RESIDENT, KEPT: KEPT} | {f"{share:.0%}": str(share) for share in shares}
     if args.from_disk:
         names |= {f"{share:.0%}{FROM_DISK}": f"disk:{share}" for share in shares}

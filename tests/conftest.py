@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,28 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
     running = server.Server(policy, [tiny_model]).wait_ready()
     yield running
     running.stop()
+
+
+# Tests that each boot several machines at once, which have their patience: one worker runs these, one after the other,
+# from the beginning on, and the others all the rest.
+MACHINES = ("test_image_launch.py", "test_image_attested.py", "test_image_boot.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first."""
+    items.sort(key=lambda item: item.path.name not in MACHINES)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several workers (`pytest -n`), a file is one worker's, as its fixtures are made once for all its tests."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "machines" if file.endswith(MACHINES) else file
+
+    return Files(config, log)
 
 
 STRICT_PRIVACY = """
@@ -66,7 +91,14 @@ def strict_service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A VM image with the demo policy, built once; packages come from the machine's mirrors or the user's cache."""
+    """A VM image with the demo policy, built once; packages come from the machine's mirrors or the user's cache. Of
+    several workers one builds it, and the others wait."""
     from tests.support import images
 
-    return images.make(tmp_path_factory.mktemp("image") / "demo")
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # its folder is one of many in that of the run
+        folder = folder.parent
+    with (folder / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = folder / "image"
+        return made if made.exists() else images.make(made)

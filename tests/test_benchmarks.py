@@ -10,7 +10,8 @@ import gguf
 import numpy as np
 import pytest
 
-from benchmarks import disk, measure, models, peer, process, report
+from appliance.imaging import recipe
+from benchmarks import disk, libraries, measure, models, peer, process, report
 from benchmarks.measure import Row
 
 TINY = models.Shape(layers=9, width=256, hidden=512, heads=4, kv_heads=2, vocabulary=300)
@@ -156,3 +157,15 @@ def test_share_of_the_disk():
     assert ("a", 4e9, 0.75) == (found["bound_by"], found["bound"], found["share_of_bound"])
     assert [0.5, 0.8, 0.75] == found["share_by_round"]
     assert "75% of the bound (50..80)" in disk.line(found)
+
+
+def test_our_python_runs_on_the_images_libraries(tmp_path):
+    """The same Python, with its packages, finds the libcrypto that the image's lock file names. Packages come from the
+    machine's mirrors or the user's cache, as for images."""
+    locked = next(line.split()[2] for line in (recipe.FOLDER / "packages.lock").read_text().splitlines()
+                  if line.startswith("root libssl3t64 "))
+    code = "import sys, numpy; from appliance.models import libcrypto; print(sys.prefix, libcrypto.load().version)"
+    python = libraries.command(tmp_path / "libraries")
+    done = subprocess.run([*python, "-c", code], capture_output=True, text=True, check=True)
+    assert f"{sys.prefix} {locked.partition('-')[0]}" == done.stdout.strip()
+    assert python == libraries.command(tmp_path / "libraries")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import mmap
-import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from appliance.models import stacks
 from appliance.models.disk import Progress
 from appliance.models.opened import check_runnable
 from appliance.models.resident import ALIGNMENT, ResidentSource, anonymous, discard, vector
 from appliance.models.sealed import SealedModel, open_sealed
-
-_THREADS = 2  # the disk and the memory are what it waits for
+from appliance.models.tile_threads import ordered
 
 
 class SealedResidentSource(ResidentSource):
@@ -43,29 +39,19 @@ class SealedResidentSource(ResidentSource):
 
 def _decrypt(model: SealedModel, arena: mmap.mmap, offsets: Mapping[str, int], progress: Progress | None) -> None:
     """Every tile straight to its place, by a few threads."""
-    done, lock = 0, threading.Lock()
-
-    def read(number: int) -> None:
-        nonlocal done
+    def read(number: int) -> int:
         tile = model.tiling.tile(number)
-        if tile.segment.info is None:
-            return
-        start = offsets[tile.segment.info.name] + tile.first_unit * tile.segment.unit_nbytes
-        with memoryview(arena) as view, view[start:start + tile.nbytes] as place:
-            model.read_tile(number, place)
-        stacks.wipe()
-        with lock:
-            done += tile.record_nbytes
-            if progress is not None:
-                progress(done, model.tiling.end - model.tiling.base)
+        if tile.segment.info is not None:
+            start = offsets[tile.segment.info.name] + tile.first_unit * tile.segment.unit_nbytes
+            with memoryview(arena) as view, view[start:start + tile.nbytes] as place:
+                model.read_tile(number, place)
+        return tile.record_nbytes
 
-    with ThreadPoolExecutor(_THREADS, "model-tiles") as pool:
-        try:
-            for _ in pool.map(read, range(len(model.tiling))):
-                pass
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    done = 0
+    for nbytes in ordered(read, range(len(model.tiling))):
+        done += nbytes
+        if progress is not None:
+            progress(done, model.tiling.end - model.tiling.base)
 
 
 def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,

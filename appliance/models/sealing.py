@@ -12,28 +12,24 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import ModelError
-from appliance.models import sealed_header, stacks, tiling
+from appliance.models import sealed_header, tiling
 from appliance.models.disk_random import RandomFile, Scratch
 from appliance.models.sealed import SealedModel, nonce
 from appliance.models.sealed_header import SALT_NBYTES, Header, Keys
 from appliance.models.sealing_output import PartialFile
 from appliance.models.tagged import PlainTiles, open_tagged
+from appliance.models.tile_threads import ordered
 from appliance.models.tiling import TAG_NBYTES
 
 Progress = Callable[[str, int, int], None]
 """Called with "hashing" or "sealing", bytes done and bytes in all."""
-T = TypeVar("T")
-_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -131,25 +127,3 @@ class _Sealer:
         with memoryview(record)[:tile.nbytes + TAG_NBYTES] as message:
             self._cipher.encrypt_into(nonce(number), packed, self._aad, message)
         return record
-
-
-def ordered(work: Callable[[int], T], numbers: range) -> Iterator[T]:
-    """`work` of each number, in order, done by a few threads a little ahead."""
-    def wiped(number: int) -> T:
-        try:
-            return work(number)
-        finally:
-            stacks.wipe()
-
-    waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(_THREADS, "model-tiles") as pool:
-        try:
-            for number in numbers:
-                waiting.append(pool.submit(wiped, number))
-                if len(waiting) > 2 * _THREADS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
