@@ -2,9 +2,9 @@
 
 The rows of a group are the columns of a matrix B. A record already holds them as TDPBSSD wants them: 64 bytes with 4
 neighbouring weights of each of 16 rows are one row of B. So a run of blocks is unpacked into bytes in scratch
-memory, once for many tokens, and 16 tokens are the rows of a matrix A, straight from the activations. A tile product
-is exact, and all that follows are the float operations of `tile.py` in the same order, so every bit is the same.
-`amx_blocks` does that for formats without sub-blocks, `amx_superblocks` for the others.
+memory, once for many tokens, and 16 tokens (or fewer: `configure`) are the rows of a matrix A, straight from the
+activations. A tile product is exact, and all that follows are the float operations of `tile.py` in the same order, so
+every bit is the same. `amx_blocks` does that for formats without sub-blocks, `amx_superblocks` for the others.
 
 Registers 0 to 3 hold sums, 4 and 5 tokens, 6 and 7 weights. They and the scratch memory held plaintext: `release`
 clears both.
@@ -24,9 +24,6 @@ from appliance.engine.kernels.vector import i64, operation
 
 TOKENS = 16
 """Of a tile."""
-
-LEAST = 16
-"""Tokens from which on unpacking is worth it."""
 
 LANES = GROUP_ROWS
 ROW = 64
@@ -69,6 +66,13 @@ def block_nbytes(fmt: Format) -> int:
 def _scratch_nbytes(format_name: str) -> int:
     fmt = FORMATS[format_name]
     return unpacked(fmt) + (2 if isinstance(fmt, Super) else RUN) * block_nbytes(fmt)
+
+
+def least_tokens(format_name: str) -> int:
+    """Tokens from which on unpacking is worth it, as measured."""
+    if not isinstance(FORMATS[format_name], Super):
+        return TOKENS
+    return 8 if format_name == "Q3_K" else 4
 
 
 class Tiles:
@@ -123,21 +127,22 @@ def scratch(format_name: str) -> Any:
 
 
 def configure(format_name: str) -> Any:
-    """The numba function `(scratch)` that sets the registers' shapes."""
+    """The numba function `(scratch, tokens)` that sets the registers' shapes, for tiles of at most TOKENS tokens."""
     fmt = FORMATS[format_name]
     columns = ROW if isinstance(fmt, Super) else 4 * fmt.chunks
-    shapes = ([(TOKENS, ROW)] * len(SUMS) + [(TOKENS, columns)] * len(ACTIVATIONS_IN)
-              + [(columns // 4, ROW)] * len(WEIGHTS_IN))
+    widths = [ROW] * len(SUMS) + [columns] * len(ACTIVATIONS_IN) + [ROW] * len(WEIGHTS_IN)
     table = bytearray(64)  # palette, start row, 14 reserved; bytes of a row (16 bits each); rows
     table[0] = 1
-    for register, (rows, nbytes) in enumerate(shapes):
-        table[16 + 2 * register], table[48 + register] = nbytes, rows
+    for register, nbytes in enumerate(widths):
+        table[16 + 2 * register] = nbytes
+    weights = (columns // 4) * 0x0101 << 48
 
-    def emit(code: Code, address: Val) -> None:
+    def emit(code: Code, address: Val, tokens: Val) -> None:
         words = [int.from_bytes(table[at:at + 4], "little") for at in range(0, 64, 4)]
         code.store(address, Val(code, ir.Constant(vector(I32, 16), words)))
+        code.store(address + 48, tokens * 0x010101010101 + weights)  # of registers 0 to 5, and of 6 and 7
         Tiles(code).configure(address)
-    return operation(types.void, i64)(emit)
+    return operation(types.void, i64, i64)(emit)
 
 
 def release(format_name: str) -> Any:

@@ -128,48 +128,53 @@ def _tiles(format_name: str) -> Any:
     most, size, activation = amx.most_tokens(format_name), amx.TOKENS, 4 * ACTIVATIONS[shape.activation].fields
     scratch, configure, release = (make(format_name) for make in (amx.scratch, amx.configure, amx.release))
     panel = _panel_of_superblocks(format_name) if isinstance(fmt, Super) else _panel_of_blocks(format_name)
+    least, whole = amx.least_tokens(format_name), 2 * size if isinstance(fmt, Super) else size
 
     @device(inline=False)
     def tiles(w: int, blocks: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
               group1: int) -> int:
-        memory, whole = scratch(), tokens // size * size
-        configure(memory)
-        for first in range(0, whole, most):
-            panel(w, blocks, act + first * activation, tokens * activation, min(most, whole - first) // size,
-                  y + first * ldy, ldy, accumulate, group0, group1, memory)
+        memory, done = scratch(), 0
+        while tokens - done >= least:
+            left = tokens - done  # of few, tiles of two sizes cost no more than whole ones, and leave nothing
+            some = min(left // size * size, most) if left >= whole else left // 2 if left > size else left
+            configure(memory, min(some, size))
+            panel(w, blocks, act + done * activation, tokens * activation, some, y + done * ldy, ldy, accumulate,
+                  group0, group1, memory)
+            done += some
         release(memory)
-        return whole
+        return done
     return tiles
 
 
 def _panel_of_blocks(format_name: str) -> Any:
-    """`count` times 16 tokens by AMX, a run of blocks of a group at a time."""
+    """`tokens` tokens, whole tiles, by AMX, a run of blocks of a group at a time."""
     shape = SHAPES[format_name]
     record, run, size = shape.record, amx.RUN, amx.TOKENS
-    activation = size * 4 * ACTIVATIONS[shape.activation].fields
+    activation = 4 * ACTIVATIONS[shape.activation].fields
     unpack, multiply = amx_blocks.unpack(format_name), amx_blocks.multiply(format_name)
 
     @device(inline=False)
-    def panel(w: int, blocks: int, act: int, apart: int, count: int, y: int, ldy: int, accumulate: int, group0: int,
+    def panel(w: int, blocks: int, act: int, apart: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
               group1: int, memory: int) -> None:
         for g in range(group0, group1):
             for block in range(0, blocks, run):
                 at, some = w + (g * blocks + block) * record, min(run, blocks - block)
                 unpack(at, some, memory)
-                for t in range(count):
-                    multiply(at, memory, act + block * apart + t * activation, apart,
-                             y + t * size * ldy + g * (4 * GROUP_ROWS), ldy, some, block + accumulate == 0)
+                for t in range(0, tokens, size):
+                    here = act + block * apart + t * activation
+                    multiply(at, memory, here, apart, y + t * ldy + g * (4 * GROUP_ROWS), ldy, some,
+                             block + accumulate == 0)
     return panel
 
 
 def _panel_of_superblocks(format_name: str) -> Any:
-    """`count` times 16 tokens by AMX, a block of two groups at a time."""
+    """`tokens` tokens by AMX, a block of two groups at a time."""
     record = SHAPES[format_name].record
-    unpack = amx_superblocks.unpack(format_name)
+    unpack, blocks_ahead = amx_superblocks.unpack(format_name), -(-amx_superblocks.AHEAD // record)
     one, two = (amx_superblocks.multiply(format_name, groups) for groups in (1, 2))
 
     @device(inline=False)
-    def panel(w: int, blocks: int, act: int, apart: int, count: int, y: int, ldy: int, accumulate: int, group0: int,
+    def panel(w: int, blocks: int, act: int, apart: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
               group1: int, memory: int) -> None:
         g, stride = group0, blocks * record
         while g < group1:
@@ -178,10 +183,13 @@ def _panel_of_superblocks(format_name: str) -> Any:
                 at, here = w + g * stride + block * record, act + block * apart
                 for group in range(groups):
                     unpack(at + group * stride, group, memory)
+                ahead = blocks_ahead * record
+                if block + blocks_ahead >= blocks:
+                    ahead += (groups - 1) * stride  # the next groups follow the last of these
                 if groups == 2:
-                    two(at, stride, memory, here, to, ldy, count, block + accumulate == 0)
+                    two(at, stride, memory, here, to, ldy, tokens, block + accumulate == 0, ahead)
                 else:
-                    one(at, stride, memory, here, to, ldy, count, block + accumulate == 0)
+                    one(at, stride, memory, here, to, ldy, tokens, block + accumulate == 0, ahead)
             g += groups
     return panel
 
@@ -193,7 +201,8 @@ def _product(format_name: str) -> Any:
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
     single, panel = tile(format_name, 1, 1, ahead=1), _panel(format_name)
     row_bytes, two_groups = 4 * GROUP_ROWS, _two_groups(format_name)
-    with_tiles, least = compiling().tiles and format_name in FORMATS, amx.LEAST
+    with_tiles = compiling().tiles and format_name in FORMATS
+    least = amx.least_tokens(format_name) if with_tiles else 0
     tiles: Any = _tiles(format_name) if with_tiles else None
 
     def product(w: int, k: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
