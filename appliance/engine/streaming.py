@@ -88,7 +88,8 @@ class Streaming:
         """Before a pass."""
         cursor = int(self._words[fetch_layout.STREAM["CURSOR"] // 8])
         self._put({"DESCRIPTOR": self._source.descriptor, "FAULT": 0, "CURSOR": max(cursor - len(self._plan), 0)})
-        self._workers[:, fetch_layout.WORKER["ALIVE"] // 8] = 0
+        for name in ("HELD", "OTHER_HELD", "ALIVE"):
+            self._workers[:, fetch_layout.WORKER[name] // 8] = 0
 
     def end(self) -> None:
         """After a pass: raises what failed in it, see `StreamedSource.settle`."""

@@ -326,15 +326,20 @@ class StreamedSource(Opened):
                 if hidden is None:
                     self._fill(worker, segment.first_tile + piece)
                 else:
+                    worker.hold(-1)
                     self._count(worker, hidden.read(piece, worker.tile))
             yield index, worker.address, row
 
     def _fetch(self, number: int, tile: int, thread: int) -> int:
         """Called by kernels: the address of tile `tile` of the matrix `number`, for the thread `thread`."""
-        worker = self._workers[thread]
+        worker, wanted = self._workers[thread], self._segments[number].first_tile + tile
         if self._failure is None:
+            held = worker.held(wanted)
+            if held is not None:
+                return held
             try:
-                self._fill(worker, self._segments[number].first_tile + tile)
+                self._fill(worker, wanted)
+                worker.hold(wanted)
             except BaseException as error:  # noqa: BLE001  nothing may leave through compiled code
                 self._failure = error
         if self._failure is not None:

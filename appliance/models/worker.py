@@ -43,7 +43,7 @@ class Worker:
         self.rows_address = self._memory.address + SLOTS * stride
         self.places = SLOTS
         """Slots in use, see `StreamedSource.narrow`."""
-        self._slot = 0
+        self._slot, self._held = 0, [-1] * SLOTS  # numbers of the tiles in the slots
         self.address, self.tile = self.addresses[0], self.tiles[0]
         """Of the slot in use."""
         self._record = mmap.mmap(-1, max(record_nbytes, RECORD_ALIGNMENT), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -62,7 +62,16 @@ class Worker:
     def turn(self) -> None:
         """Use the next slot; what is in it is overwritten."""
         self._slot = (self._slot + 1) % self.places
+        self._held[self._slot] = -1
         self.address, self.tile = self.addresses[self._slot], self.tiles[self._slot]
+
+    def hold(self, number: int) -> None:
+        """The slot in use has the tile `number`, until the next `turn` to it or `wipe`."""
+        self._held[self._slot] = number
+
+    def held(self, number: int) -> int | None:
+        """Address of the tile `number`, where a slot has it."""
+        return self.addresses[self._held.index(number)] if number in self._held else None
 
     def window(self, tile: Tile) -> Window:
         """Views for a tile in the slot in use."""
@@ -77,7 +86,7 @@ class Worker:
         """Overwrite what was used."""
         if self.alive:
             self._memory.wipe()
-            self.alive = 0
+            self.alive, self._held = 0, [-1] * SLOTS
 
     def close(self) -> None:
         """Wipe and give the memory back."""

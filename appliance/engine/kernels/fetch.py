@@ -6,9 +6,10 @@
 `matrix`: a table MATRIX of `fetch_layout`. The record is read a piece at a time into memory that nobody else writes,
 and each piece is decrypted from there into the thread's tile; or the record is kept in such memory. Of a plain model,
 rows are read so, and packed into the tile; their tag is that of a message without text, all of it associated data (see
-`models.tagged`). Only a tile whose tag is right leaves this function: after any failure the thread's tile holds zeros,
-FAULT says what failed first, and every later fetch of the model gives zeros, too. Cryptography and reading are calls of
-libcrypto and of the C library by address.
+`models.tagged`). One of the last two tiles of the pass that a thread asks for again, for another part of it, is still
+there. Only a tile whose tag is right leaves this function: after any failure the thread's tile holds zeros, FAULT says
+what failed first, and every later fetch of the model gives zeros, too. Cryptography and reading are calls of libcrypto
+and of the C library by address.
 
 Where reads have to wait for the disk, the system is told of the next records of the pass, and of those of the next pass
 at its end (the plan goes round), so that it reads them meanwhile.
@@ -43,7 +44,7 @@ WORKERS, TILE_NBYTES, WORKER_NBYTES = _S["WORKERS"], _S["TILE_NBYTES"], fetch_la
 PLAN, PLAN_COUNT, WINDOW, COLD = _S["PLAN"], _S["PLAN_COUNT"], _S["WINDOW"], _S["COLD"]
 CURSOR, DROP = _S["CURSOR"], _S["DROP"]
 CONTEXT, TILE, OTHER, RECORD = _K["CONTEXT"], _K["TILE"], _K["OTHER"], _K["RECORD"]
-ALIVE, COUNT = _K["ALIVE"], _K["COUNT"]
+HELD, OTHER_HELD, ALIVE, COUNT = _K["HELD"], _K["OTHER_HELD"], _K["ALIVE"], _K["COUNT"]
 NONCE, NONCE_END, TAG, TAG_END = _K["NONCE"], _K["NONCE_END"], _K["TAG"], _K["TAG_END"]
 VECTOR, VECTOR_NBYTES, FIRST_PLANNED = _K["VECTOR"], _K["VECTOR_NBYTES"], _M["FIRST_PLANNED"]
 STREAM_TABLE, FIRST_TILE, LAST = _M["STREAM_TABLE"], _M["FIRST_TILE"], _M["LAST"]
@@ -279,10 +280,16 @@ def _fetch(open_one: Any) -> Any:
     def fetch(matrix: int, tile: int, thread: int) -> int:
         stream = get_i64(matrix + STREAM_TABLE)
         worker = get_i64(stream + WORKERS) + WORKER_NBYTES * thread
-        place = get_i64(worker + TILE)
+        place, number = get_i64(worker + TILE), get_i64(matrix + FIRST_TILE) + tile
+        if load_long(stream + FAULT) == 0:
+            if get_i64(worker + HELD) == number + 1:
+                return place
+            if get_i64(worker + OTHER_HELD) == number + 1:
+                return get_i64(worker + OTHER)
+        set_i64(worker + OTHER_HELD, get_i64(worker + HELD) if place != get_i64(worker + OTHER) else 0)
+        set_i64(worker + HELD, 0)
         set_i64(worker + TILE, get_i64(worker + OTHER))
         set_i64(worker + OTHER, place)
-        number = get_i64(matrix + FIRST_TILE) + tile
         if load_long(stream + FAULT) != 0:
             refuse(stream, worker, 0)
         elif not 0 <= tile <= get_i64(matrix + LAST):
@@ -293,6 +300,8 @@ def _fetch(open_one: Any) -> Any:
             fault = open_one(stream, worker, matrix, tile, nbytes)
             if fault != 0:
                 refuse(stream, worker, fault | number)
+            else:
+                set_i64(worker + HELD, number + 1)
         return get_i64(worker + TILE)
     return fetch
 

@@ -20,9 +20,10 @@ STREAM = words("READ ERRNO ADVISE INIT UPDATE CONTROL FINAL DESCRIPTOR EXTRA EXT
 STREAM_NBYTES = 8 * len(STREAM)
 
 # CONTEXT: the thread's EVP_CIPHER_CTX, which has the key. TILE: address of TILE_NBYTES for plaintext; OTHER: another;
-# the two change places with each tile. RECORD: of PIECE bytes for what is read. ALIVE: the most bytes of a tile since
-# it was set to 0. COUNT, NONCE (two words), TAG (two words), VECTOR (two words): room for the C functions' arguments.
-WORKER = words("CONTEXT TILE OTHER RECORD ALIVE COUNT NONCE NONCE_END TAG TAG_END VECTOR VECTOR_NBYTES")
+# the two change places with each tile that is fetched. HELD: number of the tile in TILE plus 1, OTHER_HELD: of that in
+# OTHER; 0: none. RECORD: of PIECE bytes for what is read. ALIVE: the most bytes of a tile since it was set to 0.
+# COUNT, NONCE (two words), TAG (two words), VECTOR (two words): room for the C functions' arguments.
+WORKER = words("CONTEXT TILE OTHER RECORD HELD OTHER_HELD ALIVE COUNT NONCE NONCE_END TAG TAG_END VECTOR VECTOR_NBYTES")
 WORKER_NBYTES = 128
 
 # Tile n of a matrix is number FIRST_TILE + n of the file, has NBYTES (the one with number LAST: LAST_NBYTES) of
