@@ -60,6 +60,15 @@ def test_the_same_bits(kind: str, tile_size: int, threads: int, how: dict[str, o
         assert kind.startswith("compiled") == source.fetched_by.startswith("libcrypto")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_place_for_a_tile(kind: str, expected: np.ndarray, tmp_path: Path) -> None:
+    """With half the plaintext the bits are the same, where threads share the tiles of a prompt, too."""
+    source = stored(kind, tmp_path, synthetic_model("mixed"), 8192)[1]()
+    source.narrow()
+    with _engine(source, 2) as engine:
+        assert np.array_equal(expected, engine.logits(IDS))
+
+
 @pytest.mark.parametrize("name", ["tied", "F16"])
 def test_other_models(name: str, tmp_path: Path) -> None:
     """A tied output is streamed while its rows are looked up; half-precision weights have no blocks."""
