@@ -73,6 +73,7 @@ class _Case:
         ctypes.memmove(self._kept.address, records, len(records))
         self.tile.view(np.uint8)[:] = 0xff
         _words(self._stream, fetch_layout.STREAM, {"FAULT": 0})
+        _words(self._worker, fetch_layout.WORKER, {"HELD": 0, "OTHER_HELD": 0})
         _words(self._matrix, fetch_layout.MATRIX, {"KEPT": self._kept.address if kept else 0})
         self._call(self._matrix.address, number, 0)
         fault = int(self._stream.view(np.int64)[fetch_layout.STREAM["FAULT"] // 8])
