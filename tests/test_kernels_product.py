@@ -184,6 +184,16 @@ def _unpacked(name: str, data: np.ndarray, group: int, columns: int) -> list[byt
             for each in (quants4 * part).reshape(16, -1, 4).swapaxes(0, 1) if each.any()]
 
 
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
+def test_bits_do_not_depend_on_the_runs_of_groups(name: str, kernels: KernelTable) -> None:
+    """More weights than stay in cache beside some tokens, in numbers that are multiplied at once and in two parts."""
+    rows, columns = 1136, 2048  # 71 groups
+    product, x = Product(kernels, name, random_weights(name, rows, columns), rows, columns), _activations(41, columns)
+    alone = np.concatenate([product(x[t:t + 1]) for t in range(len(x))])
+    for tokens in (8, 16, 24, 41):
+        np.testing.assert_array_equal(alone[:tokens].view(np.uint32), product(x[:tokens]).view(np.uint32))
+
+
 def test_bits_do_not_depend_on_the_blocks_of_tokens(kernels: KernelTable) -> None:
     """More tokens than are done at a time, and more columns than stay in cache."""
     rows, columns = 48, 4096

@@ -105,7 +105,7 @@ def _emit(code: Code, fmt: Format, groups: int, args: list[Val]) -> None:
         first = pair * (2 * amx.TOKENS)
         return _Tiles(code, blocks, width, at, act + first * token_nbytes, y + first * ldy, ldy, fresh)
 
-    pairs, left = tokens >> 5, tokens & 31
+    pairs, left = tokens >> 5, tokens & 31  # 32 are two tiles
     with code.b.if_then(pairs.compare(">", 0).ir):
         _in_turn(tiles(pairs.like(0), 2).begin(pairs.like(0), ahead))
         code.loop(pairs - 1, lambda number: _in_turn(

@@ -43,6 +43,9 @@ _TOKENS = 192
 _ACTIVATION_BYTES = 640 << 10
 """Activations that stay in a core's second-level cache while all rows pass by."""
 
+_TILE_BYTES = 512 << 10
+"""Weights, or activations, beside which the others stay in a core's second-level cache, where AMX multiplies them."""
+
 _INNER_BYTES = 20480
 """Bytes of weights of two groups that stay in the first-level cache while tokens pass by."""
 
@@ -126,6 +129,7 @@ def _tiles(format_name: str) -> Any:
     """By AMX: tokens 0 <= t < the number that is returned, times groups group0 <= g < group1."""
     fmt, shape = FORMATS[format_name], SHAPES[format_name]
     most, size, activation = amx.most_tokens(format_name), amx.TOKENS, 4 * ACTIVATIONS[shape.activation].fields
+    record = shape.record
     scratch, configure, release = (make(format_name) for make in (amx.scratch, amx.configure, amx.release))
     panel = _panel_of_superblocks(format_name) if isinstance(fmt, Super) else _panel_of_blocks(format_name)
     least, whole = amx.least_tokens(format_name), 2 * size if isinstance(fmt, Super) else size
@@ -134,13 +138,19 @@ def _tiles(format_name: str) -> Any:
     def tiles(w: int, blocks: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
               group1: int) -> int:
         memory, done = scratch(), 0
-        while tokens - done >= least:
-            left = tokens - done  # of few, tiles of two sizes cost no more than whole ones, and leave nothing
-            some = min(left // size * size, most) if left >= whole else left // 2 if left > size else left
-            configure(memory, min(some, size))
-            panel(w, blocks, act + done * activation, tokens * activation, some, y + done * ldy, ldy, accumulate,
-                  group0, group1, memory)
-            done += some
+        # Few tokens may come in parts; the second finds weights in the second-level cache.
+        step = max(group1 - group0, 1)
+        if tokens * blocks * activation <= _TILE_BYTES:
+            step = max(_TILE_BYTES // (blocks * record), 2) // 2 * 2
+        for g in range(group0, group1, step):
+            end, done = min(g + step, group1), 0
+            while tokens - done >= least:
+                left = tokens - done  # of few, tiles of two sizes cost no more than whole ones, and leave nothing
+                some = min(left // size * size, most) if left >= whole else left // 2 if left > size else left
+                configure(memory, min(some, size))
+                panel(w, blocks, act + done * activation, tokens * activation, some, y + done * ldy, ldy, accumulate,
+                      g, end, memory)
+                done += some
         release(memory)
         return done
     return tiles
