@@ -83,7 +83,8 @@ def _scaled(fmt: Format, chunk: Val, scale: Any) -> list[Val]:
 
 def multiply(format_name: str, groups: int) -> Any:
     """The numba function `(w, stride, scratch, act, y, ldy, tokens, fresh, ahead)`: an unpacked block of `groups` (1 or
-    2) groups times tokens: many times 32, and then one tile, for which the registers were configured, of what is left.
+    2) groups times tokens: many times 32, and then what is left, as one tile, or two of half as many (rounded up, so
+    they may have a token in common). The registers were configured for tiles of that many tokens.
 
     `w`: the first group's record of the block, the next group's `stride` bytes on; `act`: the first token's block that
     belongs to it; `y`, `ldy`, `fresh` as in `tile.tile`; `ahead`: bytes from these records to those to prefetch.
@@ -101,18 +102,27 @@ def _emit(code: Code, fmt: Format, groups: int, args: list[Val]) -> None:
               for group in range(groups)]
     fresh = fresh.compare("!=", 0)
 
-    def tiles(pair: Val, width: int) -> _Tiles:
+    def tiles(pair: Val, second: Val | int = amx.TOKENS) -> _Tiles:
         first = pair * (2 * amx.TOKENS)
-        return _Tiles(code, blocks, width, at, act + first * token_nbytes, y + first * ldy, ldy, fresh)
+        return _Tiles(code, blocks, at, act + first * token_nbytes, second * token_nbytes, y + first * ldy,
+                      ldy * second, ldy, fresh)
 
     pairs, left = tokens >> 5, tokens & 31  # 32 are two tiles
     with code.b.if_then(pairs.compare(">", 0).ir):
-        _in_turn(tiles(pairs.like(0), 2).begin(pairs.like(0), ahead))
+        _in_turn(tiles(pairs.like(0)).begin(pairs.like(0), ahead))
         code.loop(pairs - 1, lambda number: _in_turn(
-            tiles(number + 1, 2).begin(number + 1), tiles(number, 2).use(number)))
-        _in_turn(tiles(pairs - 1, 2).use(pairs - 1))
-    with code.b.if_then(left.compare(">", 0).ir):
-        tiles(pairs, 1).begin_and_use(left, ahead)
+            tiles(number + 1).begin(number + 1), tiles(number).use(number)))
+        _in_turn(tiles(pairs - 1).use(pairs - 1))
+    with code.b.if_then(left.compare(">", 0).ir), code.b.if_else(left.compare(">", amx.TOKENS).ir) as (two, one):
+        with two:
+            half = (left + 1) >> 1
+            few = tiles(pairs, left - half)
+            _in_turn(few.begin(pairs.like(0), ahead))
+            few.use_few(2, half, half + half - left)
+        with one:
+            few = tiles(pairs)
+            few.begin_one(ahead)
+            few.use_few(1, left, left.like(0))
 
 
 def _in_turn(*parts: Iterator[None]) -> None:
@@ -161,35 +171,36 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Some blocks times `width` tiles of tokens."""
+    """Some blocks times one or two tiles of tokens."""
 
     code: Code
     blocks: list[_Block]
-    width: int
     buffers: Val
     activations: Val
+    second: Val | int  # bytes from the first tile's activations to the second's
     y: Val
+    second_y: Val  # the same of results
     ldy: Val
     fresh: Val
 
     def begin(self, number: Val, ahead: Val | None = None) -> Iterator[None]:
-        """The sums of two tiles, plane by plane: register 2 g + w has those of block g and the w-th tile."""
+        """The sums of two tiles, plane by plane: register 2 g + t has those of block g and tile t."""
         tiles, fmt = amx.Tiles(self.code), self.blocks[0].fmt
         for plane in range(amx.planes(fmt)):
-            for register in range(len(self.blocks) * self.width):
+            for register in range(len(self.blocks) * 2):
                 tiles.clear(register)
             for piece in range(_pieces(fmt)):
-                for each in range(self.width):
+                for each in range(2):
                     self._load_tokens(each, piece, each)
                 for group, block in enumerate(self.blocks):
                     tiles.load(amx.WEIGHTS_IN[group], block.place(plane, piece), amx.ROW)
-                    for each in range(self.width):
-                        tiles.product(self.width * group + each, amx.ACTIVATIONS_IN[each], amx.WEIGHTS_IN[group],
+                    for each in range(2):
+                        tiles.product(2 * group + each, amx.ACTIVATIONS_IN[each], amx.WEIGHTS_IN[group],
                                       unsigned=not fmt.offset)
                     if ahead is not None and plane == 0:
                         block.prefetch(ahead, piece)
                     yield
-            for register in range(len(self.blocks) * self.width):
+            for register in range(len(self.blocks) * 2):
                 tiles.store(register, self._buffer(number, plane, register))
 
     def use(self, number: Val) -> Iterator[None]:
@@ -197,18 +208,17 @@ class _Tiles:
         step = _STEP * 2 // amx.planes(self.blocks[0].fmt)
         for group, block in enumerate(self.blocks):
             rows = _Kept(self.code, block.record)
-            for first in range(0, amx.TOKENS * self.width, step):
-                found = [self._used(rows, number, group, token) for token in range(first, first + step)]
-                for index, result in enumerate(found):
-                    self.code.store(self._result(group, first + index), result)
-                yield
+            for tile in range(2):
+                for first in range(0, amx.TOKENS, step):
+                    found = [self._used(rows, number, group, tile, token) for token in range(first, first + step)]
+                    for token, result in enumerate(found, first):
+                        self.code.store(self._result(group, tile, token), result)
+                    yield
 
-    def begin_and_use(self, tokens: Val, ahead: Val) -> None:
-        """One tile, of which the first `tokens` > 0 tokens count: all planes at once, for one would wait for itself;
-        register `planes` * g + p has the sums of block g and plane p."""
-        tiles, fmt, zero = amx.Tiles(self.code), self.blocks[0].fmt, tokens.like(0)
-        planes = range(amx.planes(fmt))
-        places = [(group, plane) for group in range(len(self.blocks)) for plane in planes]
+    def begin_one(self, ahead: Val) -> None:
+        """The sums of one tile, all planes at once, for one would wait for itself; they lie where `begin` puts them."""
+        tiles, fmt = amx.Tiles(self.code), self.blocks[0].fmt
+        places = [(group, plane) for group in range(len(self.blocks)) for plane in range(amx.planes(fmt))]
         for register in range(len(places)):
             tiles.clear(register)
         for piece in range(_pieces(fmt)):
@@ -220,26 +230,34 @@ class _Tiles:
             for block in self.blocks:
                 block.prefetch(ahead, piece)
         for register, (group, plane) in enumerate(places):
-            tiles.store(register, self._buffer(zero, plane, group))
+            tiles.store(register, self._buffer(ahead.like(0), plane, 2 * group))
+
+    def use_few(self, count: int, tokens: Val, shared: Val) -> None:
+        """Add the sums of `count` tiles of `tokens` tokens; the first `shared` (0 or 1) of the second tile are the
+        first tile's last."""
         for group, block in enumerate(self.blocks):
             rows = _Kept(self.code, block.record)
-            for token in range(amx.TOKENS):
-                with self.code.b.if_then(tokens.compare(">", token).ir) if token else contextlib.nullcontext():
-                    self.code.store(self._result(group, token), self._used(rows, zero, group, token))
+            for tile, token in ((tile, token) for tile in range(count) for token in range(amx.TOKENS)):
+                wanted = tokens.compare(">", token) if token or not tile else shared.compare("==", 0)
+                with self.code.b.if_then(wanted.ir) if tile or token else contextlib.nullcontext():
+                    self.code.store(self._result(group, tile, token),
+                                    self._used(rows, tokens.like(0), group, tile, token))
 
     def _load_tokens(self, tile: int, piece: int, register: int) -> None:
-        token_nbytes = 4 * ACTIVATIONS[self.blocks[0].fmt.shape.activation].fields
-        amx.Tiles(self.code).load(
-            amx.ACTIVATIONS_IN[register], self.activations + piece * amx.ROW + tile * (amx.TOKENS * token_nbytes),
-            token_nbytes)
+        amx.Tiles(self.code).load(amx.ACTIVATIONS_IN[register], self._tokens(tile) + piece * amx.ROW,
+                                  4 * ACTIVATIONS[self.blocks[0].fmt.shape.activation].fields)
 
-    def _used(self, rows: Rows, number: Val, group: int, token: int) -> Val:
+    def _tokens(self, tile: int) -> Val:
+        return self.activations + self.second if tile else self.activations
+
+    def _used(self, rows: Rows, number: Val, group: int, tile: int, token: int) -> Val:
         """The result of a token with its sums."""
         fmt, code, planes = self.blocks[0].fmt, self.code, amx.planes(self.blocks[0].fmt)
-        vectors = Tokens(code, self.activations, fmt.shape.activation, amx.TOKENS * self.width, amx.LANES)
-        sums = [code.load(self._sum(number, plane, group, token), I32, amx.LANES) for plane in range(planes)]
+        vectors = Tokens(code, self._tokens(tile), fmt.shape.activation, amx.TOKENS, amx.LANES)
+        sums = [code.load(self._buffer(number, plane, 2 * group + tile) + token * amx.ROW, I32, amx.LANES)
+                for plane in range(planes)]
         total = sums[0] if planes == 1 else (sums[1] << _low_bits(fmt)) + sums[0]
-        before = code.load(self._result(group, token), F32, amx.LANES)
+        before = code.load(self._result(group, tile, token), F32, amx.LANES)
         return fmt.finish(rows, vectors, token, total.convert("sitofp", F32),
                           self.fresh.select(before.like(0.0), before))
 
@@ -247,9 +265,5 @@ class _Tiles:
         most = 4 * amx.BUFFER_NBYTES
         return self.buffers + (number & 1) * (2 * most) + (plane * most + register * amx.BUFFER_NBYTES)
 
-    def _sum(self, number: Val, plane: int, group: int, token: int) -> Val:
-        register = self.width * group + token // amx.TOKENS
-        return self._buffer(number, plane, register) + token % amx.TOKENS * amx.ROW
-
-    def _result(self, group: int, token: int) -> Val:
-        return self.y + self.ldy * token + group * amx.ROW
+    def _result(self, group: int, tile: int, token: int) -> Val:
+        return (self.y + self.second_y if tile else self.y) + self.ldy * token + group * amx.ROW

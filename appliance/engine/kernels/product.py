@@ -145,9 +145,9 @@ def _tiles(format_name: str) -> Any:
         for g in range(group0, group1, step):
             end, done = min(g + step, group1), 0
             while tokens - done >= least:
-                left = tokens - done  # of few, tiles of two sizes cost no more than whole ones, and leave nothing
-                some = min(left // size * size, most) if left >= whole else left // 2 if left > size else left
-                configure(memory, min(some, size))
+                left = tokens - done
+                some = min(left // size * size, most) if left >= whole else left
+                configure(memory, (some + 1) // 2 if size < some < whole else min(some, size))
                 panel(w, blocks, act + done * activation, tokens * activation, some, y + done * ldy, ldy, accumulate,
                       g, end, memory)
                 done += some
