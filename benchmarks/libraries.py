@@ -4,11 +4,14 @@ OpenSSL is older. The image's locked packages are unpacked into a folder; neithe
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
+from appliance.errors import ImageError
 from appliance.imaging import lockfile, recipe, rootfs
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.fetching import fetch_packages
@@ -27,21 +30,27 @@ def option(parser: argparse.ArgumentParser) -> None:
 
 def python(args: argparse.Namespace) -> tuple[str, ...]:
     """How Python is called, by what was asked for."""
-    return command(args.work / "libraries") if args.image_libraries else (sys.executable,)
+    try:
+        return command(args.work) if args.image_libraries else (sys.executable,)
+    except ImageError as error:
+        raise SystemExit(f"--image-libraries: {error}") from None
 
 
-def command(folder: Path) -> tuple[str, ...]:
-    """Python on these libraries, which are unpacked into `folder` unless they are there. ImageError where they cannot
-    be had."""
+def command(work: Path) -> tuple[str, ...]:
+    """Python on these libraries, which are unpacked into a folder in `work`, one for each state of the lock file.
+    ImageError where they cannot be had."""
+    chosen = recipe.load(recipe.FOLDER)
+    wanted = [package for package in lockfile.read_packages(chosen.file("packages.lock"))[1]
+              if package.role == "root" and package.name in PACKAGES]
+    state = hashlib.sha256("".join(package.sha256 for package in wanted).encode()).hexdigest()
+    folder = (work / f"libraries-{state[:12]}").absolute()
     if not folder.exists():
-        chosen = recipe.load(recipe.FOLDER)
         downloads = Downloads(default_folder() / "downloads")
-        wanted = [package for package in lockfile.read_packages(chosen.file("packages.lock"))[1]
-                  if package.role == "root" and package.name in PACKAGES]
         fetch_packages(chosen, wanted, downloads, {}, lambda *_: None)
-        unpacked = folder.with_suffix(".part")
-        rootfs.unpack(Tree(unpacked, dict(chosen.links)), wanted, downloads)
-        unpacked.rename(folder)
-    places = [folder.absolute() / LIBRARIES, sysconfig.get_config_var("LIBDIR")]
-    return (str(folder.absolute() / LOADER), "--argv0", sys.executable, "--library-path",
-            os.pathsep.join(map(str, places)), os.path.realpath(sys.executable))
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=work) as unpacked:
+            rootfs.unpack(Tree(Path(unpacked, "root"), dict(chosen.links)), wanted, downloads)
+            Path(unpacked, "root").rename(folder)
+    places = [folder / LIBRARIES, sysconfig.get_config_var("LIBDIR")]
+    return (str(folder / LOADER), "--argv0", sys.executable, "--library-path", os.pathsep.join(map(str, places)),
+            os.path.realpath(sys.executable))

@@ -42,6 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in MACHINES)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several workers (`pytest -n`), a file is one worker's, as its fixtures are made once for all its tests."""
     from xdist.scheduler import LoadFileScheduling

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.errors import FormatError, ModelError, PinError, UnsupportedError
+from appliance.errors import EngineError, FormatError, ModelError, PinError, UnsupportedError
 from appliance.models import layout
 from appliance.models.quants import FORMATS
 from appliance.models.resident import open_resident
@@ -181,3 +181,12 @@ def test_memory_stays_near_the_files_size(tmp_path: Path, rows: int) -> None:
               "print(memory('VmHWM') - before)\n")
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 1.3 * path.stat().st_size
+
+
+def test_an_error_while_it_is_repacked(model: tuple[Path, list[Tensor]]) -> None:
+    """What fails is told, whichever memory it happened in."""
+    def fail(*_: object) -> None:
+        raise EngineError("no table")
+
+    with pytest.raises(EngineError, match="no table"):
+        open_resident(model[0], interleave=fail)

@@ -141,18 +141,20 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap, interleave: layout
     matrices = sorted((info for info in file.tensors.values() if len(info.shape) == 2), key=lambda info: info.offset)
     places, end = _places(matrices)
     within = end <= len(source) and all(places[info.name] <= info.offset for info in matrices)
+    room = anonymous(max((_run_nbytes(info) for info in matrices), default=0), "rows in kernel order")
     arena = source if within else anonymous(end, "the model's weights")
     try:
-        room = anonymous(max((_run_nbytes(info) for info in matrices), default=0), "rows in kernel order")
         with memoryview(source) as old, memoryview(arena) as new, memoryview(room) as between:
             for info in matrices:
                 _repack_matrix(info, old, new, places[info.name], between, interleave)
                 if not within:
                     _give_back(source, info.offset, info.offset + info.nbytes)
-        discard(room)
     except BaseException:
-        discard(arena)
+        if not within:  # else the caller does
+            discard(arena)
         raise
+    finally:
+        discard(room)
     if within:
         _give_back(source, end, len(source))
     else:
