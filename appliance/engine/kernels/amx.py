@@ -38,6 +38,9 @@ BUFFER_NBYTES = TOKENS * ROW
 BUFFERS, SUPER_BUFFERS = 8, 16
 """Such places in formats without sub-blocks, and with them."""
 
+_LEAST = {"Q3_K": 3, "Q6_K": 3}
+"""Tokens from which on unpacking is worth it, as measured: where they differ from 2."""
+
 RUN = 8
 """Blocks that are unpacked at a time in formats without sub-blocks."""
 
@@ -54,8 +57,9 @@ def most_tokens(format_name: str) -> int:
 
 
 def planes(fmt: Format) -> int:
-    """Bytes of an unpacked weight."""
-    return 1 if fmt.most_scaled <= 127 else 2
+    """Bytes of an unpacked weight, in units. (One byte has room for a product of -128 to 127; where weights have an
+    offset, and products are -127 to 128, for its negative.)"""
+    return 1 if fmt.most_scaled // fmt.unit <= (128 if fmt.offset else 127) else 2
 
 
 def block_nbytes(fmt: Format) -> int:
@@ -69,10 +73,8 @@ def _scratch_nbytes(format_name: str) -> int:
 
 
 def least_tokens(format_name: str) -> int:
-    """Tokens from which on unpacking is worth it, as measured."""
-    if not isinstance(FORMATS[format_name], Super):
-        return TOKENS
-    return 8 if format_name == "Q3_K" else 4
+    """Tokens from which on a product takes this way."""
+    return _LEAST.get(format_name, 2) if isinstance(FORMATS[format_name], Super) else TOKENS
 
 
 class Tiles:

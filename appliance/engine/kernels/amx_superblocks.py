@@ -1,9 +1,10 @@
 """Products by AMX for formats with sub-blocks: a block of 256 columns of 32 rows times 32 tokens at a time, or fewer.
 
 A weight times the scale of its sub-block is a small integer, so `unpack` multiplies them, and what `tile.py` adds up
-by sub-blocks comes out of 256 columns at once. Such a product has two bytes, which are two matrices (`amx.planes`; one
-byte in Q2_K). Of weights without an offset they are the weight times the low three bits of the scale, and times the
-others; else the lower seven bits of the product, and the others, with its sign. Sums are used after those of the next
+by sub-blocks comes out of 256 columns at once. Such a product has two bytes, which are two matrices (`amx.planes`).
+Of weights without an offset they are the weight times the low three bits of the scale, and times the others; else the
+lower seven bits of the product, and the others, with its sign. In Q2_K one byte is enough, and in Q3_K for the negative
+of the product. Sums are used after those of the next
 tokens were begun, so that nobody waits for them.
 """
 
@@ -29,17 +30,22 @@ _STEP = 4
 
 
 def unpack(format_name: str) -> Any:
-    """The numba function `(w, group, scratch)`: the block at `w`, as that of group 0 or 1."""
+    """The numba function `(w, group, scratch, ahead)`: the block at `w`, as that of group 0 or 1. The first half of the
+    one `ahead` bytes on is prefetched."""
     fmt = FORMATS[format_name]
+    lines = _unpacking_lines(fmt) // fmt.steps
 
-    def block(code: Code, record: Val, to: Val) -> None:
+    def block(code: Code, record: Val, to: Val, ahead: Val) -> None:
         rows = Rows(code, record, record.like(0), amx.LANES)
         fmt.begin(rows)
 
         def step(number: Val) -> None:
             moved, first = fmt.rows_of(rows, number), fmt.first_field(number) * fmt.chunks
+            asked = record + ahead + number * (64 * lines)
             for j in range(fmt.subblocks):
                 scale = fmt.scale(moved, j)
+                for line in range(lines * j // fmt.subblocks, lines * (j + 1) // fmt.subblocks):
+                    code.prefetch(asked + 64 * line)
                 for c in range(fmt.chunks):
                     place = to + (first + fmt.field(j, c)) * amx.ROW
                     for plane, values in enumerate(_scaled(fmt, fmt.chunk(moved, j, c), scale)):
@@ -48,10 +54,16 @@ def unpack(format_name: str) -> Any:
         code.loop(fmt.steps, step)
 
     def emit(code: Code, args: list[Val]) -> None:
-        w, group, to = args
-        block(code, w, to + group * amx.block_nbytes(fmt) + amx.unpacked(fmt))
+        w, group, to, ahead = args
+        block(code, w, to + group * amx.block_nbytes(fmt) + amx.unpacked(fmt), ahead)
 
-    return calling(f"amx_unpack_{format_name.lower()}", emit, i64, i64, i64)
+    return calling(f"amx_unpack_{format_name.lower()}", emit, i64, i64, i64, i64)
+
+
+def _unpacking_lines(fmt: Format) -> int:
+    """Cache lines of a block that are prefetched while another is unpacked; the others, while it is multiplied. All at
+    once would be more than the CPU asks memory for at a time, and everything else would wait."""
+    return fmt.shape.record // 128 // fmt.steps * fmt.steps
 
 
 def _plane_nbytes(fmt: Format) -> int:
@@ -71,7 +83,7 @@ def _scaled(fmt: Format, chunk: Val, scale: Any) -> list[Val]:
     """4 weights of each row times the row's scale: low bytes, high bytes (see above); int32 lanes, as the chunk."""
     twice, pairs = ((scale & 0xFFFF) | (scale << 16)).bits(I16), chunk.bits(I16)
     if amx.planes(fmt) == 1:
-        return [(pairs * twice).bits(I32)]
+        return [_negated(fmt, chunk, scale) if fmt.offset else (pairs * twice).bits(I32)]
     if not fmt.offset:  # no product of a byte reaches the next one
         return [(pairs * (twice & 7)).bits(I32), (pairs * (twice >> 3)).bits(I32)]
     pairs = (chunk.bits(I8) - fmt.offset).bits(I16)
@@ -81,13 +93,26 @@ def _scaled(fmt: Format, chunk: Val, scale: Any) -> list[Val]:
     return [low.bits(I32), high.bits(I32)]
 
 
+def _negated(fmt: Format, chunk: Val, scale: Any) -> Val:
+    """(offset - weight) times scale, in units, without a carry from byte to byte: the scale's magnitude times the
+    weight, or times what is missing to the largest one, less the same for a weight of zero."""
+    largest, zero = fmt.largest // fmt.unit, fmt.offset // fmt.unit
+    negative = scale.sar(31)
+    size = (scale ^ negative) - negative
+    weights = (chunk >> (fmt.unit.bit_length() - 1)) ^ ((negative ^ -1) & (largest * 0x01010101))
+    less = size * (largest - zero) + (size & negative) * (2 * zero - largest)
+    products = (weights.bits(I16) * (size | (size << 16)).bits(I16)).bits(I8)
+    return (products - (less * 0x01010101).bits(I8)).bits(I32)
+
+
 def multiply(format_name: str, groups: int) -> Any:
     """The numba function `(w, stride, scratch, act, y, ldy, tokens, fresh, ahead)`: an unpacked block of `groups` (1 or
     2) groups times tokens: many times 32, and then what is left, as one tile, or two of half as many (rounded up, so
     they may have a token in common). The registers were configured for tiles of that many tokens.
 
     `w`: the first group's record of the block, the next group's `stride` bytes on; `act`: the first token's block that
-    belongs to it; `y`, `ldy`, `fresh` as in `tile.tile`; `ahead`: bytes from these records to those to prefetch.
+    belongs to it; `y`, `ldy`, `fresh` as in `tile.tile`; `ahead`: bytes from these records to those of which the second
+    half is prefetched.
     """
     return calling(f"amx_{format_name.lower()}_{groups}",
                    lambda code, args: _emit(code, FORMATS[format_name], groups, args),
@@ -163,10 +188,11 @@ class _Block:
         return self.unpacked + plane * _plane_nbytes(self.fmt) + piece * amx.BUFFER_NBYTES
 
     def prefetch(self, ahead: Val, piece: int) -> None:
-        """Ask for a share of the block `ahead` bytes on: all at once would be more than the CPU asks memory for."""
-        share = -(-self.fmt.shape.record // (64 * _pieces(self.fmt))) * 64
-        for line in range(piece * share, min((piece + 1) * share, self.fmt.shape.record), 64):
-            self.code.prefetch(self.record + ahead + line)
+        """Ask for a share of the block `ahead` bytes on, of what `unpack` left."""
+        first, last = _unpacking_lines(self.fmt), -(-self.fmt.shape.record // 64)
+        share = -(-(last - first) // _pieces(self.fmt))
+        for line in range(first + piece * share, min(first + (piece + 1) * share, last)):
+            self.code.prefetch(self.record + ahead + 64 * line)
 
 
 @dataclass(frozen=True)
@@ -256,7 +282,7 @@ class _Tiles:
         vectors = Tokens(code, self._tokens(tile), fmt.shape.activation, amx.TOKENS, amx.LANES)
         sums = [code.load(self._buffer(number, plane, 2 * group + tile) + token * amx.ROW, I32, amx.LANES)
                 for plane in range(planes)]
-        total = sums[0] if planes == 1 else (sums[1] << _low_bits(fmt)) + sums[0]
+        total = (sums[1] << _low_bits(fmt)) + sums[0] if planes == 2 else sums[0] * -fmt.unit if fmt.offset else sums[0]
         before = code.load(self._result(group, tile, token), F32, amx.LANES)
         return fmt.finish(rows, vectors, token, total.convert("sitofp", F32),
                           self.fresh.select(before.like(0.0), before))

@@ -117,6 +117,7 @@ class Format:
     wide = False
     offset = 0
     largest = 15  # weight, in magnitude
+    unit = 1  # weights are multiples of it
     most_scaled = 127  # weight less offset times scale, in magnitude
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
@@ -239,7 +240,7 @@ class Q3K(Super):
     """16 sub-blocks of 16, two steps as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
     the start is -32 times the activation sum as in Q6_K, and the scale is divided by 8."""
 
-    steps, subblocks, chunks, largest, offset, most_scaled = 2, 8, 4, 0x38, 32, 8 * 4 * 32
+    steps, subblocks, chunks, largest, offset, unit, most_scaled = 2, 8, 4, 0x38, 32, 8, 8 * 4 * 32
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above it two bits."""

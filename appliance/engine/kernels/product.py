@@ -191,11 +191,11 @@ def _panel_of_superblocks(format_name: str) -> Any:
             to, groups = y + g * (4 * GROUP_ROWS), min(2, group1 - g)
             for block in range(blocks):
                 at, here = w + g * stride + block * record, act + block * apart
-                for group in range(groups):
-                    unpack(at + group * stride, group, memory)
                 ahead = blocks_ahead * record
                 if block + blocks_ahead >= blocks:
                     ahead += (groups - 1) * stride  # the next groups follow the last of these
+                for group in range(groups):
+                    unpack(at + group * stride, group, memory, ahead)
                 if groups == 2:
                     two(at, stride, memory, here, to, ldy, tokens, block + accumulate == 0, ahead)
                 else:

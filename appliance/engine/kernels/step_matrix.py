@@ -46,14 +46,15 @@ def units_of(w: int, unit: int) -> int:
 def units_grain(w: int, count: int, rows: int) -> int:
     """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
     `product` multiplies at once where rows are many, so that threads end together, more where they are few, and for a
-    single one more of small groups; with tiles, one after the other (0), or a quarter of one where it is shared."""
+    single one more of small groups; with tiles, one after the other (0), or half of one where it is shared: of smaller
+    parts, more tiles would be fetched twice than threads would wait for each other without."""
     grain = 2 if rows > FEW_ROWS else 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
     for index in range(count):
         each = w + WEIGHT_NBYTES * index
         if get_i64(each + W.FETCH) != 0:
             if rows < TILE_ROWS:
                 return 0
-            grain = max(grain, get_i64(each + W.TILE_GROUPS) // 4)
+            grain = max(grain, get_i64(each + W.TILE_GROUPS) // 2)
     return grain
 
 
