@@ -16,6 +16,7 @@ from appliance.models.disk_random import RandomFile
 from appliance.models.read_ahead import SPAN_NBYTES, ReadAhead, Span, in_turn, spans
 
 MIB = 1 << 20
+HALF = SPAN_NBYTES // 2
 SIZES = (4096, 300 << 10, 700 << 10, 1 << 20)
 
 
@@ -45,8 +46,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[
     ([(4100, 10), (4200, 10)], [Span(4096, 4096, 2)]),  # of a file whose records are not aligned
     ([(0, 4096), (1 << 20, 4096)], [Span(0, 4096, 1), Span(1 << 20, 4096, 1)]),  # too far apart
     ([(8192, 4096), (0, 4096)], [Span(8192, 4096, 1), Span(0, 4096, 1)]),  # backwards
-    ([(0, MIB), (MIB, MIB), (2 * MIB, MIB)], [Span(0, 2 * MIB, 2), Span(2 * MIB, MIB, 1)]),
-    ([(0, SPAN_NBYTES + 8192), (4 * MIB, 4096)], [Span(4 * MIB, 4096, 1)]),  # too large for a buffer
+    ([(0, HALF), (HALF, HALF), (2 * HALF, HALF)], [Span(0, 2 * HALF, 2), Span(2 * HALF, HALF, 1)]),
+    ([(4095, SPAN_NBYTES)], [Span(0, SPAN_NBYTES + 4096, 1)]),  # in as many blocks as it can touch
+    ([(0, SPAN_NBYTES + 4097), (4 * MIB, 4096)], [Span(4 * MIB, 4096, 1)]),  # too large for a buffer
 ])
 def test_stretches(records: list[tuple[int, int]], expected: list[Span]) -> None:
     """Records that lie together are read together, no further than a buffer holds."""
@@ -61,7 +63,7 @@ def test_stretches(records: list[tuple[int, int]], expected: list[Span]) -> None
 
 def test_matrices_in_turn() -> None:
     """As many records of each matrix as a stretch holds, in turn; all of them, each once."""
-    gate, up = [(index * MIB, MIB) for index in range(5)], [((9 + index) * MIB, MIB) for index in range(5)]
+    gate, up = ([((first + index) * HALF, HALF) for index in range(5)] for first in (0, 9))
     assert [*gate[:2], *up[:2], *gate[2:4], *up[2:4], gate[4], up[4]] == in_turn([gate, up])
     assert gate == in_turn([gate])
     assert [] == in_turn([])

@@ -194,7 +194,7 @@ class Forward:
             "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
             "BIAS": 0 if bias is None else self._vector(bias, weight.rows),
             "FETCH": fetch, "FETCH_CONTEXT": context,
-            "TILE_GROUPS": weight.tile_groups or padded_rows(weight.rows) // 16,
+            "TILE_GROUPS": weight.tile_groups or padded_rows(weight.rows) // 16, "IN_ORDER": int(weight.in_order),
             "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
             "GATHER": self._gather(shape.suffix, weight.fetch != 0) if name == names.EMBEDDING else 0,

@@ -20,12 +20,13 @@ from appliance.errors import ModelError
 from appliance.models.disk_random import BLOCK, RandomFile
 from appliance.models.resident import address, anonymous, discard
 
-SPAN_NBYTES = 2 << 20
+SPAN_NBYTES = 1 << 20
 """Of a stretch: large enough that a disk gives all it has."""
 
-BUFFERS = 4
-READERS = 2  # so that the disk has the next request when one is done
-NBYTES = BUFFERS * (SPAN_NBYTES + BLOCK) + (2 << 20)
+BUFFERS = 8
+READERS = 4  # so that the disk has the next requests when one is done; with twice as many bytes asked for, one gave less
+_ROOM = SPAN_NBYTES + BLOCK  # for a record of that size that begins within a block, or a tile of it with its tag
+NBYTES = BUFFERS * _ROOM + (2 << 20)
 """What the buffers take, with what their alignment to a huge page costs."""
 
 _GAP = 64 << 10  # bytes between two records that are read with them rather than left out
@@ -53,13 +54,13 @@ class _Buffer:
 
 def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int]]:
     """Stretches that hold `records` (offset and bytes each), in their order, and the number of each record's stretch by
-    its offset. A record that is larger than SPAN_NBYTES is in none."""
+    its offset. A record for which a buffer has no room is in none."""
     found: list[Span] = []
     places: dict[int, int] = {}
     start = end = count = 0
     for offset, nbytes in records:
         low, high = offset // BLOCK * BLOCK, -(-(offset + nbytes) // BLOCK) * BLOCK
-        if high - low > SPAN_NBYTES + BLOCK:
+        if high - low > _ROOM:
             continue
         if count and start <= low <= end + _GAP and max(high, end) - start <= SPAN_NBYTES:
             end, count = max(high, end), count + 1
@@ -96,8 +97,8 @@ class ReadAhead:
             self._file.close()
             raise
         start = -address(self._pages) % (2 << 20)
-        whole, room = memoryview(self._pages), SPAN_NBYTES + BLOCK
-        self._buffers = [_Buffer(whole[start + index * room:start + (index + 1) * room]) for index in range(BUFFERS)]
+        whole = memoryview(self._pages)
+        self._buffers = [_Buffer(whole[start + index * _ROOM:start + (index + 1) * _ROOM]) for index in range(BUFFERS)]
         whole.release()
         self._next = 0  # span that is read next
         self._failed: set[int] = set()  # spans that could not be read

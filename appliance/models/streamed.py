@@ -229,7 +229,7 @@ class StreamedSource(Opened):
         if name in self._offsets and self._arena is not None:
             return Weight(info.format, info.rows, info.columns, address(self._arena) + self._offsets[name], nbytes)
         return Weight(info.format, info.rows, info.columns, 0, nbytes, self._fetch_address, number,
-                      segment.tile_units)
+                      segment.tile_units, self._past_cache and not self.kept(name))
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A tensor of one dimension, decoded, read-only; FormatError when there is none of this kind."""

@@ -27,6 +27,7 @@ class Weight:
     fetch: int = 0  # address of `int64 fetch(int64 context, int64 tile, int64 thread)`, which gives a tile's address
     context: int = 0
     tile_groups: int = 0  # groups of 16 rows of every tile but the last
+    in_order: bool = False  # tiles come from a disk, which brings each once, in their order
 
 
 class TileSource(Protocol):

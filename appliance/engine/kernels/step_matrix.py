@@ -22,7 +22,8 @@ GRAIN = 3072
 
 TILE_ROWS = 32
 """From this many rows of activations on, threads may share a tile that has to be fetched, and fetch it each for itself:
-its multiplication then takes much longer than its decryption, and a thread without a tile would wait for that long."""
+its multiplication then takes much longer than its decryption, and a thread without a tile would wait for that long. Not
+where a disk brings tiles, in their order, for the first who wants one."""
 
 
 FEW_ROWS = 32
@@ -30,10 +31,15 @@ FEW_ROWS = 32
 
 
 @device
+def whole_tiles(w: int, rows: int) -> bool:
+    """Whether each tile of matrix `w` is for one thread to fetch."""
+    return get_i64(w + W.FETCH) != 0 and (rows < TILE_ROWS or get_i64(w + W.IN_ORDER) != 0)
+
+
+@device
 def unit_groups(w: int, rows: int) -> int:
-    """Groups of matrix `w` that one unit of work is: a tile where tiles have to be fetched, and for few rows, so that
-    each is fetched by one thread."""
-    return get_i64(w + W.TILE_GROUPS) if get_i64(w + W.FETCH) != 0 and rows < TILE_ROWS else 1
+    """Groups of matrix `w` that one unit of work is."""
+    return get_i64(w + W.TILE_GROUPS) if whole_tiles(w, rows) else 1
 
 
 @device
@@ -46,14 +52,14 @@ def units_of(w: int, unit: int) -> int:
 def units_grain(w: int, count: int, rows: int) -> int:
     """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
     `product` multiplies at once where rows are many, so that threads end together, more where they are few, and for a
-    single one more of small groups; with tiles, one after the other (0), or half of one where it is shared: of smaller
+    single one more of small groups; whole tiles one after the other (0), and half of one where it is shared: of smaller
     parts, more tiles would be fetched twice than threads would wait for each other without."""
     grain = 2 if rows > FEW_ROWS else 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
     for index in range(count):
         each = w + WEIGHT_NBYTES * index
+        if whole_tiles(each, rows):
+            return 0
         if get_i64(each + W.FETCH) != 0:
-            if rows < TILE_ROWS:
-                return 0
             grain = max(grain, get_i64(each + W.TILE_GROUPS) // 2)
     return grain
 
