@@ -19,7 +19,9 @@ from appliance.engine.generation import GenerationRequest, Step
 from appliance.engine.sampler import Sampling
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import FormatError, ModelError, TamperedError
+from appliance.models import read_ahead
 from appliance.models.streamed import StreamedSource
+from appliance.models.worker import Worker
 from tests.support import synthetic
 from tests.support.engines import kernels, running, synthetic_model
 from tests.support.require import absent
@@ -202,6 +204,33 @@ def test_read_ahead_unless_it_is_cached(kind: str, expected: np.ndarray, tmp_pat
             if not cached:
                 assert source.fetched_by == "the interpreter"
                 assert not _cached(path, path.stat().st_size // 4)  # elsewhere: who asks has what is near brought
+
+
+@pytest.mark.parametrize("kind", ["sealed", "plain"])
+def test_a_disk_brings_each_tile_of_a_prompt_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows a pass has; and they are asked for in the order in which they are read ahead, but for what
+    threads have in hand. (Threads that shared tiles would want some twice, and from two places.)"""
+    asked: list[int] = []
+    fill = StreamedSource._fill
+
+    def slowly(source: StreamedSource, worker: Worker, number: int) -> int:
+        asked.append(number)
+        time.sleep(0.002)
+        return fill(source, worker, number)
+
+    monkeypatch.setattr(read_ahead, "SPAN_NBYTES", 4096)  # one tile of this small model
+    _, make = stored(kind, tmp_path, synthetic_model("tied"), 4096)
+    with _engine(make(drop=True), 2) as engine:
+        source = engine._source
+        assert isinstance(source, StreamedSource)
+        assert source._ahead is not None
+        offsets = list(source._ahead._places)
+        monkeypatch.setattr(StreamedSource, "_fill", slowly)
+        engine.logits(IDS[:40])
+        found = [source.place(source.tile(number))[0] for number in asked]
+        places = [offsets.index(offset) for offset in found if offset in offsets]
+    assert len(offsets) == len(places) == len(set(places))
+    assert max(abs(place - turn) for turn, place in enumerate(places)) <= 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

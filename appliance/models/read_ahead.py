@@ -24,7 +24,9 @@ SPAN_NBYTES = 1 << 20
 """Of a stretch: large enough that a disk gives all it has."""
 
 BUFFERS = 8
-READERS = 4  # so that the disk has the next requests when one is done; with twice as many bytes asked for, one gave less
+READERS = 4
+"""So that the disk has the next requests when one is done. Asked for twice as many bytes, some give less."""
+
 _ROOM = SPAN_NBYTES + BLOCK  # for a record of that size that begins within a block, or a tile of it with its tag
 NBYTES = BUFFERS * _ROOM + (2 << 20)
 """What the buffers take, with what their alignment to a huge page costs."""

@@ -3,9 +3,8 @@
 A weight times the scale of its sub-block is a small integer, so `unpack` multiplies them, and what `tile.py` adds up
 by sub-blocks comes out of 256 columns at once. Such a product has two bytes, which are two matrices (`amx.planes`).
 Of weights without an offset they are the weight times the low three bits of the scale, and times the others; else the
-lower seven bits of the product, and the others, with its sign. In Q2_K one byte is enough, and in Q3_K for the negative
-of the product. Sums are used after those of the next
-tokens were begun, so that nobody waits for them.
+lower seven bits of the product, and the others, with its sign. In Q2_K one byte is enough, in Q3_K for the product's
+negative. Sums are used after those of the next tokens were begun, so that nobody waits for them.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from appliance.engine.kernels.step_matrix import (
     unit_groups,
     units_grain,
     units_of,
+    whole_tiles,
 )
 from appliance.engine.kernels.vector import align_frame, clear_vectors, get_i64, pointer_call
 
@@ -47,18 +48,18 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
     """Queries, keys and values of the normalised rows, beside each other."""
     team, x, norm = get_i64(p + S.TEAM), get_i64(p + S.RESIDUAL), get_i64(layer + L.ATTENTION_NORM)
     prepare(p, layer + L.QUERY, 3, x, get_i64(p + S.RESIDUAL_STRIDE), norm, rows, thread)
-    total, w = 0, layer + L.QUERY
+    total, w, whole = 0, layer + L.QUERY, whole_tiles(layer + L.QUERY, 3, rows)
     for _ in range(3):
-        total += units_of(w, unit_groups(w, rows))
+        total += units_of(w, unit_groups(w, whole))
         w += WEIGHT_NBYTES
-    grain = units_grain(layer + L.QUERY, 3, rows)
+    grain = units_grain(layer + L.QUERY, 3, rows, whole)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_row(p, layer + L.QUERY, 3, x, norm, 0, 1, thread)
     while first < last:
         offset, y, w = 0, get_i64(p + S.PROJECTED), layer + L.QUERY
         for _ in range(3):
-            groups, unit = get_i64(w + W.GROUPS), unit_groups(w, rows)
+            groups, unit = get_i64(w + W.GROUPS), unit_groups(w, whole)
             multiply(p, w, activations_of(p, w, rows, thread), rows, y, get_i64(p + S.PROJECTED_STRIDE), 0,
                      max(first - offset, 0) * unit, min((last - offset) * unit, groups), thread)
             offset += units_of(w, unit)
@@ -71,9 +72,10 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
 @device(inline=False)
 def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int) -> None:
     """Add weights * rows at `x` to the residual rows."""
-    team, unit, groups = get_i64(p + S.TEAM), unit_groups(w, rows), get_i64(w + W.GROUPS)
+    team, whole, groups = get_i64(p + S.TEAM), whole_tiles(w, 1, rows), get_i64(w + W.GROUPS)
     prepare(p, w, 1, x, stride, 0, rows, thread)
-    total, grain = units_of(w, unit), units_grain(w, 1, rows)
+    unit, grain = unit_groups(w, whole), units_grain(w, 1, rows, whole)
+    total = units_of(w, unit)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_row(p, w, 1, x, 0, 0, 1, thread)
@@ -90,8 +92,9 @@ def expand(p: int, layer: int, rows: int, thread: int) -> None:
     team, w, second = get_i64(p + S.TEAM), layer + L.GATE, layer + L.UP
     x, norm = get_i64(p + S.RESIDUAL), get_i64(layer + L.FEED_FORWARD_NORM)
     prepare(p, w, 2, x, get_i64(p + S.RESIDUAL_STRIDE), norm, rows, thread)
-    unit, groups = max(unit_groups(w, rows), unit_groups(second, rows)), get_i64(w + W.GROUPS)
-    total, grain = units_of(w, unit), units_grain(w, 2, rows)
+    whole, groups = whole_tiles(w, 2, rows), get_i64(w + W.GROUPS)
+    unit, grain = max(unit_groups(w, whole), unit_groups(second, whole)), units_grain(w, 2, rows, whole)
+    total = units_of(w, unit)
     hidden, stride, up = get_i64(p + S.HIDDEN), get_i64(p + S.HIDDEN_STRIDE), get_i64(p + S.UP_OFFSET)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
@@ -126,8 +129,9 @@ def answer(p: int, thread: int) -> None:
                 prepare_answer(p, index, rows, thread)
             first, last = claim(team, thread, rows, 1)
         finish(team, thread, rows)
-    unit, groups = unit_groups(w, rows), get_i64(w + W.GROUPS)
-    total, grain = units_of(w, unit), units_grain(w, 1, rows)
+    whole, groups = whole_tiles(w, 1, rows), get_i64(w + W.GROUPS)
+    unit, grain = unit_groups(w, whole), units_grain(w, 1, rows, whole)
+    total = units_of(w, unit)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_answer(p, 0, 1, thread)

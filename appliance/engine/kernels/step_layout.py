@@ -18,7 +18,8 @@ def words(names: str) -> dict[str, int]:
 # One matrix of weights. FETCH: 0 when the packed rows are at ADDRESS; else the address of
 # `i8 fetch(i8 context, i8 tile, i8 thread)`, which gives the address of tile n (TILE_GROUPS groups of 16 rows, the last
 # tile may have fewer) and keeps it valid until that thread's next fetch.
-# IN_ORDER: 1 where tiles are brought in their order, each once. GROUP_NBYTES: of 16 packed rows; TOKEN_NBYTES: of one row of activations; both for a debug build's checks.
+# IN_ORDER: 1 where a disk brings tiles, each once, in their order.
+# GROUP_NBYTES: of 16 packed rows; TOKEN_NBYTES: of one row of activations; both for a debug build's checks.
 # QUANTISE: 0 when the matrix before it already needed the same activations.
 WEIGHT = words("PRODUCT ADDRESS GROUPS COLUMNS QUANTISE ACTIVATIONS PRIVATE_ACTIVATIONS BIAS "
                 "FETCH FETCH_CONTEXT TILE_GROUPS IN_ORDER GATHER GROUP_NBYTES TOKEN_NBYTES")

@@ -30,16 +30,26 @@ FEW_ROWS = 32
 """With more rows of activations a group is so much work that threads end together if it is claimed in small pieces."""
 
 
-@device
-def whole_tiles(w: int, rows: int) -> bool:
-    """Whether each tile of matrix `w` is for one thread to fetch."""
-    return get_i64(w + W.FETCH) != 0 and (rows < TILE_ROWS or get_i64(w + W.IN_ORDER) != 0)
+BESIDE_TILES = 8
+"""Groups of a matrix in memory that one unit of work is, where other units of the phase are tiles."""
 
 
 @device
-def unit_groups(w: int, rows: int) -> int:
+def whole_tiles(w: int, count: int, rows: int) -> bool:
+    """Whether tiles, each for one thread to fetch, are units of work on `count` matrices from `w` on."""
+    for index in range(count):
+        each = w + WEIGHT_NBYTES * index
+        if get_i64(each + W.FETCH) != 0 and (rows < TILE_ROWS or get_i64(each + W.IN_ORDER) != 0):
+            return True
+    return False
+
+
+@device
+def unit_groups(w: int, whole: bool) -> int:
     """Groups of matrix `w` that one unit of work is."""
-    return get_i64(w + W.TILE_GROUPS) if whole_tiles(w, rows) else 1
+    if not whole:
+        return 1
+    return get_i64(w + W.TILE_GROUPS) if get_i64(w + W.FETCH) != 0 else BESIDE_TILES
 
 
 @device
@@ -49,16 +59,16 @@ def units_of(w: int, unit: int) -> int:
 
 
 @device
-def units_grain(w: int, count: int, rows: int) -> int:
+def units_grain(w: int, count: int, rows: int, whole: bool) -> int:
     """Units of `count` matrices from `w` on that are claimed together at least: without tiles, as many groups as
     `product` multiplies at once where rows are many, so that threads end together, more where they are few, and for a
     single one more of small groups; whole tiles one after the other (0), and half of one where it is shared: of smaller
     parts, more tiles would be fetched twice than threads would wait for each other without."""
+    if whole:
+        return 0
     grain = 2 if rows > FEW_ROWS else 4 if rows > 1 else max(1, GRAIN // get_i64(w + W.COLUMNS))
     for index in range(count):
         each = w + WEIGHT_NBYTES * index
-        if whole_tiles(each, rows):
-            return 0
         if get_i64(each + W.FETCH) != 0:
             grain = max(grain, get_i64(each + W.TILE_GROUPS) // 2)
     return grain
