@@ -1,5 +1,5 @@
-"""This machine's Python on the image's C library and libcrypto: what streaming is in the image, where a system's own
-OpenSSL is older. The image's locked packages are unpacked into a folder; neither root nor a container is needed."""
+"""This machine's Python on the image's C library and libcrypto: what is measured is what ships, where a system's own
+OpenSSL may be older. The image's locked packages are unpacked into a folder; neither root nor a container is needed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ PACKAGES = ("libc6", "libssl3t64", "libzstd1", "zlib1g")
 
 
 def option(parser: argparse.ArgumentParser) -> None:
-    """The option that asks for them, for a benchmark that has `--work`."""
-    parser.add_argument("--image-libraries", action="store_true",
-                        help="our engine uses the image's libcrypto and C library, not this system's")
+    """The option that does without them, for a benchmark that has `--work`."""
+    parser.add_argument("--system-libraries", action="store_true",
+                        help="our engine uses this system's libcrypto and C library, not the image's")
 
 
 def python(args: argparse.Namespace) -> tuple[str, ...]:
     """How Python is called, by what was asked for."""
     try:
-        return command(args.work) if args.image_libraries else (sys.executable,)
+        return (sys.executable,) if args.system_libraries else command(args.work)
     except ImageError as error:
-        raise SystemExit(f"--image-libraries: {error}") from None
+        raise SystemExit(f"the image's libraries cannot be had: {error}\nWith --system-libraries, this system's are "
+                         "used.") from None
 
 
 def command(work: Path) -> tuple[str, ...]:

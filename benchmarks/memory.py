@@ -354,7 +354,7 @@ def main() -> int:
         streaming = args.streaming if args.streaming != "auto" else '"auto"'
         case = Case(file, key, streaming, args.cache, args.prompt, args.answer,
                     tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "",
-                    python=libraries.python(args))
+                    python=(sys.executable,) if args.container else libraries.python(args))  # it has this system's
         if not args.prompt and limit is not None:
             case = longest(case, limit - SPARE)
         if not args.warm:
