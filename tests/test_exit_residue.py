@@ -88,13 +88,19 @@ def test_the_schedule_that_is_looked_for() -> None:
     assert "fe4890d1e6188d0b046df344706c631e" == round_keys(key)[14].hex()
 
 
+def _as_usual() -> None:
+    """Children inherit signals that are ignored, as under nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def _infer(deployed: Deployment, *more: str, program: Sequence[str] = ("-m", "appliance")
            ) -> Iterator[tuple[subprocess.Popen[bytes], Traced]]:
     command = [sys.executable, *program, "infer", str(deployed.policy), "--prompt", PROMPT, "--raw", "--seed", "1",
                "--threads", "2", *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unmeasured(),
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as child:
+                          preexec_fn=_as_usual) as child:
         try:
             yield child, Traced(child)
         finally:
