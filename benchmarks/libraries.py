@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import platform
 import sys
 import sysconfig
 import tempfile
@@ -20,6 +21,8 @@ from appliance.imaging.tree import Tree
 
 PACKAGES = ("libc6", "libssl3t64", "libzstd1", "zlib1g")
 """libcrypto and all that it needs."""
+
+MACHINE = "x86_64"  # as `platform` calls the image's CPUs
 
 
 def option(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +42,9 @@ def python(args: argparse.Namespace) -> tuple[str, ...]:
 
 def command(work: Path) -> tuple[str, ...]:
     """Python on these libraries, which are unpacked into a folder in `work`, one for each state of the lock file.
-    ImageError where they cannot be had."""
+    ImageError where they cannot be had, or run."""
+    if platform.machine() != MACHINE:
+        raise ImageError(f"the image's are for {MACHINE}; this machine is {platform.machine()}")
     chosen = recipe.load(recipe.FOLDER)
     wanted = [package for package in lockfile.read_packages(chosen.file("packages.lock"))[1]
               if package.role == "root" and package.name in PACKAGES]

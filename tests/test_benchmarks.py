@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from argparse import Namespace
 
 import gguf
 import numpy as np
@@ -162,12 +163,22 @@ def test_share_of_the_disk():
     assert "75% of the bound (50..80)" in disk.line(found)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the image is one for x86-64")
+def test_the_images_libraries_are_for_its_cpus(tmp_path, monkeypatch):
+    """Elsewhere nothing is fetched or run, and the way out is named."""
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(SystemExit, match=r"x86_64; this machine is aarch64(?s:.*)--system-libraries"):
+        libraries.python(Namespace(system_libraries=False, work=tmp_path))
+    assert (sys.executable,) == libraries.python(Namespace(system_libraries=True, work=tmp_path))
+    assert [] == list(tmp_path.iterdir())
+
+
 def test_our_python_runs_on_the_images_libraries(tmp_path):
     """The same Python, with its packages, finds the libcrypto that the image's lock file names. Packages come from the
     machine's mirrors or the user's cache, as for images."""
     locked = next(line.split()[2] for line in (recipe.FOLDER / "packages.lock").read_text().splitlines()
                   if line.startswith("root libssl3t64 "))
+    if platform.machine() != libraries.MACHINE:
+        absent(f"a CPU that runs the image: {libraries.MACHINE}")
     code = "import sys, numpy; from appliance.models import libcrypto; print(sys.prefix, libcrypto.load().version)"
     try:
         python = libraries.command(tmp_path)

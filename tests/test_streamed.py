@@ -209,7 +209,7 @@ def test_read_ahead_unless_it_is_cached(kind: str, expected: np.ndarray, tmp_pat
 @pytest.mark.parametrize("kind", ["sealed", "plain"])
 def test_a_disk_brings_each_tile_of_a_prompt_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows a pass has; and they are asked for in the order in which they are read ahead, but for what
-    threads have in hand. (Threads that shared tiles would want some twice, and from two places.)"""
+    threads have in hand. (Threads that shared tiles would want some twice, and from two places 30 tiles apart.)"""
     asked: list[int] = []
     fill = StreamedSource._fill
 
@@ -230,7 +230,7 @@ def test_a_disk_brings_each_tile_of_a_prompt_once(kind: str, tmp_path: Path, mon
         found = [source.place(source.tile(number))[0] for number in asked]
         places = [offsets.index(offset) for offset in found if offset in offsets]
     assert len(offsets) == len(places) == len(set(places))
-    assert max(abs(place - turn) for turn, place in enumerate(places)) <= 4
+    assert max(abs(place - turn) for turn, place in enumerate(places)) <= 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
