@@ -51,9 +51,8 @@ def unpacked(fmt: Format) -> int:
 
 
 def most_tokens(format_name: str) -> int:
-    """Tokens that unpacked weights are multiplied with before the next: their activations come from the second-level
-    cache again for each group of rows."""
-    return 256 if isinstance(FORMATS[format_name], Super) else 96
+    """Tokens that unpacked weights are multiplied with before the next."""
+    return 256 if isinstance(FORMATS[format_name], Super) else 128
 
 
 def planes(fmt: Format) -> int:

@@ -43,6 +43,10 @@ _TOKENS = 192
 _ACTIVATION_BYTES = 640 << 10
 """Activations that stay in a core's second-level cache while all rows pass by."""
 
+_RUN_BYTES = 800 << 10
+"""Activations of a run of blocks that AMX multiplies with all rows before the next run: they come from the second-level
+cache again for each group, which has 2 MiB in the CPUs that have AMX."""
+
 _TILE_BYTES = 512 << 10
 """Weights, or activations, beside which the others stay in a core's second-level cache, where AMX multiplies them."""
 
@@ -148,8 +152,10 @@ def _tiles(format_name: str) -> Any:
                 left = tokens - done
                 some = min(left // size * size, most) if left >= whole else left
                 configure(memory, (some + 1) // 2 if size < some < whole else min(some, size))
-                panel(w, blocks, act + done * activation, tokens * activation, some, y + done * ldy, ldy, accumulate,
-                      g, end, memory)
+                run = max(_RUN_BYTES // (some * activation), 1)
+                for block in range(0, blocks, run):
+                    panel(w, blocks, block, min(block + run, blocks), act + done * activation, tokens * activation,
+                          some, y + done * ldy, ldy, accumulate, g, end, memory)
                 done += some
         release(memory)
         return done
@@ -164,11 +170,11 @@ def _panel_of_blocks(format_name: str) -> Any:
     unpack, multiply = amx_blocks.unpack(format_name), amx_blocks.multiply(format_name)
 
     @device(inline=False)
-    def panel(w: int, blocks: int, act: int, apart: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
-              group1: int, memory: int) -> None:
+    def panel(w: int, blocks: int, first: int, last: int, act: int, apart: int, tokens: int, y: int, ldy: int,
+              accumulate: int, group0: int, group1: int, memory: int) -> None:
         for g in range(group0, group1):
-            for block in range(0, blocks, run):
-                at, some = w + (g * blocks + block) * record, min(run, blocks - block)
+            for block in range(first, last, run):
+                at, some = w + (g * blocks + block) * record, min(run, last - block)
                 unpack(at, some, memory)
                 for t in range(0, tokens, size):
                     here = act + block * apart + t * activation
@@ -184,16 +190,16 @@ def _panel_of_superblocks(format_name: str) -> Any:
     one, two = (amx_superblocks.multiply(format_name, groups) for groups in (1, 2))
 
     @device(inline=False)
-    def panel(w: int, blocks: int, act: int, apart: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
-              group1: int, memory: int) -> None:
+    def panel(w: int, blocks: int, first: int, last: int, act: int, apart: int, tokens: int, y: int, ldy: int,
+              accumulate: int, group0: int, group1: int, memory: int) -> None:
         g, stride = group0, blocks * record
         while g < group1:
             to, groups = y + g * (4 * GROUP_ROWS), min(2, group1 - g)
-            for block in range(blocks):
+            for block in range(first, last):
                 at, here = w + g * stride + block * record, act + block * apart
                 ahead = blocks_ahead * record
-                if block + blocks_ahead >= blocks:
-                    ahead += (groups - 1) * stride  # the next groups follow the last of these
+                if block + blocks_ahead >= last:
+                    ahead += groups * stride - (last - first) * record  # in the next groups
                 for group in range(groups):
                     unpack(at + group * stride, group, memory, ahead)
                 if groups == 2:

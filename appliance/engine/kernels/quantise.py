@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from appliance.engine.kernels.emit import I8, I32, Code, Val
+from appliance.engine.kernels.emit import I8, I32, I64, Code, Val, vector
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.shapes import (
@@ -45,7 +45,6 @@ from appliance.engine.kernels.shapes import (
 from appliance.engine.kernels.vector import (
     abs_f32,
     get_f32,
-    get_i32,
     i32x16,
     i64,
     largest_f32,
@@ -151,19 +150,24 @@ def extreme(x: int) -> Any:
     return _ZERO
 
 
-@device
-def pack_sums(at: int, width: int, high: int, low: int) -> None:
-    """Sums over `width` sub-blocks of 16 as pairs of bytes, four to a field, from fields `high` and `low` on."""
-    for field in range(4 // width):
-        highs, lows = 0, 0
-        for i in range(4):
-            total = 0
-            for j in range(width):
-                total -= get_i32(at + 4 * (Q256_MINUS32 + width * (4 * field + i) + j)) >> 5
-            highs |= ((total >> 7) & 255) << (8 * i)
-            lows |= (total & 127) << (8 * i)
-        set_i32(at + 4 * (high + field), highs)
-        set_i32(at + 4 * (low + field), lows)
+def _pairs(values: Val) -> Val:
+    """Sums of neighbouring lanes (int32)."""
+    pairs = values.bits(I64)
+    return (pairs + (pairs >> 32)).convert("trunc", I32)
+
+
+@operation(types.void, i64)
+def add_sums(code: Code, at: Val) -> None:
+    """All sums of a block from its values."""
+    ones = code.constant(vector(I32, 16), 0x01010101)
+    for part in range(4):
+        sums = _pairs(_pairs(code.dot7(ones.like(0), ones, code.load(at + 64 * part, I32, 16))))
+        code.store(at + 4 * (Q256_MINUS32 + 4 * part), sums * -32)
+    sums = code.load(at + 4 * Q256_MINUS32, I32, 16)
+    sums = sums.like(0) - sums.sar(5)
+    for totals, high, low in ((sums, Q256_HIGH16, Q256_LOW16), (_pairs(sums), Q256_HIGH32, Q256_LOW32)):
+        code.store(at + 4 * high, (totals >> 7).convert("trunc", I8))
+        code.store(at + 4 * low, (totals & 127).convert("trunc", I8))
 
 
 @device
@@ -172,11 +176,8 @@ def quantise_256(x: int, at: int) -> None:
     most = extreme(x)
     inverse = -_LIMIT / most if most != _ZERO else _ZERO
     for j in range(16):
-        values = quantised(x + 64 * j, inverse)
-        store_bytes(at + 16 * j, values)
-        set_i32(at + 4 * (Q256_MINUS32 + j), -32 * sum_i32(values))
-    pack_sums(at, 1, Q256_HIGH16, Q256_LOW16)
-    pack_sums(at, 2, Q256_HIGH32, Q256_LOW32)
+        store_bytes(at + 16 * j, quantised(x + 64 * j, inverse))
+    add_sums(at)
     set_f32(at + 4 * Q256_SCALE, _ONE / inverse if most != _ZERO else _ZERO)
 
 
