@@ -64,11 +64,9 @@ def fields(kind: str, act: Memory, columns: int, tokens: int) -> np.ndarray:
     shape = shapes.ACTIVATIONS[kind]
     blocks, share = columns // shape.elements, shapes.token_nbytes(kind, columns) // 4
     flat = act.view("<i4")
-    if kind != "f32":
-        return flat[:tokens * share].reshape(blocks, tokens, shape.fields).swapaxes(0, 1)
-    found = [flat[first * share:(first + size) * share].reshape(blocks, size, shape.fields).swapaxes(0, 1)
-             for first, size in shapes.tiles(tokens)]
-    return np.concatenate(found)
+    if kind == "f32":
+        return flat[:tokens * share].reshape(tokens, blocks, 1)
+    return flat[:tokens * share].reshape(blocks, tokens, shape.fields).swapaxes(0, 1)
 
 
 class Product:

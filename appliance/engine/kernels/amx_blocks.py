@@ -100,7 +100,7 @@ def multiply(format_name: str) -> Any:
 def _emit(code: Code, fmt: Format, args: list[Val]) -> None:
     w, at, act, apart, y, ldy, blocks, fresh = args
     code.align_frame()
-    pipeline = _Pipeline(code, 4 * ACTIVATIONS[fmt.shape.activation].fields, at)
+    pipeline = _Pipeline(code, ACTIVATIONS[fmt.shape.activation].nbytes, at)
     with code.b.if_then(fresh.compare("!=", 0).ir):
         for token in range(amx.TOKENS):
             code.store(y + ldy * token, code.constant(vector(F32, amx.LANES), 0.0))
@@ -113,7 +113,7 @@ def _emit(code: Code, fmt: Format, args: list[Val]) -> None:
 
         def item(block: Val) -> _Item:
             rows = Rows(code, w + block * fmt.shape.record, w.like(0), amx.LANES)
-            vectors = Tokens(code, act + block * apart, fmt.shape.activation, amx.TOKENS, amx.LANES)
+            vectors = Tokens(code, act + block * apart, ACTIVATIONS[fmt.shape.activation].nbytes, amx.TOKENS, amx.LANES)
 
             def use(token: int, integer: Val) -> None:
                 total = integer.convert("sitofp", F32)

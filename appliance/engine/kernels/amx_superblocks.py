@@ -121,7 +121,7 @@ def multiply(format_name: str, groups: int) -> Any:
 def _emit(code: Code, fmt: Format, groups: int, args: list[Val]) -> None:
     w, stride, at, act, y, ldy, tokens, fresh, ahead = args
     code.align_frame()
-    token_nbytes = 4 * ACTIVATIONS[fmt.shape.activation].fields
+    token_nbytes = ACTIVATIONS[fmt.shape.activation].nbytes
     blocks = [_Block(code, fmt, w + stride * group, at + amx.unpacked(fmt) + group * amx.block_nbytes(fmt))
               for group in range(groups)]
     fresh = fresh.compare("!=", 0)
@@ -270,7 +270,7 @@ class _Tiles:
 
     def _load_tokens(self, tile: int, piece: int, register: int) -> None:
         amx.Tiles(self.code).load(amx.ACTIVATIONS_IN[register], self._tokens(tile) + piece * amx.ROW,
-                                  4 * ACTIVATIONS[self.blocks[0].fmt.shape.activation].fields)
+                                  ACTIVATIONS[self.blocks[0].fmt.shape.activation].nbytes)
 
     def _tokens(self, tile: int) -> Val:
         return self.activations + self.second if tile else self.activations
@@ -278,7 +278,7 @@ class _Tiles:
     def _used(self, rows: Rows, number: Val, group: int, tile: int, token: int) -> Val:
         """The result of a token with its sums."""
         fmt, code, planes = self.blocks[0].fmt, self.code, amx.planes(self.blocks[0].fmt)
-        vectors = Tokens(code, self._tokens(tile), fmt.shape.activation, amx.TOKENS, amx.LANES)
+        vectors = Tokens(code, self._tokens(tile), ACTIVATIONS[fmt.shape.activation].nbytes, amx.TOKENS, amx.LANES)
         sums = [code.load(self._buffer(number, plane, 2 * group + tile) + token * amx.ROW, I32, amx.LANES)
                 for plane in range(planes)]
         total = (sums[1] << _low_bits(fmt)) + sums[0] if planes == 2 else sums[0] * -fmt.unit if fmt.offset else sums[0]

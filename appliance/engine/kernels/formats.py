@@ -35,7 +35,6 @@ from appliance.engine.kernels.shapes import (
     Q256_MINUS32,
     Q256_SCALE,
     SHAPES,
-    places,
 )
 
 NIBBLES, PAIRS, BYTE = 0x0F0F0F0F, 0x03030303, 0xFF
@@ -76,26 +75,25 @@ class Rows:
 
 
 class Tokens:
-    """A block of activations of one tile of `tokens` tokens, in the places that `shapes.places` gives."""
+    """A block of activations of one tile of `tokens` tokens, `apart` bytes from one to the next."""
 
-    def __init__(self, code: Code, block: Val, kind: str, tokens: int, lanes: int) -> None:
-        self.code, self.block, self.kind, self.tokens, self.lanes = code, block, kind, tokens, lanes
-        self.step, self.apart = places(kind, tokens)
+    def __init__(self, code: Code, block: Val, apart: Val | int, tokens: int, lanes: int) -> None:
+        self.code, self.block, self.apart, self.tokens, self.lanes = code, block, apart, tokens, lanes
 
     def moved(self, fields: Val | int) -> Tokens:
         """The same tokens, some fields further on."""
-        return Tokens(self.code, self.block + fields * self.step, self.kind, self.tokens, self.lanes)
+        return Tokens(self.code, self.block + fields * 4, self.apart, self.tokens, self.lanes)
 
     def integer(self, field: int, token: int) -> Val:
         """A field in every lane, as int32 or 4 bytes."""
-        return self.code.broadcast(self.block + self._place(field, token), I32, self.lanes)
+        return self.code.broadcast(self._address(field, token), I32, self.lanes)
 
     def float(self, field: int, token: int) -> Val:
         """A field in every lane, as float32."""
-        return self.code.broadcast(self.block + self._place(field, token), F32, self.lanes)
+        return self.code.broadcast(self._address(field, token), F32, self.lanes)
 
-    def _place(self, field: int, token: int) -> int:
-        return field * self.step + token * self.apart
+    def _address(self, field: int, token: int) -> Val:
+        return self.block + self.apart * token + 4 * field
 
 
 def bit_to(words: Val, bit: int, place: int) -> Val:

@@ -71,16 +71,13 @@ def _two_groups(format_name: str) -> bool:
 
 
 def _place(format_name: str) -> Any:
-    """Where in the activations of `tokens` tokens, of `share` bytes each, block `block` of token `t` is, which begins a
-    tile of `size` tokens."""
+    """Where in the activations of `tokens` tokens, of `share` bytes each, block `block` of token `t` is."""
     shape = SHAPES[format_name]
-    fields, columns = ACTIVATIONS[shape.activation].fields, shape.activation == "f32"
+    each, floats = ACTIVATIONS[shape.activation].nbytes, shape.activation == "f32"
 
     @device
-    def place(block: int, t: int, share: int, tokens: int, size: int) -> int:
-        if columns:
-            return t * share + block * (4 * size)
-        return (block * tokens + t) * (4 * fields)
+    def place(block: int, t: int, share: int, tokens: int) -> int:
+        return t * share + block * each if floats else (block * tokens + t) * each
     return place
 
 
@@ -89,13 +86,13 @@ def _panel(format_name: str) -> Any:
     six, four, two, one = (tile(format_name, 1, size, ahead=1) for size in TILES)
     wide, every, second, fourth = (tile(format_name, 2, TILES[0], ahead=ahead) if _two_groups(format_name) else six
                                    for ahead in (0, 1, 2, 4))
-    place = _place(format_name)
+    place, floats = _place(format_name), SHAPES[format_name].activation == "f32"
 
     @device(inline=False)
     def panel(w: int, stride: int, groups: int, act: int, share: int, tokens: int, y: int, ldy: int, blocks: int,
               block: int, fresh: int, first: int, last: int, ahead: int) -> None:
         # act: first block of token 0; share: bytes of a token; block: number of the first block
-        apart = place(1, 0, share, tokens, 0)
+        apart = share if floats else place(1, 0, share, tokens)
         # Of few tiles of tokens, some bring a part each of what the next call reads: the first alone would wait for it.
         t, index, tiles = first, 0, (last - first) // 6
         parts = 1 if tiles < 2 or tiles > _FEW_TILES else 2 if tiles < 4 else 4
@@ -103,7 +100,7 @@ def _panel(format_name: str) -> Any:
             for i in range(6, 12):  # the next tile's results: a store that misses the cache is slow
                 prefetch_write(y + (t + i) * ldy)
                 prefetch_write(y + (t + i) * ldy + 64)
-            here = act + place(block, t, share, tokens, 6)
+            here = act + place(block, t, share, tokens)
             if groups == 1:
                 six(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, AHEAD)
             elif index >= parts:
@@ -119,20 +116,20 @@ def _panel(format_name: str) -> Any:
         for g in range(groups):
             s, v, z = t, w + g * stride, y + g * (4 * GROUP_ROWS)
             if s + 4 <= last:
-                four(v, stride, act + place(block, s, share, tokens, 4), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
+                four(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
                 s += 4
             if s + 2 <= last:
-                two(v, stride, act + place(block, s, share, tokens, 2), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
+                two(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
                 s += 2
             if s < last:
-                one(v, stride, act + place(block, s, share, tokens, 1), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
+                one(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
     return panel
 
 
 def _tiles(format_name: str) -> Any:
     """By AMX: tokens 0 <= t < the number that is returned, times groups group0 <= g < group1."""
     fmt, shape = FORMATS[format_name], SHAPES[format_name]
-    most, size, activation = amx.most_tokens(format_name), amx.TOKENS, 4 * ACTIVATIONS[shape.activation].fields
+    most, size, activation = amx.most_tokens(format_name), amx.TOKENS, ACTIVATIONS[shape.activation].nbytes
     record = shape.record
     scratch, configure, release = (make(format_name) for make in (amx.scratch, amx.configure, amx.release))
     panel = _panel_of_superblocks(format_name) if isinstance(fmt, Super) else _panel_of_blocks(format_name)
@@ -166,7 +163,7 @@ def _panel_of_blocks(format_name: str) -> Any:
     """`tokens` tokens, whole tiles, by AMX, a run of blocks of a group at a time."""
     shape = SHAPES[format_name]
     record, run, size = shape.record, amx.RUN, amx.TOKENS
-    activation = 4 * ACTIVATIONS[shape.activation].fields
+    activation = ACTIVATIONS[shape.activation].nbytes
     unpack, multiply = amx_blocks.unpack(format_name), amx_blocks.multiply(format_name)
 
     @device(inline=False)
@@ -213,7 +210,7 @@ def _panel_of_superblocks(format_name: str) -> Any:
 def _product(format_name: str) -> Any:
     shape = SHAPES[format_name]
     elements, record = shape.elements, shape.record
-    activation = 4 * ACTIVATIONS[shape.activation].fields
+    activation = ACTIVATIONS[shape.activation].nbytes
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
     single, panel = tile(format_name, 1, 1, ahead=1), _panel(format_name)
     row_bytes, two_groups = 4 * GROUP_ROWS, _two_groups(format_name)

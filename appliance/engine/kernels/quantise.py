@@ -27,6 +27,7 @@ from appliance.engine.kernels.emit import I8, I32, I64, Code, Val, vector
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.shapes import (
+    FLOAT_COLUMNS,
     Q32_FIELDS,
     Q32_MINUS8,
     Q32_MINUS16,
@@ -40,7 +41,6 @@ from appliance.engine.kernels.shapes import (
     Q256_LOW32,
     Q256_MINUS32,
     Q256_SCALE,
-    TILES,
 )
 from appliance.engine.kernels.vector import (
     abs_f32,
@@ -61,13 +61,13 @@ from appliance.engine.kernels.vector import (
     smallest_f32,
     splat_f32,
     splat_i32,
+    store_f32,
     sum_i32,
 )
 
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8)"
 
 _ZERO, _ONE, _LIMIT = np.float32(0.0), np.float32(1.0), np.float32(127.0)
-_FULL = TILES[0]
 
 
 @operation(types.void, i64, i32x16)
@@ -82,29 +82,6 @@ def store_fields(code: Code, address: Val, step: Val, values: Val) -> None:
     fields = values.convert("trunc", I8).bits(I32)
     for index in range(4):
         code.store(address + step * index, fields.lane(index))
-
-
-@device
-def tile_start(token: int, tokens: int) -> int:
-    """The first token of the tile that holds `token`."""
-    start = tokens // _FULL * _FULL
-    if token < start:
-        return token // _FULL * _FULL
-    for size in TILES[1:]:
-        if start + size <= tokens:
-            if token < start + size:
-                return start
-            start += size
-    return start
-
-
-@device
-def tile_size(start: int, tokens: int) -> int:
-    """Tokens of the tile that begins at `start`."""
-    for size in TILES:
-        if start + size <= tokens:
-            return size
-    return 1
 
 
 @device
@@ -181,27 +158,22 @@ def quantise_256(x: int, at: int) -> None:
     set_f32(at + 4 * Q256_SCALE, _ONE / inverse if most != _ZERO else _ZERO)
 
 
-@device
-def copy_1(x: int, at: int) -> None:
-    """One float32 for one token."""
-    set_f32(at, get_f32(x))
-
-
 def _quantise(block: Callable[..., None], elements: int, fields: int) -> Any:
     """The kernel of one kind from the device function that does a block."""
     def quantise(x: int, ldx: int, k: int, act: int, first: int, last: int, tokens: int) -> None:
-        blocks = k // elements
         for t in range(first, last):
-            at, apart = act + t * (4 * fields), tokens * (4 * fields)
-            if fields == 1:
-                start = tile_start(t, tokens)
-                at = act + start * blocks * 4 + (t - start) * 4
-                apart = 4 * tile_size(start, tokens)
-            for b in range(blocks):
-                block(x + t * ldx + b * (4 * elements), at + b * apart)
+            for b in range(k // elements):
+                block(x + t * ldx + b * (4 * elements), act + (b * tokens + t) * (4 * fields))
     return quantise
+
+
+@kernel("quantise_f32", SIGNATURE)
+def copy(x: int, ldx: int, k: int, act: int, first: int, last: int, tokens: int) -> None:
+    """No quantisation: a multiple of FLOAT_COLUMNS columns."""
+    for t in range(first, last):
+        for column in range(0, k, FLOAT_COLUMNS):
+            store_f32(act + 4 * (t * k + column), load_f32(x + t * ldx + 4 * column))
 
 
 kernel("quantise_q8_32", SIGNATURE)(_quantise(quantise_32, 32, Q32_FIELDS))
 kernel("quantise_q8_256", SIGNATURE)(_quantise(quantise_256, 256, Q256_FIELDS))
-kernel("quantise_f32", SIGNATURE)(_quantise(copy_1, 1, 1))

@@ -4,9 +4,7 @@ Plain Python, no numba: the boundary checks use it in processes that only run pr
 weight record is fixed by `appliance.models.layout`; this module only needs its size.
 
 Quantised activations lie by blocks: a block's 4-byte fields of one token after those of another, then the next block;
-a run of tokens is so a run of memory, wherever it begins. Those of the kind f32 lie by token tiles: `tokens` rows are
-cut into tiles of `TILES[0]` tokens, then one tile each of the smaller sizes as they fit; a tile of T tokens holds its
-columns one after the other, and the tile that starts with token s begins at byte s `token_nbytes(kind, k)`.
+a run of tokens is so a run of memory, wherever it begins. Those of the kind f32 lie by tokens, as they come.
 """
 
 from __future__ import annotations
@@ -29,6 +27,11 @@ class Activation:
     name: str
     elements: int
     fields: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of a block."""
+        return 4 * self.fields
 
 
 # Blocks are whole cache lines, so that a matrix register reads each of its rows from one; their last 3 fields are free.
@@ -92,19 +95,12 @@ def column_multiple(format_name: str) -> int:
     return max(SHAPES[format_name].elements, FLOAT_COLUMNS)
 
 
-def places(kind: str, tokens: int) -> tuple[int, int]:
-    """Bytes from one field to the next and from one token to the next in a block of a tile. (A block of the kind f32 is
-    one column: its tokens are together, so that a run of columns is a run of memory.)"""
-    fields = ACTIVATIONS[kind].fields
-    return (4 * tokens, 4) if fields == 1 else (4, 4 * fields)
-
-
 def token_nbytes(kind: str, k: int) -> int:
     """Bytes of one token's `k` activations; ValueError unless `k` is whole blocks."""
     activation = ACTIVATIONS[kind]
     if k <= 0 or k % activation.elements:
         raise ValueError(f"{k} columns are not whole blocks of {activation.elements}")
-    return k // activation.elements * activation.fields * 4
+    return k // activation.elements * activation.nbytes
 
 
 def activation_nbytes(kind: str, k: int, tokens: int) -> int:
@@ -122,13 +118,3 @@ def group_nbytes(format_name: str, k: int) -> int:
 def padded_rows(rows: int) -> int:
     """Rows that a product writes for `rows` rows of weights."""
     return -(-rows // GROUP_ROWS) * GROUP_ROWS
-
-
-def tiles(tokens: int) -> list[tuple[int, int]]:
-    """(first token, tokens) of each tile."""
-    plan, first = [], 0
-    for size in TILES:
-        while tokens - first >= size:
-            plan.append((first, size))
-            first += size
-    return plan

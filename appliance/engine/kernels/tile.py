@@ -14,7 +14,7 @@ from typing import Any
 
 from appliance.engine.kernels.emit import F32, I32, Code, Locals, Val, vector
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
-from appliance.engine.kernels.shapes import GROUP_ROWS, SHAPES
+from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES
 from appliance.engine.kernels.vector import calling, i32, i64
 
 AHEAD = 6144
@@ -50,7 +50,7 @@ def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
     """The numba function `(w, stride, act, apart, y, ldy, blocks, fresh, distance)` of one tile shape.
 
     `w` is the first record of the first group, the next group `stride` bytes on; `act` the first token's block that
-    belongs to it, the next block `apart` bytes on (of the kind f32, the next column follows the tile's); `y` the result
+    belongs to it, the next block `apart` bytes on (of the kind f32, the next token); `y` the result
     of the first row and token, the next token `ldy` bytes on. Results start from zero where `fresh` is not 0, else from
     what y holds; the float operations on a row are the same however `blocks` is cut.
     For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched.
@@ -63,6 +63,7 @@ def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
 def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, args: list[Val]) -> None:
     weights, stride, act, apart, y, ldy, blocks, fresh, distance = args
     shape, lanes = SHAPES[format_name], LANES[code.target]
+    floats = shape.activation == "f32"
     parts, grid = GROUP_ROWS // lanes, list(pairs(range(groups), range(tokens)))
     if groups * tokens > 1:
         code.align_frame()
@@ -88,22 +89,22 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, ar
         """Replace a part's results by what `emit(rows, activations, results)` gives."""
         rows = [Rows(code, record + stride * stream, part * lanes, lanes) for stream in range(groups)]
         old = {item: results.get(part * len(grid) + index) for index, item in enumerate(grid)}
-        vectors = Tokens(code, act_block, shape.activation, tokens, lanes)
+        vectors = Tokens(code, act_block, apart if floats else ACTIVATIONS[shape.activation].nbytes, tokens, lanes)
         for index, value in enumerate(emit(rows, vectors, old).values()):
             results.set(part * len(grid) + index, value)
 
     def block(number: Val) -> None:
         def emit(rows: list[Rows], vectors: Tokens, old: Grid) -> Grid:
-            if shape.activation == "f32":
+            if floats:
                 count = code.smaller(blocks - number * SEGMENT, blocks.like(SEGMENT))
                 return emit_segment(format_name, rows, vectors, count, old, Prefetch(distance, ahead))
             return emit_block(FORMATS[format_name], rows, vectors, old, Prefetch(distance, ahead))
-        records = number * SEGMENT if shape.activation == "f32" else number
-        here = act + (records * (4 * tokens) if shape.activation == "f32" else number * apart)
+        records = number * SEGMENT if floats else number
+        here = act + number * (4 * SEGMENT if floats else apart)
         code.loop(parts, lambda part: update(part, weights + records * shape.record, here, emit))
 
     code.loop(parts, begin)
-    code.loop((blocks + (SEGMENT - 1)) >> 8 if shape.activation == "f32" else blocks, block)
+    code.loop((blocks + (SEGMENT - 1)) >> 8 if floats else blocks, block)
     code.loop(parts, end)
 
 
