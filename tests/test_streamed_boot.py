@@ -86,7 +86,8 @@ def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
     policy, found = _policy(sealed, tiny_model, "streaming_decrypt = true"), []
     with _running(policy, 1 << 30) as wide:
         assert isinstance(wide.source, StreamedSource)
-        most, tiles = wide.source.plaintext_nbytes, wide.source.alive_limit
+        tiles = sum(nbytes for _, nbytes in wide.source.buffers)
+        most = wide.source.plaintext_nbytes - wide.source.alive_limit + tiles
     for budget_nbytes in (1 << 30, most - tiles // 4):
         with _running(policy, budget_nbytes) as running:
             assert isinstance(running.source, StreamedSource)
@@ -94,7 +95,8 @@ def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
             assert running.source.most_alive <= running.source.alive_limit
             running.source.prepare(3)  # a thread that comes later keeps to it, too
             assert 3 * found[-1][0] == 2 * running.source.alive_limit
-    assert [tiles, tiles // 2] == [limit for limit, _ in found]
+    assert found[0][0] in (tiles, tiles // 2)  # compiled code uses one anyway on CPUs with AMX
+    assert tiles // 2 == found[1][0]
     assert 1 == len({logits for _, logits in found})
 
 

@@ -39,7 +39,9 @@ class Streaming:
     @classmethod
     def of(cls, source: StreamedSource, table: KernelTable, pool: Pool) -> Streaming | None:
         """Tables for the threads of a pool; None where the source fetches tiles itself."""
-        native = source.native(pool.threads) if {"fetch_sealed", "fetch_plain"} <= set(table.names) else None
+        if not {"fetch_sealed", "fetch_plain"} <= set(table.names):
+            return None
+        native = source.native(pool.threads, in_place=table.target.tiles)
         return None if native is None else cls(source, native, table, pool)
 
     def _put(self, values: dict[str, int]) -> None:

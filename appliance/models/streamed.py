@@ -136,7 +136,8 @@ class StreamedSource(Opened):
         return self.drop and not self._compiled and not (self._compiled is None and self._tiles.file.cached())
 
     def narrow(self) -> None:
-        """Use one place for a tile in each thread, not two: less plaintext, and slower. Before the first pass."""
+        """Use one place for a tile in each thread, not two: less plaintext, and slower on most CPUs. Before the first
+        pass."""
         self._places = 1
         for worker in self._workers:
             worker.places = 1
@@ -243,12 +244,15 @@ class StreamedSource(Opened):
         return super().tensor(name, dimensions)
 
     # --- for compiled code --------------------------------------------------------------------------------------------
-    def native(self, threads: int) -> Native | None:
-        """What so many threads need to fetch tiles without the interpreter; None where the source fetches them."""
+    def native(self, threads: int, *, in_place: bool = False) -> Native | None:
+        """What so many threads need to fetch tiles without the interpreter; None where the source fetches them. With
+        `in_place` each thread then has one place for a tile: faster where what it wrote last stays in its cache."""
         tiles, most = self._tiles, self._tiles.tiling.max_tile_nbytes
         library = None if self._compiled is False or self._past_cache else libcrypto.load()
         if library is None or not (self._compiled or native.worthwhile(library, threads, most)):
             return None
+        if in_place:
+            self.narrow()
         for worker in self._workers[:threads]:
             if worker.cipher is None:
                 worker.cipher = tiles.cipher(library)

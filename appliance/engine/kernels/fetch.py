@@ -7,9 +7,9 @@
 and each piece is decrypted from there into the thread's tile; or the record is kept in such memory. Of a plain model,
 rows are read so, and packed into the tile; their tag is that of a message without text, all of it associated data (see
 `models.tagged`). One of the last two tiles of the pass that a thread asks for again, for another part of it, is still
-there. Only a tile whose tag is right leaves this function: after any failure the thread's tile holds zeros, FAULT says
-what failed first, and every later fetch of the model gives zeros, too. Cryptography and reading are calls of libcrypto
-and of the C library by address.
+there (the last one alone, where a thread has one place). Only a tile whose tag is right leaves this function: after
+any failure the thread's tile holds zeros, FAULT says what failed first, and every later fetch of the model gives zeros,
+too. Cryptography and reading are calls of libcrypto and of the C library by address.
 
 Where reads have to wait for the disk, the system is told of the next records of the pass, and of those of the next pass
 at its end (the plan goes round), so that it reads them meanwhile.
