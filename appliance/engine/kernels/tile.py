@@ -26,10 +26,11 @@ LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4, "neon": 4}
 SEGMENT = 256
 """Columns of unquantised weights that are summed up before they are added to a result."""
 
-_COLUMNS = 8  # unrolled
 _LONG_STEP = 8
-"""Sub-blocks of a step that CPUs with AMX are asked for memory in between: Q2_K is then a quarter faster. Shorter steps
-are faster where they ask for all of the next at their beginning."""
+"""Sub-blocks of a step from which on CPUs with AMX are asked for memory in between, a share each: Q2_K comes from it a
+quarter faster. Shorter steps are faster where they ask for everything at their beginning."""
+
+_COLUMNS = 8  # unrolled
 _READ = {"F32": Rows.floats, "F16": Rows.halves, "BF16": Rows.brains}
 
 Grid = dict[tuple[int, int], Val]  # by (stream, token)
