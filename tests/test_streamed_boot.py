@@ -92,11 +92,12 @@ def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
         with _running(policy, budget_nbytes) as running:
             assert isinstance(running.source, StreamedSource)
             found.append((running.source.alive_limit, running.engine.logits([1, 5, 9]).tobytes()))
+            # Compiled code uses one place anyway on CPUs with AMX.
+            narrow = len(found) > 1 or (running.source.fetched_by.startswith("libcrypto") and kernels().target.tiles)
+            assert found[-1][0] == (tiles // 2 if narrow else tiles)
             assert running.source.most_alive <= running.source.alive_limit
             running.source.prepare(3)  # a thread that comes later keeps to it, too
             assert 3 * found[-1][0] == 2 * running.source.alive_limit
-    assert found[0][0] in (tiles, tiles // 2)  # compiled code uses one anyway on CPUs with AMX
-    assert tiles // 2 == found[1][0]
     assert 1 == len({logits for _, logits in found})
 
 
