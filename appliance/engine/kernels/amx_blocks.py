@@ -27,8 +27,9 @@ def unpack(format_name: str) -> Any:
 
     def block(code: Code, record: Val, to: Val) -> None:
         rows = Rows(code, record, record.like(0), amx.LANES)
-        Prefetch(record.like(AHEAD), 1).emit([rows], fmt.shape.record)
+        shares = Prefetch(record.like(AHEAD), 1).shares([rows], fmt.shape.record, fmt.chunks)
         for c in range(fmt.chunks):
+            next(shares)
             chunk = fmt.chunk(rows, 0, c)
             if fmt.wide:
                 chunk = chunk ^ offset

@@ -19,9 +19,10 @@ from appliance.engine.kernels import amx
 from appliance.engine.kernels.emit import F32, I8, I16, I32, Code, Val
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
 from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS
+from appliance.engine.kernels.tile import split
 from appliance.engine.kernels.vector import calling, i32, i64
 
-AHEAD = 2048
+AHEAD = 4096
 """Bytes of a group that weights are prefetched ahead at least, in whole blocks."""
 
 _STEP = 4
@@ -43,9 +44,9 @@ def unpack(format_name: str) -> Any:
             asked = record + ahead + number * (64 * lines)
             for j in range(fmt.subblocks):
                 scale = fmt.scale(moved, j)
-                for line in range(lines * j // fmt.subblocks, lines * (j + 1) // fmt.subblocks):
-                    code.prefetch(asked + 64 * line)
                 for c in range(fmt.chunks):
+                    for line in split(range(lines), j * fmt.chunks + c, fmt.subblocks * fmt.chunks):
+                        code.prefetch(asked + 64 * line)
                     place = to + (first + fmt.field(j, c)) * amx.ROW
                     for plane, values in enumerate(_scaled(fmt, fmt.chunk(moved, j, c), scale)):
                         code.store(place + plane * _plane_nbytes(fmt), values)
@@ -186,11 +187,9 @@ class _Block:
         """Where 64 columns of a plane are unpacked."""
         return self.unpacked + plane * _plane_nbytes(self.fmt) + piece * amx.BUFFER_NBYTES
 
-    def prefetch(self, ahead: Val, piece: int) -> None:
+    def prefetch(self, ahead: Val, part: int, parts: int) -> None:
         """Ask for a share of the block `ahead` bytes on, of what `unpack` left."""
-        first, last = _unpacking_lines(self.fmt), -(-self.fmt.shape.record // 64)
-        share = -(-(last - first) // _pieces(self.fmt))
-        for line in range(first + piece * share, min(first + (piece + 1) * share, last)):
+        for line in split(range(_unpacking_lines(self.fmt), -(-self.fmt.shape.record // 64)), part, parts):
             self.code.prefetch(self.record + ahead + 64 * line)
 
 
@@ -222,8 +221,8 @@ class _Tiles:
                     for each in range(2):
                         tiles.product(2 * group + each, amx.ACTIVATIONS_IN[each], amx.WEIGHTS_IN[group],
                                       unsigned=not fmt.offset)
-                    if ahead is not None and plane == 0:
-                        block.prefetch(ahead, piece)
+                    if ahead is not None:
+                        block.prefetch(ahead, plane * _pieces(fmt) + piece, amx.planes(fmt) * _pieces(fmt))
                     yield
             for register in range(len(self.blocks) * 2):
                 tiles.store(register, self._buffer(number, plane, register))
@@ -252,8 +251,8 @@ class _Tiles:
                 tiles.load(amx.WEIGHTS_IN[register % 2], self.blocks[group].place(plane, piece), amx.ROW)
                 tiles.product(register, amx.ACTIVATIONS_IN[piece % 2], amx.WEIGHTS_IN[register % 2],
                               unsigned=not fmt.offset)
-            for block in self.blocks:
-                block.prefetch(ahead, piece)
+                for block in self.blocks:
+                    block.prefetch(ahead, piece * len(places) + register, _pieces(fmt) * len(places))
         for register, (group, plane) in enumerate(places):
             tiles.store(register, self._buffer(ahead.like(0), plane, 2 * group))
 

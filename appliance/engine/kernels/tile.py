@@ -7,7 +7,7 @@ narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` row
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product as pairs
 from typing import Any
@@ -26,10 +26,6 @@ LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4, "neon": 4}
 SEGMENT = 256
 """Columns of unquantised weights that are summed up before they are added to a result."""
 
-_LONG_STEP = 8
-"""Sub-blocks of a step from which on CPUs with AMX are asked for memory in between, a share each: Q2_K comes from it a
-quarter faster. Shorter steps are faster where they ask for everything at their beginning."""
-
 _COLUMNS = 8  # unrolled
 _READ = {"F32": Rows.floats, "F16": Rows.halves, "BF16": Rows.brains}
 
@@ -43,12 +39,24 @@ class Prefetch:
     distance: Val
     every: int
 
-    def emit(self, rows: list[Rows], nbytes: int, part: int = 0, parts: int = 1) -> None:
-        """For one of some parts of `nbytes` of each stream, in the order of memory."""
+    def shares(self, rows: list[Rows], nbytes: int, parts: int) -> Iterator[None]:
+        """What belongs to `nbytes` of each stream, in the order of memory, some with each of `parts` steps.
+
+        CPUs with AMX read memory up to a fifth slower where neighbouring lines are asked for one right after the
+        other. The others are asked for everything at the first step.
+        """
         lines = range(0, nbytes, 64 * self.every) if self.every else range(0)
-        for stream in rows:
-            for line in lines[len(lines) * part // parts:len(lines) * (part + 1) // parts]:
-                stream.code.prefetch(stream.record + self.distance + line)
+        for part in range(parts):
+            for stream in rows:
+                share = split(lines, part, parts) if stream.code.tiles else lines if part == 0 else ()
+                for line in share:
+                    stream.code.prefetch(stream.record + self.distance + line)
+            yield
+
+
+def split(lines: range, part: int, parts: int) -> range:
+    """One of some equal parts, in order."""
+    return lines[len(lines) * part // parts:len(lines) * (part + 1) // parts]
 
 
 def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
@@ -125,8 +133,9 @@ def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val,
     def columns(number: Val) -> None:
         first = number * _COLUMNS
         here, vectors = [stream.moved(first * record) for stream in rows], tokens.moved(first)
-        prefetch.emit(here, _COLUMNS * record)
+        shares = prefetch.shares(here, _COLUMNS * record, _COLUMNS)
         for column in range(_COLUMNS):
+            next(shares)
             weights = [_READ[format_name](stream, column * record) for stream in here]
             for index, (stream, token) in enumerate(grid):
                 place = 2 * index + column % 2
@@ -144,24 +153,21 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, pre
         fmt.begin(stream)
     floats = fmt.chains == 1 or (fmt.chains == 2 and len(grid) > 2)  # few tokens: integers are faster than two chains
     element, chains = (F32, fmt.chains) if floats else (I32, 1)
-    parts = fmt.subblocks if code.tiles and fmt.subblocks >= _LONG_STEP else 1
     totals, whole = (Locals(code, vector(element, tokens.lanes), len(grid)) for _ in range(2))
     zero = code.constant(totals.kind, 0)
     for index in range(len(grid)):
         whole.set(index, zero)
 
     def step(number: Val) -> None:
-        share = fmt.shape.record // fmt.steps
-        asked = [stream.moved(number * share) for stream in rows]
+        nbytes = fmt.shape.record // fmt.steps
+        shares = prefetch.shares([stream.moved(number * nbytes) for stream in rows], nbytes, fmt.subblocks * fmt.chunks)
         moved = [fmt.rows_of(stream, number) for stream in rows]
         first = fmt.first_field(number)
         for j in range(fmt.subblocks):
-            if j < parts:
-                prefetch.emit(asked, share, j, parts)
             before = [totals.get(index) for index in range(len(grid))]
             if len(grid) > 2:
                 before = code.pin(before)
-            integers = _subblock(fmt, moved, tokens.moved(first * fmt.chunks), tokens.moved(first), j, grid)
+            integers = _subblock(fmt, moved, tokens.moved(first * fmt.chunks), tokens.moved(first), j, grid, shares)
             scales = [fmt.scale(stream, j) for stream in moved]
             for index, (stream, token) in enumerate(grid):
                 totals.set(index, _scaled(before[index], integers[stream, token], scales[stream]))
@@ -189,9 +195,10 @@ def _scaled(total: Val, integer: Val, scale: Val | None) -> Val:
     return total + integer * scale
 
 
-def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: int,
-              grid: list[tuple[int, int]]) -> Grid:
-    """The exact integer sums of sub-block j of a step; `tokens` and `sums` begin at the step's fields."""
+def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: int, grid: list[tuple[int, int]],
+              shares: Iterator[None]) -> Grid:
+    """The exact integer sums of sub-block j of a step; `tokens` and `sums` begin at the step's fields. Each chunk is a
+    step of `shares`."""
     code, field = tokens.code, fmt.start_field(j)
     integers: Grid = {}
     for stream, token in grid:
@@ -201,6 +208,7 @@ def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: in
     pairs = code.pairs8 if fmt.wide else code.pairs7
     sums16: Grid = {}
     for c in range(fmt.chunks):
+        next(shares)
         weights = [fmt.chunk(stream, j, c) for stream in rows]
         values = [tokens.integer(fmt.field(j, c), token) for token in range(tokens.tokens)]
         for item in grid:
