@@ -14,6 +14,7 @@ import pytest
 
 from appliance.engine.kernels import ahead, reference, shapes, table, targets
 from appliance.engine.kernels.table import KernelTable
+from appliance.engine.kernels.tile import split
 from appliance.errors import EngineError
 from appliance.models import quants
 from tests.support.kernel_bits import bits
@@ -47,6 +48,16 @@ def _prebuilt(name: str) -> bool:
 def kernels(others: dict[str, Any]) -> KernelTable:
     """The kernels of this CPU's best target."""
     return table.load()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9, 53])
+@pytest.mark.parametrize("parts", [1, 2, 8, 16])
+def test_shares_of_what_is_prefetched_are_even_and_lack_nothing(count: int, parts: int) -> None:
+    """Every line is asked for once, in order, and no step asks for two more than another."""
+    lines = range(0, 64 * count, 64)
+    shares = [list(split(lines, part, parts)) for part in range(parts)]
+    assert list(lines) == [line for share in shares for line in share]
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def _activations(tokens: int, columns: int) -> np.ndarray:
