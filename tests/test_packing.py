@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from appliance.engine.kernels import pack_layout
 from appliance.engine.packing import Packing, blocks, moves
 from appliance.errors import EngineError
 from appliance.models import layout, quants
+from tests.support import switching
 from tests.support.engines import kernels
 
 
@@ -66,3 +70,17 @@ def test_columns_that_no_kernel_takes(packing: Packing) -> None:
     assert layout.interleave(f16, data, 17, 24) == out
     with pytest.raises(EngineError, match="24 F16 weights"):
         blocks(f16, 24)
+
+
+def test_threads_follow_one_table() -> None:
+    """Threads that need a table at the same time get the same one: what one of them follows, no other gives back."""
+    threads = 4
+    with switching.often(), ThreadPoolExecutor(threads) as pool:
+        for _ in range(20):
+            packing, together = Packing(kernels()), threading.Barrier(threads)
+
+            def addresses(packing: Packing = packing, together: threading.Barrier = together) -> list[int]:
+                together.wait(60)
+                return [packing.table(block_format) for block_format in quants.FORMATS.values()]
+            found = [future.result() for future in [pool.submit(addresses) for _ in range(threads)]]
+            assert found == [found[0]] * threads

@@ -91,9 +91,10 @@ class Packing:
 
     def table(self, block_format: BlockFormat) -> int:
         """The address of the table PACK of a format."""
-        if block_format.name not in self._tables:
-            self._tables[block_format.name] = _table(*moves(block_format))
-        return self._tables[block_format.name].address
+        found = self._tables.get(block_format.name)
+        if found is None:  # the first to put one in wins: another thread may follow that table already
+            found = self._tables.setdefault(block_format.name, _table(*moves(block_format)))
+        return found.address
 
     def __call__(self, block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
         """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of whole groups of 16 rows) in kernel order.
