@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from appliance.models import read_ahead
 from appliance.models.disk_random import RandomFile
-from appliance.models.read_ahead import SPAN_NBYTES, ReadAhead, Span, in_turn, spans
+from appliance.models.read_ahead import BUFFERS, SPAN_NBYTES, ReadAhead, Span, in_turn, spans
 
 MIB = 1 << 20
 HALF = SPAN_NBYTES // 2
@@ -127,6 +128,32 @@ def test_any_order_ends(seed: int, stored: tuple[Path, bytes, list[tuple[int, in
             worker.join(20)
         stuck = any(worker.is_alive() for worker in workers)
         if stuck:  # let them go, so that the test ends
+            ahead.close()
+        assert not stuck
+    assert [] == wrong
+
+
+def test_who_waits_while_all_buffers_are_used_gets_the_first_that_is_given_back(
+        stored: tuple[Path, bytes, list[tuple[int, int]]]) -> None:
+    """Also where records of that buffer are left, for which nobody ever asks."""
+    path, data, _ = stored
+    records = [(index * HALF, HALF) for index in range(4 * BUFFERS)]  # two in each stretch
+    wrong: list[int] = []
+    with _ahead(path, records) as ahead:
+        used = records[:2 * BUFFERS:2]
+        assert None not in [ahead.take(*record) for record in used]
+        late = threading.Thread(target=_use, args=(ahead, data, records[-1:], wrong), daemon=True)
+        late.start()
+        for _ in range(2000):  # until it waits
+            if ahead._without:
+                break
+            time.sleep(0.01)
+        assert ahead._without == 1
+        for offset, _ in used:
+            ahead.give_back(offset)
+        late.join(20)
+        stuck = late.is_alive()
+        if stuck:  # let it go, so that the test ends
             ahead.close()
         assert not stuck
     assert [] == wrong

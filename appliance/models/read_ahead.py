@@ -103,6 +103,7 @@ class ReadAhead:
         self._buffers = [_Buffer(whole[start + index * _ROOM:start + (index + 1) * _ROOM]) for index in range(BUFFERS)]
         whole.release()
         self._next = 0  # span that is read next
+        self._without = 0  # threads that wait for a span that is in no buffer
         self._failed: set[int] = set()  # spans that could not be read
         self._changed = threading.Condition()
         self._closed = False
@@ -129,7 +130,9 @@ class ReadAhead:
                     return buffer.view[start:start + nbytes]
                 if buffer is None and not self._comes(number):
                     return None
+                self._without += buffer is None
                 self._changed.wait()
+                self._without -= buffer is None
         return None
 
     def give_back(self, offset: int) -> None:
@@ -142,6 +145,8 @@ class ReadAhead:
                 buffer.wanted -= 1
                 if buffer.wanted <= 0 and buffer.used == 0:
                     self._free(buffer)
+                elif buffer.used == 0 and self._without:  # who found no buffer that nobody used has this one now
+                    self._changed.notify_all()
 
     def _of(self, number: int) -> _Buffer | None:
         return next((buffer for buffer in self._buffers if buffer.span == number), None)
