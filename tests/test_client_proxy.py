@@ -460,6 +460,38 @@ def test_the_asynchronous_transport(running: tuple[FakeAppliance, Path]) -> None
     assert server.gone.wait(10)
 
 
+def test_many_asynchronous_requests_are_on_their_way_at_once(running: tuple[FakeAppliance, Path]) -> None:
+    """Far more than an event loop has threads: the appliance answers none before it has all. Who leaves before the
+    answer comes leaves the appliance, too."""
+    server, path = running
+    together, begun, left = threading.Barrier(40), threading.Event(), threading.Event()
+
+    async def chat(client: httpx.AsyncClient) -> int:
+        return (await client.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=60)).status_code
+
+    def hold() -> None:
+        begun.set()
+        left.wait(60)
+
+    async def several() -> list[int]:
+        async with httpx.AsyncClient(transport=async_transport(_verifier(path))) as client:
+            assert 200 == await chat(client)
+            server.hold = lambda: together.wait(60)
+            found = await asyncio.gather(*(chat(client) for _ in range(together.parties)))
+            server.hold = hold
+            server.pieces, server.delay = _events(*"abcdefghijklmnop") * 40, 0.02
+            late = asyncio.create_task(chat(client))
+            assert await asyncio.to_thread(begun.wait, 60)
+            late.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await late
+            left.set()
+            assert await asyncio.to_thread(server.gone.wait, 10)
+            return found
+
+    assert [200] * together.parties == asyncio.run(several())
+
+
 def test_an_answer_that_breaks_off_is_seen_as_such(running: tuple[FakeAppliance, Path]) -> None:
     """A stream that the network cuts is an error, never a short answer."""
     server, path = running

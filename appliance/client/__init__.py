@@ -35,7 +35,7 @@ def transport(verifier: Verifier, **options: Any) -> httpx.BaseTransport:
 
 
 def async_transport(verifier: Verifier, **options: Any) -> httpx.AsyncBaseTransport:
-    """The same for `httpx.AsyncClient`, on threads of asyncio's."""
+    """The same for `httpx.AsyncClient`, on threads of its own, up to 128."""
     from appliance.client.httpx_transport import AsyncTransport
 
     return AsyncTransport(verifier, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -18,6 +19,10 @@ from appliance.client.channel import Channel
 from appliance.client.exchange import Answer, Refusal
 from appliance.client.target import Endpoint, endpoint
 from appliance.client.verifier import Verifier
+
+THREADS = 128
+"""Requests that an asynchronous client may have on their way at once, each on a thread that waits for the appliance;
+more wait for one of these. (The threads of the event loop itself are few, and others need them, too.)"""
 
 
 class _Channels:
@@ -74,11 +79,12 @@ class _Stream(httpx.SyncByteStream):
 
 
 class _AsyncStream(httpx.AsyncByteStream):
-    def __init__(self, answer: Answer, request: httpx.Request) -> None:
-        self._answer, self._request = answer, request
+    def __init__(self, answer: Answer, request: httpx.Request, threads: ThreadPoolExecutor) -> None:
+        self._answer, self._request, self._threads = answer, request, threads
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while piece := await asyncio.to_thread(_read, self._answer.read, self._request):
+        loop = asyncio.get_running_loop()
+        while piece := await loop.run_in_executor(self._threads, _read, self._answer.read, self._request):
             yield piece
 
     async def aclose(self) -> None:
@@ -109,17 +115,31 @@ class Transport(httpx.BaseTransport):
 
 
 class AsyncTransport(httpx.AsyncBaseTransport):
-    """For `httpx.AsyncClient`: the same, on threads."""
+    """For `httpx.AsyncClient`: the same, on threads of its own."""
 
     def __init__(self, verifier: Verifier, **options: Any) -> None:
         self._channels = _Channels(verifier, options)
+        self._threads = ThreadPoolExecutor(THREADS, "appliance-client")
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request to an appliance that is verified, or answer that it was not."""
         body = await request.aread()
-        outcome = await asyncio.to_thread(self._channels.send, request, body)
-        return _response(outcome, lambda answer: _AsyncStream(answer, request), request)
+        sent = self._threads.submit(self._channels.send, request, body)
+        try:
+            outcome = await asyncio.wrap_future(sent)
+        except asyncio.CancelledError:  # what waited for a thread is not sent at all
+            sent.add_done_callback(_abandon)
+            raise
+        return _response(outcome, lambda answer: _AsyncStream(answer, request, self._threads), request)
 
     async def aclose(self) -> None:
         """Close idle connections."""
+        self._threads.shutdown(wait=False)
         self._channels.close()
+
+
+def _abandon(sent: Future[Answer | Refusal]) -> None:
+    """End an answer that came when nobody waited for it any more."""
+    if not sent.cancelled() and sent.exception() is None and isinstance(answer := sent.result(), Answer):
+        answer.abort_unless_ended()
+        answer.close()
