@@ -85,7 +85,7 @@ def test_whole_passes_give_the_same_bits(library: Path, tmp_path: Path) -> None:
     """300 positions of a Q4_K and Q6_K model with every format of the cache."""
     model = tmp_path / "mixed.gguf"
     model.write_bytes(synthetic_model("mixed"))
-    found = arm64.run("-m", "tests.support.forward_bits", model, "neon", library).split()
+    found = arm64.run("-m", "tests.support.forward_bits", "neon", library, model).split()
     assert digests(model, 2, kernels()) == found
 
 

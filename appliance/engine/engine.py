@@ -143,7 +143,7 @@ class Engine:
         try:
             first = 0
             while first < len(ids):
-                end = min(first + most, silent) if first < silent else min(first + min(chunk, most), len(ids))
+                end = min(first + most, silent) if first < silent else min(first + min(chunk, WANTED), len(ids))
                 count = end - first
                 wanted = range(count) if first >= silent else range(0)
                 found = self._forward.run(ids[first:end], range(first, end), [0] * count, wanted)

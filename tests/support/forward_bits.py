@@ -1,4 +1,5 @@
-"""Digests of whole passes with one target's kernels: `python -m tests.support.forward_bits MODEL TARGET [LIBRARY]`.
+"""Digests of whole passes with one target's kernels: `python -m tests.support.forward_bits TARGET LIBRARY MODEL...`
+(LIBRARY -: none).
 
 A process compiles kernels for one target only, so tests of another target run this as a process of its own; it needs
 nothing but what the appliance needs.
@@ -28,10 +29,12 @@ def digests(model: Path, threads: int, kernels: KernelTable) -> list[str]:
         source = open_resident(model)
         with Engine.open(source, threads=threads, slots=1, context_length=512, kernels=kernels,
                          kv_cache=kind) as engine:
-            found.append(hashlib.sha256(engine.logits(IDS).tobytes()).hexdigest())
+            ids = [token % engine.architecture.vocabulary for token in IDS]
+            found.append(hashlib.sha256(engine.logits(ids).tobytes()).hexdigest())
         source.close()
     return found
 
 
 if __name__ == "__main__":
-    print(*digests(Path(sys.argv[1]), 1, table.load(sys.argv[2], *map(Path, sys.argv[3:]))))
+    loaded = table.load(sys.argv[1], *([] if sys.argv[2] == "-" else [Path(sys.argv[2])]))
+    print(*(digest for model in sys.argv[3:] for digest in digests(Path(model), 1, loaded)))

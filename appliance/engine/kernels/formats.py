@@ -117,6 +117,7 @@ class Format:
     largest = 15  # weight, in magnitude
     unit = 1  # weights are multiples of it
     most_scaled = 127  # weight less offset times scale, in magnitude
+    again = True  # lines of weights are asked for a second time (`tile.Prefetch`)
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
     def __init__(self, name: str) -> None:
@@ -286,6 +287,7 @@ class Q4K(Super):
         super().__init__(name)
         self.high, self.quants, self.largest = high, quants, 15 if high is None else 31
         self.most_scaled, self.chains = self.largest * 63, 2 if high is None else 0
+        self.again = high is not None  # as measured: Q4_K is 2% slower by it, Q5_K 9% faster
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-blocks 0..3, then 4..7."""

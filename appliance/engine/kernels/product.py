@@ -30,7 +30,7 @@ from appliance.engine.kernels.shapes import (
     padded_rows,
 )
 from appliance.engine.kernels.targets import compiling
-from appliance.engine.kernels.tile import AHEAD, SEGMENT, tile
+from appliance.engine.kernels.tile import SEGMENT, bytes_ahead, tile
 from appliance.engine.kernels.vector import prefetch_write
 
 __all__ = ["SIGNATURE", "activation_kind", "activation_nbytes", "group_nbytes", "padded_rows"]
@@ -86,7 +86,7 @@ def _panel(format_name: str) -> Any:
     six, four, two, one = (tile(format_name, 1, size, ahead=1) for size in TILES)
     wide, every, second, fourth = (tile(format_name, 2, TILES[0], ahead=ahead) if _two_groups(format_name) else six
                                    for ahead in (0, 1, 2, 4))
-    place, floats = _place(format_name), SHAPES[format_name].activation == "f32"
+    place, floats, near = _place(format_name), SHAPES[format_name].activation == "f32", bytes_ahead()
 
     @device(inline=False)
     def panel(w: int, stride: int, groups: int, act: int, share: int, tokens: int, y: int, ldy: int, blocks: int,
@@ -102,7 +102,7 @@ def _panel(format_name: str) -> Any:
                 prefetch_write(y + (t + i) * ldy + 64)
             here = act + place(block, t, share, tokens)
             if groups == 1:
-                six(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, AHEAD)
+                six(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, near)
             elif index >= parts:
                 wide(w, stride, here, apart, y + t * ldy, ldy, blocks, fresh, 0)
             elif parts == 1:
@@ -116,13 +116,13 @@ def _panel(format_name: str) -> Any:
         for g in range(groups):
             s, v, z = t, w + g * stride, y + g * (4 * GROUP_ROWS)
             if s + 4 <= last:
-                four(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
+                four(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, near)
                 s += 4
             if s + 2 <= last:
-                two(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
+                two(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, near)
                 s += 2
             if s < last:
-                one(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, AHEAD)
+                one(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, near)
     return panel
 
 
@@ -213,7 +213,7 @@ def _product(format_name: str) -> Any:
     activation = ACTIVATIONS[shape.activation].nbytes
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
     single, panel = tile(format_name, 1, 1, ahead=1), _panel(format_name)
-    row_bytes, two_groups = 4 * GROUP_ROWS, _two_groups(format_name)
+    row_bytes, two_groups, near = 4 * GROUP_ROWS, _two_groups(format_name), bytes_ahead()
     with_tiles = compiling().tiles and format_name in FORMATS
     least = amx.least_tokens(format_name) if with_tiles else 0
     tiles: Any = _tiles(format_name) if with_tiles else None
@@ -225,7 +225,7 @@ def _product(format_name: str) -> Any:
         if tokens == 1:
             for g in range(group0, group1):
                 single(w + g * stride, stride, act, activation, y + g * row_bytes, ldy, blocks, accumulate == 0,
-                       AHEAD)
+                       near)
             return
         done = 0
         if with_tiles and tokens >= least:

@@ -15,10 +15,15 @@ from typing import Any
 from appliance.engine.kernels.emit import F32, I32, Code, Locals, Val, vector
 from appliance.engine.kernels.formats import FORMATS, Format, Rows, Tokens
 from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES
+from appliance.engine.kernels.targets import compiling
 from appliance.engine.kernels.vector import calling, i32, i64
 
-AHEAD = 6144
-"""Bytes that weights are prefetched ahead when few tokens share them: the hardware prefetcher alone is slower."""
+AHEAD, AHEAD_TILES = 6144, 5120
+"""Bytes that weights are prefetched ahead when few tokens share them, the second on CPUs with AMX: the hardware
+prefetcher alone is slower."""
+
+AGAIN = 2048
+"""Bytes ahead that CPUs with AMX are asked for a line a second time, into the first-level cache."""
 
 LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4, "neon": 4}
 """Rows in a register, by target."""
@@ -34,16 +39,19 @@ Grid = dict[tuple[int, int], Val]  # by (stream, token)
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Asking for what lies `distance` bytes behind every `every`-th line that is read; 0: for nothing."""
+    """Asking for what lies `distance` bytes behind every `every`-th line that is read; 0: for nothing. With `again`,
+    CPUs with AMX are asked once more, `AGAIN` bytes ahead."""
 
     distance: Val
     every: int
+    again: bool = False
 
     def shares(self, rows: list[Rows], nbytes: int, parts: int) -> Iterator[None]:
         """What belongs to `nbytes` of each stream, in the order of memory, some with each of `parts` steps.
 
         CPUs with AMX read memory up to a fifth slower where neighbouring lines are asked for one right after the
-        other. The others are asked for everything at the first step.
+        other, and up to a fifth faster, single formats more, where they are asked again later: for one thing, that
+        keeps the first requests apart. The others are asked for everything at the first step.
         """
         lines = range(0, nbytes, 64 * self.every) if self.every else range(0)
         for part in range(parts):
@@ -51,7 +59,14 @@ class Prefetch:
                 share = split(lines, part, parts) if stream.code.tiles else lines if part == 0 else ()
                 for line in share:
                     stream.code.prefetch(stream.record + self.distance + line)
+                    if stream.code.tiles and self.again:
+                        stream.code.prefetch(stream.record + AGAIN + line, near=True)
             yield
+
+
+def bytes_ahead() -> int:
+    """How far ahead weights are prefetched when few tokens share them."""
+    return AHEAD_TILES if compiling().tiles else AHEAD
 
 
 def split(lines: range, part: int, parts: int) -> range:
@@ -108,10 +123,12 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, ar
 
     def block(number: Val) -> None:
         def emit(rows: list[Rows], vectors: Tokens, old: Grid) -> Grid:
+            # Two groups pass by many tokens: what `AGAIN` would bring is in the first-level cache already.
             if floats:
                 count = code.smaller(blocks - number * SEGMENT, blocks.like(SEGMENT))
-                return emit_segment(format_name, rows, vectors, count, old, Prefetch(distance, ahead))
-            return emit_block(FORMATS[format_name], rows, vectors, old, Prefetch(distance, ahead))
+                return emit_segment(format_name, rows, vectors, count, old, Prefetch(distance, ahead, groups == 1))
+            fmt = FORMATS[format_name]
+            return emit_block(fmt, rows, vectors, old, Prefetch(distance, ahead, groups == 1 and fmt.again))
         records = number * SEGMENT if floats else number
         here = act + number * (4 * SEGMENT if floats else apart)
         code.loop(parts, lambda part: update(part, weights + records * shape.record, here, emit))

@@ -1,0 +1,20 @@
+"""`python -m tests.support.kernel_llvm TARGET KERNEL`: the optimised LLVM code of a kernel for a target."""
+
+from __future__ import annotations
+
+import sys
+
+from appliance.engine.kernels import targets
+
+
+def main(target: str, name: str) -> None:
+    """Compile; a process compiles for one target."""
+    targets.compile_for(target)
+    from appliance.engine.kernels import jit, registry
+
+    kernel = registry.definitions()[name]
+    print(jit.compile_native(kernel.function, str(kernel.signature))[0])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

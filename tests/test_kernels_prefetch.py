@@ -1,0 +1,39 @@
+"""How kernels ask for memory, in their compiled code: no result shows it, only speed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; a quarter of 16 blocks of 144
+LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
+
+
+def _order(target: str, name: str) -> str:
+    """What the loop for one token does in a turn, in order: n and f ask for a line, a dot is a product."""
+    suffix = name.lower()
+    made = subprocess.run([sys.executable, "-m", "tests.support.kernel_llvm", target, f"product_{suffix}"],
+                          capture_output=True, text=True, check=True, timeout=120).stdout
+    body = re.search(rf"^define [^\n]*@tile_{suffix}_1_1_ahead1\(.*?^}}", made, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    found = re.findall(r"@llvm\.prefetch.*i32 0, i32 (\d), i32 1\)|@llvm\.x86\.avx512\.(vpdpbusd)", body[0])
+    return "".join("." if product else LOCALITY[locality] for locality, product in found)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_cpus_with_amx_are_asked_evenly(name: str) -> None:
+    """Each line once for the second-level cache, no more than two with a product; where that gains anything, each
+    again for the first."""
+    order = _order("amx", name)
+    assert LINES[name] == order.count("f")
+    assert (LINES[name] if name == "Q8_0" else 0) == order.count("n")
+    assert max(part.count("f") for part in order.split(".")) <= 2
+    assert order.count(".") > 3
+
+
+def test_others_are_asked_at_the_beginning() -> None:
+    """All lines before the first product."""
+    assert re.fullmatch(r"n{9}\.+", _order("avx512vnni", "Q8_0"))
