@@ -116,9 +116,9 @@ def deployments(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> D
 
 def _meanwhile(*guests: Guest) -> Callable[[], None]:
     """Run guests that are to end by themselves, one after the other, beside what follows; wait for them by calling."""
-    thread = threading.Thread(target=lambda: [guest.run(120) for guest in guests])
+    thread = threading.Thread(target=lambda: [guest.run(270) for guest in guests])
     thread.start()
-    return lambda: thread.join(360)
+    return lambda: thread.join(540)
 
 
 def test_a_policy_is_in_force_only_where_its_binding_says_so(deployments: Deployments, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class ReferenceModel:
         self.layers = int(meta["llama.block_count"])
         self.heads = int(meta["llama.attention.head_count"])
         self.kv_heads = int(meta.get("llama.attention.head_count_kv", self.heads))
-        self.head_size = int(meta["llama.embedding_length"]) // self.heads
+        self.head_size = int(meta.get("llama.attention.key_length", int(meta["llama.embedding_length"]) // self.heads))
         self.epsilon = np.float32(meta["llama.attention.layer_norm_rms_epsilon"])
 
     def logits(self, ids: Sequence[int], last: int | None = None) -> Floats:
@@ -51,7 +51,8 @@ class ReferenceModel:
         return np.asarray(x * scale * self.tensors[name], np.float32)
 
     def _project(self, x: Floats, layer: int, name: str) -> Floats:
-        return np.asarray(x @ self.tensors[f"blk.{layer}.{name}.weight"].T, np.float32)
+        bias = self.tensors.get(f"blk.{layer}.{name}.bias", np.float32(0))
+        return np.asarray(x @ self.tensors[f"blk.{layer}.{name}.weight"].T + bias, np.float32)
 
     def _attention(self, layer: int, x: Floats, cos: Floats, sin: Floats) -> Floats:
         positions = len(x)
