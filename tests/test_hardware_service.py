@@ -30,7 +30,7 @@ from appliance.attestation.x509chain import fingerprint
 from appliance.attestation.x509chain import load as load_certificates
 from appliance.client import transport
 from appliance.policy import load
-from tests.support import fake_appliance, hardware_server, server, swtpm
+from tests.support import fake_appliance, hardware_server, server, swtpm, written
 from tests.support.fake_amd import NOW
 from tests.support.require import absent
 from tests.support.tpm_maker import Maker, other_key
@@ -53,7 +53,7 @@ def _said(process: subprocess.Popen[bytes], out: Path) -> dict[str, Any]:
     """What it said first: that it is ready, or why not."""
     end = time.monotonic() + BOOT_SECONDS
     while time.monotonic() < end:
-        for line in (out / "stderr").read_text().splitlines():
+        for line in written.lines(out / "stderr"):
             if line.startswith("{"):
                 return dict(json.loads(line))
         assert process.poll() is None, (out / "stderr").read_text()
@@ -152,22 +152,20 @@ def _chat(policy: Path, url: str, roots: Roots, launch: bytes) -> Any:
 
 
 def test_a_verifying_client_chats_or_keeps_quiet(snp: Process) -> None:
-    """The client's own verifier, end to end: "verified" for the image that was measured, refused for another."""
+    """The client's own verifier, end to end: "verified" for the image that was measured, refused for another. Between
+    two answers, no request came with those that were refused."""
     url, out = snp
-    answer = _chat(out / "policy.hcl", url, _roots(out), hardware_server.MEASUREMENT)
-    assert answer.choices[0].finish_reason in ("length", "stop")
-    asked = _requests(out)
+    first = _chat(out / "policy.hcl", url, _roots(out), hardware_server.MEASUREMENT)
+    assert first.choices[0].finish_reason in ("length", "stop")
     with pytest.raises(openai.InternalServerError, match="measurement"):
         _chat(out / "policy.hcl", url, _roots(out), b"\x06" * 48)
     with pytest.raises(openai.InternalServerError, match="pinned root"):
         _chat(out / "policy.hcl", url, Roots(), hardware_server.MEASUREMENT)
-    assert asked == _requests(out)
-
-
-def _requests(out: Path) -> int:
-    """How many requests for inference the service has seen."""
-    records = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
-    return sum(1 for record in records if record.get("endpoint") == "/v1/chat/completions")
+    last = _chat(out / "policy.hcl", url, _roots(out), hardware_server.MEASUREMENT)
+    log = out / "audit.jsonl"
+    begin, end = (written.audited(log, answer._request_id)["seq"] for answer in (first, last))
+    between = [record for record in written.records(log) if begin < record["seq"] < end]
+    assert [] == [record for record in between if "/v1/chat/completions" == record.get("endpoint")]
 
 
 def test_rotation_in_the_sandbox(snp: Process) -> None:
@@ -187,9 +185,9 @@ def test_rotation_in_the_sandbox(snp: Process) -> None:
         claims = verify.verify(_attested(connection, os.urandom(32)), at=NOW, roots=_roots(out))
         assert carried.spki_sha256.hex() == getattr(claims.statement, "tls_spki_sha256", None)
         connection.close()
-    events = [json.loads(line)["event"] for line in (out / "audit.jsonl").read_text().splitlines()]
-    assert 2 <= events.count("generation.new")
-    assert 0 == events.count("runtime.exception")
+    log, generation = out / "audit.jsonl", second.statement.generation
+    assert written.record(log, lambda each: generation == each.get("generation"), f"generation {generation}")
+    assert [] == [each for each in written.records(log) if "runtime.exception" == each["event"]]
 
 
 def test_a_tdx_guest_serves_in_the_same_way(tmp_path: Path, tiny_model: Path) -> None:

@@ -182,10 +182,12 @@ def verifier(policy: Path, *, roots: Roots, at: datetime = NOW, known: measureme
 class FakeAppliance(ThreadingHTTPServer):
     """Listens on a free port of the loopback. `received`: every byte of every request, decrypted, in order.
 
-    `evidence`: what answers a nonce. `pieces`: the server-sent events of an answer, each after `delay` seconds.
+    `evidence`: what answers a nonce. `pieces`: the server-sent events of an answer, each after `delay` seconds; the
+    answer begins when `hold` returns.
     """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, made: Attestor, folder: Path, *, tls: bool = True, host: str = "127.0.0.1") -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -196,6 +198,7 @@ class FakeAppliance(ThreadingHTTPServer):
         self.received = bytearray()
         self.asked: list[str] = []
         self.status: tuple[int, str] | None = None  # what answers instead: a status, and where to go to
+        self.hold: Callable[[], object] = lambda: None
         self.gone = threading.Event()   # a client went away while it was answered
         self.pieces, self.delay = [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"], 0.0
         self.context: ssl.SSLContext | None = None
@@ -296,6 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.status is not None:
             self._elsewhere(*self.server.status)
             return
+        self.server.hold()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")

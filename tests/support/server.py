@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import openai
 
+from tests.support import written
 from tests.support.environment import unmeasured
 
 KEY, OTHER_KEY, AUDITOR_KEY = "sk-test-user", "sk-test-other", "sk-test-auditor"
@@ -109,7 +110,7 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise AssertionError(f"the server did not start:\n{self.text('stderr')}")
-            for line in self.text("stderr").splitlines():
+            for line in written.lines(self.folder / "stderr"):
                 if '"event": "ready"' in line:
                     self.ready = json.loads(line)
             time.sleep(0.02)
@@ -136,18 +137,12 @@ class Server:
 
     def audit(self, event: str | None = None) -> list[dict[str, Any]]:
         """The audit log's records so far, or those of one event."""
-        records = [json.loads(line) for line in self.text("audit.jsonl").splitlines()]
+        records = written.records(self.folder / "audit.jsonl")
         return [record for record in records if event in (None, record["event"])]
 
     def audited(self, request_id: str) -> dict[str, Any]:
         """The record of one request, which is written just after its answer."""
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            for record in self.audit():
-                if record.get("request") == request_id and record["event"].startswith("request."):
-                    return record
-            time.sleep(0.01)
-        raise AssertionError(f"no record of {request_id}")
+        return written.audited(self.folder / "audit.jsonl", request_id)
 
     def stop(self, *, number: int = signal.SIGTERM, seconds: float = 30) -> int:
         """Signal the process and wait for its exit code."""
