@@ -306,7 +306,7 @@ def longest(case: Case, limit: int) -> Case:
 def _line(row: dict[str, Any]) -> str:
     limit = "none" if row["limit"] is None else f"{row['limit'] >> 20} MiB"
     if "error" in row:
-        return f"{row['file']} {limit}: {row['error'].strip().splitlines()[-1]}"
+        return f"{row['file']} {limit}: {row['error'].strip()}"
     answer, peaks = row["answer"], [f"{where} {row[where]['process_peak'] >> 20} MiB ("
                                     f"{row[where]['anonymous_peak'] >> 20} anonymous)" for where in ("load", "use")]
     speed = answer["tokens_per_second"]
