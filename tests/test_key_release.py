@@ -24,7 +24,7 @@ import pytest
 from appliance.attestation.binding import Build
 from appliance.attestation.evidence import Collected, Evidence, SimulatedProvider
 from appliance.attestation.release import ReleaseAttestor
-from appliance.boot import keyrelease_jwe
+from appliance.boot import keyrelease, keyrelease_jwe
 from appliance.boot.keyrelease import KeyRelease
 from appliance.boot.sandbox import landlock
 from appliance.errors import ModelKeyError
@@ -363,6 +363,38 @@ def test_a_process_that_dies(tmp_path: Path) -> None:
                 release.keys(attestor(), tolerant=True)
         with pytest.raises(ModelKeyError, match="does not run"):
             KeyRelease(keys).keys(attestor(), tolerant=True)
+
+
+LINGERS = """
+import atexit, sys, time
+from appliance.boot import keyrelease_process
+atexit.register(time.sleep, {seconds})
+sys.exit(keyrelease_process.main())
+"""
+
+
+def _lingering(seconds: float) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-I", "-c", LINGERS.format(seconds=seconds)], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/", bufsize=0)
+
+
+@pytest.mark.parametrize(("lingers", "seconds", "found"), [(3.0, 30.0, [KEY]), (60.0, 3.0, [])])
+def test_a_process_that_ends_slowly(lingers: float, seconds: float, found: list[bytes], tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine has all the time that is allowed, for the end of the process, too; and no more."""
+    monkeypatch.setattr(keyrelease, "_spawn", lambda: _lingering(lingers))
+    authority = Authority("five")
+    with (reference(write_broker(tmp_path, authority=authority)) as broker,
+          started({"model demo": key_at(broker.url, authority.pin)}, seconds=seconds) as release):
+        here = Path("/proc") / str(release.pid)
+        if found:
+            assert found == [release.keys(attestor(), tolerant=True)["model demo"].data]
+        else:
+            begun = time.monotonic()
+            with pytest.raises(ModelKeyError):
+                release.keys(attestor(), tolerant=True)
+            assert time.monotonic() - begun < 30
+        assert not here.exists()
 
 
 def test_as_on_hardware(tmp_path: Path) -> None:

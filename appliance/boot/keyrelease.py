@@ -97,7 +97,8 @@ class KeyRelease:
         if self._process is None:
             raise ModelKeyError("the key release process does not run", code="key-release")
         found: dict[str, Secret] = {}
-        pipe = _pipe_to(self._process, time.monotonic() + self._seconds + _GRACE_SECONDS)
+        deadline = time.monotonic() + self._seconds + _GRACE_SECONDS
+        pipe = _pipe_to(self._process, deadline)
         try:
             task = {**self._task, "platform": attestor.provider.platform, "tolerant": tolerant,
                     "endorsement": _endorsement(attestor)}
@@ -106,7 +107,7 @@ class KeyRelease:
                 found[each.name] = _key(pipe, each, "the TPM-sealed key")
             for wanted in self._brokers.values():
                 self._one_broker(pipe, attestor, wanted, found)
-            if self._process.wait(timeout=_GRACE_SECONDS) != 0:
+            if self._process.wait(timeout=max(_GRACE_SECONDS, deadline - time.monotonic())) != 0:
                 raise PipeError(f"it ended with code {self._process.returncode}")
         except BaseException as error:
             for secret in found.values():
