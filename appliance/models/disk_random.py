@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,9 @@ class RandomFile:
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # a page that is not there brings no others
         try:
             with mmap.mmap(-1, BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
+                before = _blocks_read()  # a busy disk may make even such reads wait, and succeed
                 return all(os.preadv(self._descriptor, [page], self.size * probe // _PROBES // BLOCK * BLOCK,
-                                     os.RWF_NOWAIT) for probe in range(_PROBES))
+                                     os.RWF_NOWAIT) and before == _blocks_read() for probe in range(_PROBES))
         except OSError:  # it would have to wait, or the file system cannot tell
             return False
         finally:
@@ -100,6 +102,11 @@ class RandomFile:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _blocks_read() -> int:
+    """What this thread has had read from disks so far (getrusage(2)), where the kernel counts it."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
 def fitting(buffer: Any, nbytes: int) -> memoryview:
