@@ -117,7 +117,7 @@ def test_without_its_library_the_error_says_what_to_build(tmp_path: Path) -> Non
                       "try: table.load()\n"
                       "except Exception as error: print(error)", tmp_path)
     assert "it runs neon; " in found
-    assert "has amx, avx2, avx512vnni, portable" in found
+    assert "has amx, avx2, avx512vnni, portable, zen5" in found
     assert "appliance kernels build --target neon" in found
 
 

@@ -18,13 +18,15 @@ from appliance.errors import EngineError
 MILAN = "fpu cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
 SKYLAKE_X = f"{MILAN} avx512f avx512bw avx512cd avx512dq avx512vl"
 GENOA = f"{SKYLAKE_X} avx512_vnni"
-SAPPHIRE_RAPIDS = f"{GENOA} amx_bf16 amx_int8 amx_tile"
+TURIN = f"{GENOA} avx512_vp2intersect avx_vnni"
+SAPPHIRE_RAPIDS = f"{GENOA} avx_vnni amx_bf16 amx_int8 amx_tile"
 
 
 @pytest.mark.parametrize(("flags", "names"), [
     (SAPPHIRE_RAPIDS, [*(["amx"] if targets.tiles_permitted() else []), "avx512vnni", "avx2", "portable"]),
     (SAPPHIRE_RAPIDS.replace("amx_int8", ""), ["avx512vnni", "avx2", "portable"]),
     (GENOA, ["avx512vnni", "avx2", "portable"]),
+    (TURIN, ["zen5", "avx512vnni", "avx2", "portable"]),
     (SKYLAKE_X, ["avx2", "portable"]),
     (GENOA.replace("avx512vl", ""), ["avx2", "portable"]),
     (MILAN, ["avx2", "portable"]),

@@ -211,8 +211,8 @@ def test_without_numba_the_next_best_library_must_fit(copy):
 
 
 @pytest.mark.parametrize(("cpu", "missing", "runs", "has"), [
-    (AVX2, ("avx2", "portable"), "avx2, portable", "amx, avx512vnni"),
-    (AVX512, ("avx512vnni", "avx2", "portable"), "avx512vnni, avx2, portable", "amx"),
+    (AVX2, ("avx2", "portable"), "avx2, portable", "amx, avx512vnni, zen5"),
+    (AVX512, ("avx512vnni", "avx2", "portable"), "avx512vnni, avx2, portable", "amx, zen5"),
 ], ids=["avx2", "avx512"])
 def test_no_library_for_this_cpu(cpu, missing, runs, has, copy):
     """Kernels for a feature that the CPU lacks are no choice: the error names what it runs, what there is, the fix."""

@@ -128,7 +128,7 @@ class Code:
         self.b = builder
         target = compiling()
         self.target = target.vectors
-        self.tiles = target.tiles
+        self.tiles, self.evenly = target.tiles, target.evenly
         self.hardware_float = target.name != "portable"  # FMA and binary16 conversion: not in the x86-64 baseline
 
     def constant(self, type_: Any, number: float) -> Val:
@@ -184,8 +184,8 @@ class Code:
 
     def prefetch(self, address: Val, write: bool = False, near: bool = False) -> None:
         """Ask for the cache line of `address`; any address is allowed."""
-        # CPUs with AMX read memory a tenth faster where lines of weights go to the second-level cache first.
-        locality = 2 if self.tiles and not write and not near else 3
+        # Some CPUs read memory a tenth and more faster where lines of weights go to the second-level cache first.
+        locality = 2 if self.evenly and not write and not near else 3
         self.call("llvm.prefetch.p0", ir.VoidType(), Val(self, self.pointer(address, I8)),
                   *(self.constant(I32, number) for number in (int(write), locality, 1)))
 

@@ -117,7 +117,7 @@ class Format:
     largest = 15  # weight, in magnitude
     unit = 1  # weights are multiples of it
     most_scaled = 127  # weight less offset times scale, in magnitude
-    again = True  # lines of weights are asked for a second time (`tile.Prefetch`)
+    again = True  # lines of weights are asked for a second time with AMX (`tile.Prefetch`)
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
     def __init__(self, name: str) -> None:

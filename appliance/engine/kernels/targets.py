@@ -44,11 +44,12 @@ class Target:
     llvm_features: str
     required: frozenset[str] = field(default=frozenset(), repr=False)  # flags of /proc/cpuinfo
     tiles: bool = False  # AMX: matrix registers, which a process has to ask the kernel for
+    evenly: bool = False  # memory is asked for a line at a time, each of them twice (`tile.Prefetch`)
 
     @property
     def vectors(self) -> str:
         """The target whose vector instructions it has."""
-        return "avx512vnni" if self.tiles else self.name
+        return "avx512vnni" if "avx512_vnni" in self.required else self.name
 
     @property
     def triple(self) -> str:
@@ -64,9 +65,12 @@ class Target:
 # Best first. `portable` and `neon` use no target intrinsic: LLVM lowers generic vectors for the baseline.
 _X86 = (
     Target("amx", "x86_64", "x86-64-v4", _LLVM_4 + ",+amx-int8,+amx-tile,+avx512vnni,-prefer-256-bit",
-           _LEVEL_4 | {"amx_int8", "amx_tile", "avx512_vnni"}, tiles=True),
+           _LEVEL_4 | {"amx_int8", "amx_tile", "avx512_vnni"}, tiles=True, evenly=True),
+    # The instructions of the next one, another use of memory; these features together are what tells such a CPU.
+    Target("zen5", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit",
+           _LEVEL_4 | {"avx512_vnni", "avx512_vp2intersect", "avx_vnni"}),
     Target("avx512vnni", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit",
-           _LEVEL_4 | {"avx512_vnni"}),
+           _LEVEL_4 | {"avx512_vnni"}, evenly=True),
     Target("avx2", "x86_64", "x86-64-v3", _LLVM_3, _LEVEL_3),
     Target("portable", "x86_64", "x86-64", ""),
 )

@@ -22,8 +22,8 @@ AHEAD, AHEAD_TILES = 6144, 5120
 """Bytes that weights are prefetched ahead when few tokens share them, the second on CPUs with AMX: the hardware
 prefetcher alone is slower."""
 
-AGAIN = 2048
-"""Bytes ahead that CPUs with AMX are asked for a line a second time, into the first-level cache."""
+AGAIN, AGAIN_TILES = 512, 2048
+"""Bytes ahead that a line is asked for a second time, into the first-level cache; the second with AMX."""
 
 LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4, "neon": 4}
 """Rows in a register, by target."""
@@ -40,7 +40,7 @@ Grid = dict[tuple[int, int], Val]  # by (stream, token)
 @dataclass(frozen=True)
 class Prefetch:
     """Asking for what lies `distance` bytes behind every `every`-th line that is read; 0: for nothing. With `again`,
-    CPUs with AMX are asked once more, `AGAIN` bytes ahead."""
+    targets that ask evenly ask once more, shortly before."""
 
     distance: Val
     every: int
@@ -51,16 +51,18 @@ class Prefetch:
 
         CPUs with AMX read memory up to a fifth slower where neighbouring lines are asked for one right after the
         other, and up to a fifth faster, single formats more, where they are asked again later: for one thing, that
-        keeps the first requests apart. The others are asked for everything at the first step.
+        keeps the first requests apart. On Zen 4, whose core has room for few requests, it makes even more. Zen 5 and
+        the other targets ask for everything at the first step.
         """
         lines = range(0, nbytes, 64 * self.every) if self.every else range(0)
         for part in range(parts):
             for stream in rows:
-                share = split(lines, part, parts) if stream.code.tiles else lines if part == 0 else ()
+                share = split(lines, part, parts) if stream.code.evenly else lines if part == 0 else ()
                 for line in share:
                     stream.code.prefetch(stream.record + self.distance + line)
-                    if stream.code.tiles and self.again:
-                        stream.code.prefetch(stream.record + AGAIN + line, near=True)
+                    if stream.code.evenly and self.again:
+                        again = AGAIN_TILES if stream.code.tiles else AGAIN
+                        stream.code.prefetch(stream.record + again + line, near=True)
             yield
 
 
@@ -123,12 +125,13 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, ar
 
     def block(number: Val) -> None:
         def emit(rows: list[Rows], vectors: Tokens, old: Grid) -> Grid:
-            # Two groups pass by many tokens: what `AGAIN` would bring is in the first-level cache already.
+            # Two groups pass by many tokens: what asking again would bring is in the first-level cache already.
             if floats:
                 count = code.smaller(blocks - number * SEGMENT, blocks.like(SEGMENT))
                 return emit_segment(format_name, rows, vectors, count, old, Prefetch(distance, ahead, groups == 1))
             fmt = FORMATS[format_name]
-            return emit_block(fmt, rows, vectors, old, Prefetch(distance, ahead, groups == 1 and fmt.again))
+            again = groups == 1 and (fmt.again or not code.tiles)
+            return emit_block(fmt, rows, vectors, old, Prefetch(distance, ahead, again))
         records = number * SEGMENT if floats else number
         here = act + number * (4 * SEGMENT if floats else apart)
         code.loop(parts, lambda part: update(part, weights + records * shape.record, here, emit))
