@@ -71,7 +71,7 @@ def _two_groups(format_name: str) -> bool:
 
 
 def _left_alone(format_name: str) -> bool:
-    """Whether the hardware prefetcher alone is faster with one token: on Zen 4, where a block is a few lines in a row."""
+    """Whether the hardware prefetcher alone is faster with one token: on Zen 4 it is, where blocks are a few lines."""
     target = compiling()
     return target.evenly and not target.tiles and not isinstance(FORMATS.get(format_name), Super)
 
