@@ -51,8 +51,8 @@ class Prefetch:
 
         CPUs with AMX read memory up to a fifth slower where neighbouring lines are asked for one right after the
         other, and up to a fifth faster, single formats more, where they are asked again later: for one thing, that
-        keeps the first requests apart. On Zen 4, whose core has room for few requests, it makes even more. Zen 5 and
-        the other targets ask for everything at the first step.
+        keeps the first requests apart. On Zen 4 it makes even more. Zen 5 and the other targets ask for everything at
+        the first step.
         """
         lines = range(0, nbytes, 64 * self.every) if self.every else range(0)
         for part in range(parts):
