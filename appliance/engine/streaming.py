@@ -81,8 +81,8 @@ class Streaming:
         finds its own way: what it is told to read ahead it keeps in single pages, which take longer to read later."""
         if not self._plan or not self._source.drop:
             return
-        # Otherwise newer kernels keep what they find their own way in large folios, and those that hold records of
-        # before or after as well are not dropped with one.
+        # What newer kernels read ahead by themselves lies in large folios, and one that holds a part of another record
+        # is not dropped.
         os.posix_fadvise(self._source.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         memory = Memory(16 * len(self._plan))
         memory.view(np.int64)[:] = np.array(self._plan, np.int64).reshape(-1)
