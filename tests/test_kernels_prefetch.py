@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -12,12 +13,17 @@ LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; 
 LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 
 
+@functools.cache
+def _made(target: str, name: str) -> str:
+    """The compiled product of a format."""
+    return subprocess.run([sys.executable, "-m", "tests.support.kernel_llvm", target, f"product_{name.lower()}"],
+                          capture_output=True, text=True, check=True, timeout=120).stdout
+
+
 def _order(target: str, name: str) -> str:
     """What the loop for one token does in a turn, in order: n and f ask for a line, a dot is a product."""
-    suffix = name.lower()
-    made = subprocess.run([sys.executable, "-m", "tests.support.kernel_llvm", target, f"product_{suffix}"],
-                          capture_output=True, text=True, check=True, timeout=120).stdout
-    body = re.search(rf"^define [^\n]*@tile_{suffix}_1_1_ahead1\(.*?^}}", made, re.MULTILINE | re.DOTALL)
+    body = re.search(rf"^define [^\n]*@tile_{name.lower()}_1_1_ahead1\(.*?^}}", _made(target, name),
+                     re.MULTILINE | re.DOTALL)
     assert body is not None
     found = re.findall(r"@llvm\.prefetch.*i32 0, i32 (\d), i32 1\)|@llvm\.x86\.avx512\.(vpdpbusd)", body[0])
     return "".join("." if product else LOCALITY[locality] for locality, product in found)
@@ -38,3 +44,10 @@ def test_some_are_asked_evenly(target: str, name: str) -> None:
 def test_others_are_asked_at_the_beginning() -> None:
     """All lines before the first product."""
     assert re.fullmatch(r"n{9}\.+", _order("zen5", "Q8_0"))
+
+
+@pytest.mark.parametrize(("target", "name", "alone"), [
+    ("avx512vnni", "Q8_0", True), ("avx512vnni", "Q4_K", False), ("zen5", "Q8_0", False), ("amx", "Q8_0", False)])
+def test_short_blocks_are_left_to_the_hardware(target: str, name: str, alone: bool) -> None:
+    """By `avx512vnni`, with one token: its tile asks for nothing there."""
+    assert alone == (f"@tile_{name.lower()}_1_1(" in _made(target, name))
