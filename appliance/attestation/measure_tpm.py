@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.measurements import GOLDEN_PCRS, Measurements, PcrEvent, Tpm
-from appliance.attestation.tpm_log import Event
+from appliance.attestation.tpm_log import EV_NO_ACTION, Event
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
 NOT_PREDICTED = "the measurements hold no TPM prediction of this image"
@@ -27,12 +27,13 @@ def replay(events: Iterable[PcrEvent]) -> dict[int, bytes]:
     return values
 
 
-def judge(values: Mapping[int, bytes], measurements: Measurements,
-          policy_sha384: bytes | None = None) -> tuple[Finding, ...]:
+def judge(values: Mapping[int, bytes], measurements: Measurements, policy_sha384: bytes | None = None,
+          log: Iterable[Event] = ()) -> tuple[Finding, ...]:
     """One finding for each register, on `values`: authentic SHA-256 PCRs, from a quote that covers them.
 
     Rules are `pcr2` to `pcr13`, `golden-pcrs` for 0 and 7 together, and, where the policy (48 bytes) is given, `pcr15`,
-    which the boot extends with it. Absent registers fail.
+    which the boot extends with it. Absent registers fail. A `log` whose replay gives `values` tells people, in the
+    detail of a register that fails, which event is another than predicted; it decides nothing.
     """
     tpm = measurements.tpm
     if tpm is None:
@@ -40,7 +41,10 @@ def judge(values: Mapping[int, bytes], measurements: Measurements,
     accepted = dict(tpm.accepted())
     if policy_sha384 is not None:
         accepted[POLICY_PCR] = frozenset((policy_pcr(policy_sha384),))
-    return (*(_register(number, values, wanted) for number, wanted in sorted(accepted.items())), _golden(values, tpm))
+    events = list(log)
+    registers = (_explained(_register(number, values, wanted), number, events, tpm)
+                 for number, wanted in sorted(accepted.items()))
+    return (*registers, _golden(values, tpm))
 
 
 def _register(number: int, values: Mapping[int, bytes], wanted: frozenset[bytes]) -> Finding:
@@ -61,30 +65,22 @@ def _golden(values: Mapping[int, bytes], tpm: Tpm) -> Finding:
     return judged("golden-pcrs", False, f"{found}: of no recorded machine; recorded: {known}")
 
 
-def explain(log: Iterable[Event], measurements: Measurements) -> tuple[str, ...]:
-    """Where a log departs from the predicted events: one line for each register's first difference.
-
-    For people only: a log proves nothing beyond the registers that its replay gives.
-    """
-    if measurements.tpm is None:
-        return (NOT_PREDICTED,)
-    found: dict[int, list[bytes]] = {}
-    for event in log:
-        if "sha256" in event.digests and event.kind != 3:  # EV_NO_ACTION extends nothing
-            found.setdefault(event.register, []).append(event.digests["sha256"])
-    wanted: dict[int, list[PcrEvent]] = {number: [] for number in measurements.tpm.accepted()}
-    for each in measurements.tpm.events:
-        wanted.setdefault(each.pcr, []).append(each)
-    return tuple(line for number, events in sorted(wanted.items())
-                 if (line := _difference(number, found.get(number, []), events)))
+def _explained(finding: Finding, number: int, log: Iterable[Event], tpm: Tpm) -> Finding:
+    """A finding that fails with the first event that departs from the predicted ones, of a register that both speak of
+    (the boot extends some after the firmware's log has ended)."""
+    found = [each.digests["sha256"] for each in log
+             if each.register == number and each.kind != EV_NO_ACTION and "sha256" in each.digests]
+    wanted = [each for each in tpm.events if each.pcr == number]
+    if finding.outcome != "fails" or not found or not wanted:
+        return finding
+    difference = _difference(found, wanted)
+    return Finding(finding.rule, finding.outcome, f"{finding.detail}; {difference}" if difference else finding.detail)
 
 
-def _difference(number: int, found: list[bytes], wanted: list[PcrEvent]) -> str:
+def _difference(found: list[bytes], wanted: list[PcrEvent]) -> str:
     for at, event in enumerate(wanted):
         if at >= len(found):
-            return f"PCR {number}: event {at} is absent: {event.what}"
+            return f"event {at} is absent: {event.what}"
         if found[at].hex() != event.sha256:
-            return f"PCR {number}: event {at} differs: {event.what}: found {found[at].hex()}, expected {event.sha256}"
-    if len(found) > len(wanted):
-        return f"PCR {number}: {len(found) - len(wanted)} events more than predicted"
-    return ""
+            return f"event {at} differs: {event.what}: found {found[at].hex()}, expected {event.sha256}"
+    return f"events more than predicted: {len(found) - len(wanted)}" if len(found) > len(wanted) else ""

@@ -161,7 +161,7 @@ def _tpm(claims: TpmClaims, reference: Reference, question: Question) -> list[Fi
         found = [Finding("measurement", "not checked", "no measurements given")]
     else:
         registers = measure_tpm.judge(claims.pcrs.get("sha256", {}), reference.known.measurements,
-                                      reference.policy.digest)
+                                      reference.policy.digest, claims.events)
         held = all(each.outcome == "holds" for each in registers)
         found = [*registers, judged("measurement", held, "by the TPM's registers")]
     bound = claims.bound_by

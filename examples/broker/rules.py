@@ -112,7 +112,8 @@ class Rule:
         return (judged("policy-in-image", baked, "" if baked else "the image does not carry this policy"), activation,
                 tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False,
                                     activated=activation.outcome == "holds"),
-                *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest))
+                *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest,
+                                    claims.hardware.events))
 
     def document(self) -> bytearray:
         """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file is no key."""
