@@ -207,7 +207,7 @@ def test_a_certificate_with_evidence_twice_is_refused(attested: tuple[bytes, Ver
     key = fake.key()
     data, judge = attested
     value = der.certificate(data).extensions[x509dice.EVIDENCE_OID]
-    part = [[0x30, None, [[6, x509dice.EVIDENCE_OID_DER[2:], None], [4, value, None]]]]
+    part = [[0x30, None, [[6, bytes.fromhex("678105050409"), None], [4, value, None]]]]
     tree = _parse(fake.certificate(key))
     tree[0][2][0][2].append([0xA3, None, [[0x30, None, part + part]]])
     signed = key.sign(_build([tree[0][2][0]]), ec.ECDSA(hashes.SHA256()))

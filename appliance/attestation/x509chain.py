@@ -27,7 +27,7 @@ from appliance.errors import (
     UnsupportedEvidenceError,
 )
 
-MAX_CERTIFICATE_BYTES, MAX_AUTHORITIES, MAX_NAME = 1 << 16, 5, 200
+MAX_AUTHORITIES, MAX_NAME = 5, 200
 MIN_RSA_BITS = 2048
 _PEM = b"-----BEGIN CERTIFICATE-----"
 

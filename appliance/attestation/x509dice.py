@@ -16,7 +16,6 @@ from appliance.attestation import cbor, der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 EVIDENCE_OID = "2.23.133.5.4.9"
-EVIDENCE_OID_DER = bytes.fromhex("0606678105050409")
 INTEL_QUOTE, INTEL_REPORT, INTEL_OLD_REPORT = 60000, 60001, 60002  # CBOR tags
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----")
 _NAMES = {INTEL_REPORT: "an Intel TEE report (TDREPORT), which only the CPU that made it can check",

@@ -35,7 +35,7 @@ from appliance.models.tiling import RECORD_ALIGNMENT, Tiling
 
 FAMILY = b"appliance/sealed-model/"
 MAGIC = FAMILY + b"2"
-KEY_NBYTES = SALT_NBYTES = DIGEST_NBYTES = MAC_NBYTES = 32
+KEY_NBYTES = SALT_NBYTES = MAC_NBYTES = 32
 MAX_GGUF_HEADER_NBYTES = 256 << 20
 
 _FIXED = struct.Struct("<24sIIQQ32s32s32s")

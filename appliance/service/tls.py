@@ -30,7 +30,6 @@ HANDSHAKE_SECONDS, SHUTDOWN_SECONDS = 10.0, 5.0
 ROTATION_MS = 24 * 3_600_000  # where the policy says nothing
 SKEW = timedelta(hours=1)     # clocks differ: the certificate is valid a little before and after its time
 RETRY_SECONDS = 60.0          # after a rotation that failed
-PIPE_BYTES = 1 << 16          # what fits into a pipe without a reader
 
 
 class Context(ssl.SSLContext):
