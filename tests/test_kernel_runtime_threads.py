@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import statistics
@@ -12,7 +13,7 @@ import time
 
 import pytest
 
-from appliance.engine.kernels import memory, table, threads
+from appliance.engine.kernels import memory, table, team, threads
 from appliance.errors import EngineError
 from tests.support.environment import unmeasured
 
@@ -61,6 +62,15 @@ def test_many_short_jobs(kernels):
     with threads.Pool(kernels, 2) as pool:
         for _ in range(3000):
             pool.check(1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_jobs_go_on_when_their_number_wraps(kernels, count):
+    """The job at which the 32 bits of its number overflow, after 2^30 passes, is done like any other."""
+    with threads.Pool(kernels, count) as pool:
+        ctypes.c_int32.from_address(pool.team + team.JOB + team.GENERATION).value = 2**31 - 5  # odd: no job runs
+        for rounds in range(6):  # each leaves another result than the one before
+            pool.check(rounds)
 
 
 def test_jobs_after_sleep(kernels):

@@ -157,7 +157,7 @@ def lockstep_run(team: int, function: int, arguments: int) -> None:
     store_long(team + FUNCTION, function)
     store_long(team + ARGUMENTS, arguments)
     store_long(team + FIRST_PHASE, phase)
-    enter(team, 0, load(team + JOB + GENERATION) + 1, phase)
+    enter(team, 0, np.int32(load(team + JOB + GENERATION) + 1), phase)  # the sum has 64 bits, and the word wraps
     signal(team, team + JOB)
     call_part(function, 0, get_i64(team + THREADS), arguments)
     add(team + JOB + GENERATION, 1)  # nobody need wake up for that
