@@ -73,6 +73,27 @@ def test_jobs_go_on_when_their_number_wraps(kernels, count):
             pool.check(rounds)
 
 
+PHASES_WRAP = """
+import ctypes, sys
+from appliance.engine.kernels import table, team, threads
+with threads.Pool(table.load(), int(sys.argv[1])) as pool:
+    last = 2**39 - 20
+    ctypes.c_int64.from_address(pool.team + team.CLAIMED).value = last << team.UNIT_BITS
+    ctypes.c_int32.from_address(pool.team + team.PHASE + team.GENERATION).value = last  # its low 32 bits
+    for rounds in range(9, 15):
+        pool.check(rounds)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_phases_go_on_when_their_number_wraps(count):
+    """The phase at which the 40 bits of its number overflow, after months of a small model, ends like any other."""
+    done = subprocess.run([sys.executable, "-c", PHASES_WRAP, str(count)], capture_output=True, text=True, timeout=60,
+                          check=True)
+    assert done.stdout == "done\n"
+
+
 def test_jobs_after_sleep(kernels):
     """Workers that have gone to sleep wake for the next job."""
     with threads.Pool(kernels, 3) as pool:

@@ -131,7 +131,7 @@ def finish(team: int, thread: int, total: int) -> None:
     """
     line = team + LINES + LINE_NBYTES * thread
     phase, taken = get_i64(line + AT), get_i64(line + TAKEN)
-    set_i64(line + AT, phase + 1)
+    set_i64(line + AT, (phase + 1) << UNIT_BITS >> UNIT_BITS)  # as `claim` finds it: it wraps, once in 2^40 phases
     set_i64(line + TAKEN, 0)
     if taken > 0 and add(team + DONE, np.int32(taken)) + taken == total:
         store(team + DONE, 0)
