@@ -167,6 +167,28 @@ def test_absurd_thread_counts(kernels, count):
         threads.Pool(kernels, count)
 
 
+FEW = """
+import resource, threading
+from pathlib import Path
+from appliance.engine.kernels import table, threads
+from appliance.errors import EngineError
+kernels, stack = table.load(), 64 << 20
+threading.stack_size(stack)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 8 * stack, -1))  # has room for a few stacks
+try:
+    threads.Pool(kernels, 64)
+except EngineError as error:
+    print(error.code, len(threading.enumerate()))
+"""
+
+
+def test_a_pool_that_gets_too_few_threads_is_refused():
+    """Where the system gives fewer threads than were asked for, that is an error, and those that came have ended."""
+    done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "threads 1\n"
+
+
 def test_forked_child_is_refused(kernels):
     """A child has no workers: a job there is an error instead of waiting for ever."""
     with threads.Pool(kernels, 2) as pool:

@@ -90,8 +90,15 @@ class Pool:
 
         workers = [threading.Thread(target=live, args=(index,), name=f"kernel-{index}", daemon=True)
                    for index in range(1, self.threads)]
-        for worker in workers:
-            worker.start()
+        try:
+            for worker in workers:
+                worker.start()
+        except RuntimeError as error:
+            # Those that did start use memory that is about to be freed.
+            _stop(self._table, self._memory, [worker for worker in workers if worker.is_alive()], [])
+            raise EngineError(f"a pool of {self.threads} threads: {error}", code="threads",
+                              hint="allow the process more threads (TasksMax in systemd, `--pids-limit` of a "
+                                   "container, RLIMIT_NPROC) or more memory, or ask for fewer") from error
         return workers
 
     def run(self, kernel: int, arguments: int) -> None:
