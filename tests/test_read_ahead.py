@@ -175,3 +175,33 @@ def test_what_cannot_be_read_is_left_to_the_user(stored: tuple[Path, bytes, list
         there = _use(ahead, data, records, wrong)
         assert 30 - read_ahead.BUFFERS * 2 <= there <= 31
     assert [] == wrong
+
+
+def test_a_file_that_was_short_for_a_moment(tmp_path: Path) -> None:
+    """Stretches that could not be read once are left to the user for good; those before and behind them are read ahead
+    again, and nobody waits for ever."""
+    records, path = [(index * SPAN_NBYTES, SPAN_NBYTES) for index in range(6 * BUFFERS)], tmp_path / "f"
+    data = random.Random(3).randbytes(1 << 16) * (len(records) * SPAN_NBYTES >> 16)
+    path.write_bytes(data)
+    first, wrong, there = records[:3 * BUFFERS], list[int](), list[int]()
+
+    def work(ahead: ReadAhead) -> None:
+        for _ in range(2):
+            there.append(_use(ahead, data, first, wrong))
+            time.sleep(0.3)  # readers come to what they cannot read, and stop there
+
+    with _ahead(path, records) as ahead:
+        os.truncate(path, len(first) * SPAN_NBYTES)
+        assert len(first) == _use(ahead, data, first, wrong)
+        time.sleep(0.3)  # they come to what is not there now
+        with path.open("r+b") as file:
+            file.seek(len(first) * SPAN_NBYTES)
+            file.write(data[file.tell():])
+        user = threading.Thread(target=work, args=(ahead,), daemon=True)
+        user.start()
+        user.join(20)
+        stuck = user.is_alive()
+        if stuck:  # let it go, so that the test ends
+            ahead.close()
+        assert not stuck
+    assert ([len(first)] * 2, []) == (there, wrong)

@@ -158,6 +158,7 @@ class ReadAhead:
             return False
         if (number - self._next) % len(self._spans) >= BUFFERS:
             self._next = number
+            self._changed.notify_all()  # readers that found nothing left to read from where they were
         if all(buffer.ready for buffer in self._buffers):  # perhaps nobody will ask for what they hold
             unused = [buffer for buffer in self._buffers if buffer.used == 0]
             if unused:
