@@ -183,6 +183,36 @@ def _forget(path: Path) -> None:
     absent(f"a file system that lets go of what is cached; that of {path} does not")
 
 
+NO_THREADS = """
+import sys
+from pathlib import Path
+from appliance.boot import machine
+from appliance.engine.engine import Engine
+from tests.support.engines import kernels, synthetic_model
+from tests.support.streams import stored
+
+path, make = stored(sys.argv[1], Path(sys.argv[2]), synthetic_model("mixed"), 65536)
+found = []
+for limited in (False, True):
+    source = make(drop=limited)
+    engine = Engine.open(source, threads=2, slots=1, kernels=kernels())
+    if limited:
+        machine.limit_growth(4 << 20)
+    found.append(engine.logits([1, 5, 9]).tobytes())
+    engine.close()
+    source.close()
+print("the same" if found[0] == found[1] else "others")
+"""
+
+
+@pytest.mark.parametrize("kind", ["sealed", "plain"])
+def test_no_memory_for_readers(kind: str, tmp_path: Path) -> None:
+    """Where the kernel refuses the stacks of those who read ahead, answers are the same and the model can be closed."""
+    done = subprocess.run([sys.executable, "-c", NO_THREADS, kind, str(tmp_path)], capture_output=True, text=True,
+                          check=False)
+    assert (0, "the same\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain"])
 def test_page_cache(kind: str, tmp_path: Path) -> None:
     """Where memory is short, what the disk brought is dropped from the page cache; what was there already stays."""

@@ -108,6 +108,7 @@ class ReadAhead:
         self._changed = threading.Condition()
         self._closed = False
         self._readers: list[threading.Thread] = []
+        self._most = READERS
 
     @property
     def direct(self) -> bool:
@@ -122,7 +123,7 @@ class ReadAhead:
             return None
         with self._changed:
             self._start()
-            while not self._closed and number not in self._failed:
+            while self._readers and not self._closed and number not in self._failed:
                 buffer = self._of(number)
                 if buffer is not None and buffer.ready:
                     buffer.used += 1
@@ -171,10 +172,16 @@ class ReadAhead:
 
     # --- who reads ----------------------------------------------------------------------------------------------------
     def _start(self) -> None:
-        """Start the readers when they are first needed: they are under whatever restrictions hold by then."""
-        while len(self._readers) < READERS:
-            self._readers.append(threading.Thread(target=self._read, name="read-ahead", daemon=True))
-            self._readers[-1].start()
+        """Start the readers when they are first needed: they are under whatever restrictions hold by then. Those for
+        whose stacks there is no memory are done without."""
+        while len(self._readers) < self._most:
+            reader = threading.Thread(target=self._read, name="read-ahead", daemon=True)
+            try:
+                reader.start()
+            except (RuntimeError, MemoryError):
+                self._most = len(self._readers)
+            else:
+                self._readers.append(reader)
 
     def _read(self) -> None:
         while (buffer := self._claim()) is not None:
@@ -184,7 +191,7 @@ class ReadAhead:
                 whole = os.preadv(self._file.descriptor, [buffer.view[:span.nbytes]], span.offset) >= there
                 if not self._file.direct:
                     os.posix_fadvise(self._file.descriptor, span.offset, span.nbytes, os.POSIX_FADV_DONTNEED)
-            except OSError:
+            except (OSError, MemoryError):
                 whole = False
             with self._changed:
                 if whole:
