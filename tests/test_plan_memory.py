@@ -212,3 +212,36 @@ def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, mo
                     found)
     assert [50 * MIB] == [seen[1] - seen[0]]
     assert _of({line.what: line.nbytes for line in found.lines}, "requests") < seen[0]
+
+
+THREADS = """
+import asyncio, sys, threading
+from pathlib import Path
+from appliance.boot import budget
+from appliance.policy import load
+
+policy = load(Path(sys.argv[1])).policy
+found = budget.divide(policy, {model.name: Path(sys.argv[2]) for model in policy.models}, None)
+tee = policy.tee.model_copy(update={"memory_budget_bytes": found.nbytes})
+budget.hold(policy.model_copy(update={"tee": tee}), found)
+over = threading.Event()
+
+async def work():
+    asyncio.get_running_loop().call_later(1, over.set)
+    for _ in policy.models:
+        for _ in range(1 + 4):
+            threading.Thread(target=over.wait, daemon=True).start()
+    await asyncio.gather(*(asyncio.to_thread(over.wait) for _ in range(64)))
+
+asyncio.run(work())
+print("all")
+"""
+
+
+def test_the_kernel_does_not_refuse_threads(tmp_path: Path, tiny_model: Path) -> None:
+    """With nothing left of the budget, every model's engine and its four readers start, and all threads that an event
+    loop has for its work."""
+    policy = server.write_policy(tmp_path, dict.fromkeys("abc", tiny_model), limits="concurrent_requests = 1")
+    done = subprocess.run([sys.executable, "-c", THREADS, str(policy), str(tiny_model)], capture_output=True, text=True,
+                          check=False)
+    assert ("all\n", "") == (done.stdout, done.stderr)

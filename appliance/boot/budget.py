@@ -7,6 +7,8 @@ slots become more, and what is left keeps weights resident: so speed rises with 
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from appliance.boot.footprint import Footprint, Line, Share, mebibytes, read
 from appliance.engine.forward import ROWS
 from appliance.engine.kernels import quota
 from appliance.errors import BootError
+from appliance.models import read_ahead
 from appliance.policy import Policy
 from appliance.policy.schema import Model
 
@@ -27,7 +30,8 @@ COMPILER_BYTES = 260 << 20
 """As much more where kernels are compiled as they are needed."""
 
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
-_STACKS_BYTES = 96 << 20  # of address space, for threads that the service starts
+_STACK_BYTES = 8 << 20  # of address space, for each thread that is started later, where no limit says otherwise,
+_THREAD_BYTES = 1 << 20  # and what the C library sets aside for what that thread allocates
 _SPARE_BYTES = 64 << 20  # and
 _SPARE_SHARE = 4  # one part in this many of what is left stay free, whoever else may want it,
 _SHORT_BYTES, _SHORT_SHARE = 24 << 20, 32  # or this, where passes wait for a disk otherwise
@@ -88,7 +92,19 @@ def hold(policy: Policy, division: Division) -> None:
     """
     budget = policy.tee.memory_budget_bytes
     if budget is not None:
-        machine.limit_growth(max(budget - division.nbytes, 0) + division.later + _STACKS_BYTES)
+        machine.limit_growth(max(budget - division.nbytes, 0) + division.later + stacks_nbytes(len(division.shares)))
+
+
+def threads_later(models: int) -> int:
+    """Threads that may be started once so many models are loaded: an event loop's for work that would stop it, and the
+    one that ends them; for each model, one that runs passes, and those that read ahead."""
+    return min(32, (os.cpu_count() or 1) + 4) + 1 + models * (1 + read_ahead.READERS)
+
+
+def stacks_nbytes(models: int) -> int:
+    """Bytes of address space for these threads. A thread that cannot be started costs requests of all models."""
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]  # from which the C library takes the size of each
+    return threads_later(models) * ((_STACK_BYTES if limit == resource.RLIM_INFINITY else limit) + _THREAD_BYTES)
 
 
 class _Divider:
