@@ -15,9 +15,9 @@ from tests.support.engines import running
 
 
 @contextlib.contextmanager
-def scheduling(*, slots=4, concurrent=None, queue=128, threads=1):
+def scheduling(*, slots=4, concurrent=None, queue=128, threads=1, **more):
     """A scheduler on a synthetic model."""
-    with running("tied", slots=slots, threads=threads, context=256) as engine:
+    with running("tied", slots=slots, threads=threads, context=256, **more) as engine:
         scheduler = Scheduler(engine, concurrent=concurrent, queue=queue)
         try:
             yield engine, scheduler
@@ -69,6 +69,27 @@ def test_tenants_take_turns():
         gate.open.set()
         assert all(handle.wait(60) for handle in handles)
     assert ["a1", "b1", "a2", "a3"] == order
+
+
+LONG = (1, *range(10, 210))
+
+
+@pytest.mark.parametrize(("slots", "many", "prompt"), [(8, 4, LONG), (72, 70, (1, 300))])
+def test_tenants_take_turns_where_slots_are_free(slots, many, prompt):
+    """Many requests of one tenant, by length or by number more than a pass takes, delay another's by one turn."""
+    order = []
+    with scheduling(slots=slots, rows=64) as (_, scheduler):
+        gate = Gate()
+        scheduler.submit(request(tokens=1), "first", gate)
+        assert gate.arrived.wait(60)
+        last = [scheduler.submit(request(prompt=prompt, tokens=30), "a", lambda step: order.append("a"))
+                for _ in range(many)][-1]
+        other = scheduler.submit(request(tokens=1), "b", lambda step: order.append((last.tokens, last.timings)))
+        gate.open.set()
+        assert other.wait(60)
+        assert last.wait(60)
+    assert (0, None) == next(entry for entry in order if entry != "a")
+    assert 30 * many + 1 == len(order)
 
 
 def test_queue_is_bounded():

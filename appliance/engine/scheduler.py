@@ -1,7 +1,8 @@
 """Many requests, one engine: a thread of its own runs passes over all running answers and feeds in waiting ones.
 
 Who waits is served round-robin over tenants and in order within a tenant, so a tenant with many requests delays the
-others by one turn at most. Running answers share every pass (`engine_batch`). Safe to use from any thread.
+others by one turn at most: who would only wait inside the engine waits here, also while slots are free. Running answers
+share every pass (`engine_batch`). Safe to use from any thread.
 
 `on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. It must return at
 once (hand the step to an event loop or a queue). After an error in the engine the handle gets `on_error` instead of a
@@ -134,7 +135,7 @@ class Scheduler:
                 self._change.wait()
             if self._stopping:
                 self._cancel_everything()
-            while self._queued and len(self._running) < self._concurrent:
+            while self._queued and len(self._running) < self._concurrent and not self._batcher.full:
                 handle = self._next()
                 running = self._batcher.add(handle._generation)
                 handle.timings = running.timings

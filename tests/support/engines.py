@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.engine.engine import Engine
+from appliance.engine.forward import ROWS
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.table import KernelTable
 from appliance.models.resident import ResidentSource, open_resident
@@ -42,9 +43,9 @@ def opened(data: bytes) -> Iterator[ResidentSource]:
 
 @contextmanager
 def running(name: str, *, threads: int = 1, slots: int = 4, context: int | None = None, kv_cache: str = "f16",
-            speculate: bool = True, table: KernelTable | None = None) -> Iterator[Engine]:
+            speculate: bool = True, table: KernelTable | None = None, rows: int = ROWS) -> Iterator[Engine]:
     """An engine on a synthetic variant; `table`: kernels other than those of this CPU."""
     with opened(synthetic_model(name)) as source, Engine.open(
             source, threads=threads, slots=slots, context_length=context, kernels=table or kernels(), kv_cache=kv_cache,
-            speculate=speculate) as engine:
+            speculate=speculate, rows=rows) as engine:
         yield engine
