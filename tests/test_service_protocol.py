@@ -91,6 +91,40 @@ def test_trickled_heads_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _run(scenario) < 30
 
 
+@pytest.mark.parametrize(("length", "sent"), [(5, 1), (5, 5), (10_000, 1000)])
+def test_bodies_answered_before_they_came_are_cut_off(length: int, sent: int) -> None:
+    """A part of a body after its answer, all of it or a trickle: the connection ends as an idle one does."""
+    async def scenario(_app: Echo, port: int) -> float:
+        begun = asyncio.get_running_loop().time()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % length)
+        await reader.readuntil(b"ok")
+        for _ in range(sent):
+            if not reader.at_eof():
+                writer.write(b"x")
+                await asyncio.sleep(0.01)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        return asyncio.get_running_loop().time() - begun
+
+    assert 0.9 < _run(scenario)
+
+
+def test_a_body_answered_before_it_came_leaves_the_connection_usable() -> None:
+    """The next request on it is answered."""
+    async def scenario(_app: Echo, port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+        await reader.readuntil(b"ok")
+        writer.write(b"xxxxxGET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = await reader.readuntil(b"ok")
+        writer.close()
+        return answer
+
+    assert _run(scenario).startswith(b"HTTP/1.1 200")
+
+
 def test_clients_that_take_nothing_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that asks for much and reads none of it does not hold its connection."""
     monkeypatch.setattr(protocol, "WRITE_SECONDS", 0.4)

@@ -1,8 +1,9 @@
 """uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods, plain-text errors.
 
-A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike, and
-`WRITE_SECONDS` to take bytes that wait for it; uvicorn alone would wait for ever. Bytes that are not HTTP are answered
-in OpenAI's shape and reported by code.
+A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike,
+`WRITE_SECONDS` to take bytes that wait for it, and the time of an idle connection for the rest of a body that was
+answered before it was read; uvicorn alone would wait for ever. Bytes that are not HTTP are answered in OpenAI's shape
+and reported by code.
 """
 
 from __future__ import annotations
@@ -83,6 +84,11 @@ class Protocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Stop the timer of an idle connection, but for the rest of a body that was answered before it was read."""
+        if not (self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY):
+            super()._unset_keepalive_if_required()
 
     def _watch_head(self) -> None:
         """Time a head while the parser waits for one and holds a part of it."""
