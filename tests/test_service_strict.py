@@ -33,10 +33,20 @@ def test_whole_answers_leave_on_the_total_grid(strict_service: Server) -> None:
             assert any(_on_grid(_timed(http, body), 0.4) for _ in range(ATTEMPTS))
 
 
-def _timed(http: httpx.Client, body: dict[str, Any]) -> float:
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1//chat///completions"])
+def test_no_spelling_of_a_path_escapes_the_grid(strict_service: Server, path: str) -> None:
+    """Slashes too many change neither times nor sizes nor what the audit log says."""
+    with strict_service.http(OTHER_KEY) as http:
+        for body in ({**CHAT, "max_tokens": 1}, {**CHAT, "n": 3}):
+            assert any(_on_grid(_timed(http, body, path), 0.4) for _ in range(ATTEMPTS))
+        answer = http.post(path, json={**CHAT, "max_tokens": 1})
+    assert "/v1/chat/completions" == strict_service.audited(answer.headers["x-request-id"])["endpoint"]
+
+
+def _timed(http: httpx.Client, body: dict[str, Any], path: str = "/v1/chat/completions") -> float:
     http.get("/health")  # opens the connection
     begun = time.monotonic()
-    answer = http.post("/v1/chat/completions", json=body)
+    answer = http.post(path, json=body)
     took = time.monotonic() - begun
     assert 0 == len(answer.content) % 512
     assert took >= 0.4

@@ -21,6 +21,11 @@ FIXED = frozenset({"/health", "/metrics", "/v1/attestation", "/v1/attestation/ac
 ONE_MODEL = "/v1/models/{model}"
 
 
+def normal(path: str) -> str:
+    """A path as routes are found by it: without slashes at its end, and one where there were several."""
+    return "/" + "/".join(part for part in path.split("/") if part)
+
+
 def endpoint(path: str) -> str:
     """The route that a path belongs to, from a closed set: `other` for what is no route of ours."""
     if path in FIXED:

@@ -14,7 +14,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
-from appliance.service.exchange import Exchange, endpoint
+from appliance.service.exchange import Exchange, endpoint, normal
 from appliance.service.privacy import bucket_us
 from appliance.service.problems import RequestError
 
@@ -45,6 +45,7 @@ class Guard:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
+        scope["path"] = normal(scope["path"])  # the framework routes by it: what is padded is what is answered
         exchange = Exchange(endpoint(scope["path"]), self._service.timing)
         scope.setdefault("state", {})["exchange"] = exchange
         reply = Reply(exchange, send)
