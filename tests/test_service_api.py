@@ -40,6 +40,13 @@ def test_chats(service: Server) -> None:
     assert ("tiny", "chat.completion") == (answer.model, answer.object)
 
 
+def test_goes_on_with_a_conversation(service: Server) -> None:
+    """The message of an answer can be appended to the conversation as it came."""
+    first = _chat(service, **FIXED)
+    turns = [*CHAT["messages"], first.choices[0].message, {"role": "user", "content": "go on"}]
+    assert _chat(service, **FIXED, messages=turns).usage.prompt_tokens > first.usage.prompt_tokens
+
+
 def test_streams_the_same_text(service: Server) -> None:
     """A stream opens with the role, carries the text of the unstreamed answer, and says why it ended."""
     text, events = _streamed(service, **FIXED)

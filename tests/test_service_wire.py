@@ -43,6 +43,8 @@ def test_reads_a_prompt(prompt: Any, text: str | None) -> None:
 def test_null_is_absent() -> None:
     """Clients send null for what they leave out."""
     assert _chat() == _chat(temperature=None, tools=None, stop=None, stream_options=None, user=None)
+    assert _chat() == _chat(messages=[{**TURN, "name": None, "refusal": None, "tool_calls": None}])
+    assert not _chat(stream=True, stream_options={"include_usage": None}).include_usage
 
 
 @pytest.mark.parametrize("name", ["user", "metadata", "safety_identifier", "prompt_cache_key"])

@@ -59,6 +59,12 @@ Count = Annotated[int, Field(ge=1, le=1 << 31)]
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """Also inside: a client that sends an answer's message back says `"refusal": null` in it."""
+        return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
+
 
 class TextPart(_Wire):
     """One part of a message's content; only text is served."""
@@ -217,7 +223,7 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
         if not neutral:
             raise RequestError("unsupported_parameter", f"this service does not support {name} = this value",
                                param=name)
-    fields = {name: value for name, value in document.items() if name not in DROPPED and value is not None}
+    fields = {name: value for name, value in document.items() if name not in DROPPED}
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
