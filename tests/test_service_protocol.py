@@ -21,15 +21,23 @@ from appliance.service.problems import RequestError
 
 
 class Echo:
-    """An application that answers with ten megabytes or with two letters, and notes what was malformed."""
+    """An application that answers with ten megabytes or with two letters, or waits for its client to leave, and notes
+    what was malformed."""
 
     def __init__(self) -> None:
         self.malformed: list[str] = []
+        self.waiting, self.left = asyncio.Event(), asyncio.Event()
 
     def refuse_malformed(self, code: str) -> None:
         self.malformed.append(code)
 
-    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/wait":
+            self.waiting.set()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.left.set()
+            return
         body = b"x" * 10_000_000 if scope["path"] == "/large" else b"ok"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         for place in range(0, len(body), 100_000):
@@ -123,6 +131,21 @@ def test_a_body_answered_before_it_came_leaves_the_connection_usable() -> None:
         return answer
 
     assert _run(scenario).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("ahead", [b"", b"\r\n", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"])
+def test_a_client_that_leaves_is_seen(ahead: bytes) -> None:
+    """Also one that had sent more by then."""
+    async def scenario(app: Echo, port: int) -> None:
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
+        await app.waiting.wait()
+        writer.write(ahead)
+        await asyncio.sleep(0.2)
+        writer.close()
+        await asyncio.wait_for(app.left.wait(), 5)
+
+    _run(scenario)
 
 
 def test_clients_that_take_nothing_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

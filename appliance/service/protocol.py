@@ -22,6 +22,7 @@ from appliance.service.tls import channel_of
 HEAD_SECONDS = 10.0
 WRITE_SECONDS = 30.0
 MAX_CONNECTIONS = 1024
+AHEAD_BYTES = 64 * 1024  # of later requests that are held while one is answered
 
 
 class Protocol(H11Protocol):
@@ -48,8 +49,11 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; a head that has begun must end in time."""
+        """Feed the parser; a head that has begun must end in time. Who sends what comes after a request ahead, a line
+        break of some clients or the next request, is read on for a while: else nobody would see it leave."""
         super().data_received(data)
+        if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) < AHEAD_BYTES:
+            self.flow.resume_reading()
         self._watch_head()
 
     def on_response_complete(self) -> None:
