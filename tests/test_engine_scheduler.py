@@ -92,6 +92,22 @@ def test_tenants_take_turns_where_slots_are_free(slots, many, prompt):
     assert 30 * many + 1 == len(order)
 
 
+def test_tenants_take_turns_however_many_slots_are_asked_for():
+    """A tenant who asks for 150 answers at once, while a pass has 64 rows with logits, does not let another wait for
+    more than the first 64 of them."""
+    with scheduling(slots=200, queue=200) as (engine, scheduler):
+        assert 64 == engine.slots
+        gate, ended, before = Gate(), [], []
+        handles = [scheduler.submit(request(), "first", gate)]
+        assert gate.arrived.wait(60)
+        handles += [scheduler.submit(request(tokens=4), "many", lambda step: ended.append(step.finish_reason))
+                    for _ in range(150)]
+        handles.append(scheduler.submit(request(tokens=1), "other", lambda step: before.append(ended.count("length"))))
+        gate.open.set()
+        assert all(handle.wait(60) for handle in handles)
+    assert before[0] <= 64
+
+
 def test_queue_is_bounded():
     """When slots and queue are full a request is refused at once, and one fits again when one has left."""
     with scheduling(slots=2, concurrent=1, queue=1) as (_, scheduler):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.boot import budget, footprint, machine
+from appliance.boot import budget, footprint, machine, models
 from appliance.boot import plan as planning
 from appliance.boot.plan import speeds
 from appliance.boot.rates import Rates
@@ -81,6 +81,19 @@ def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> Non
         seen.add(before)
     assert (ROWS, 8, 1 << 60) in seen
     assert len(seen) > 3
+
+
+def test_as_many_requests_as_a_policy_may_allow(tmp_path: Path, tiny_model: Path) -> None:
+    """With room for them all, 4096 requests share the slots that all have a row in each pass, and the engine opens
+    with as many as the sum has."""
+    policy = _policy(tmp_path, tiny_model, "false", limits="prompt_tokens = 8\n  generation_tokens = 8\n"
+                     "  concurrent_requests = 4096")
+    share = budget.divide(policy, {"tiny": tiny_model}, None, threads=1).shares["tiny"]
+    running = models.load(policy.models[0], policy.limits, tiny_model, None, lambda done, total: None,
+                          kernels=kernels(), threads=1, share=share)
+    slots = running.engine.slots
+    running.close()
+    assert (64, 64) == (share.slots, slots)
 
 
 def test_unknown_memory_keeps_nobody_short(tmp_path: Path, tiny_model: Path) -> None:

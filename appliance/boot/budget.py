@@ -15,7 +15,7 @@ from pathlib import Path
 
 from appliance.boot import machine
 from appliance.boot.footprint import Footprint, Line, Share, mebibytes, read
-from appliance.engine.forward import ROWS
+from appliance.engine.forward import ROWS, most_slots
 from appliance.engine.kernels import quota
 from appliance.errors import BootError
 from appliance.models import read_ahead
@@ -146,7 +146,8 @@ class _Divider:
             slot, part = max(each.slot[0], 1), self._room // _CACHE_SHARE // len(self._prints)
             free = self._room - self._total(found)
             fitting = 1 + min(max(part - each.cache(1), 0), free) // (slot + each.slot[1])
-            found[each.name] = replace(found[each.name], slots=max(1, min(self._limits.concurrent_requests, fitting)))
+            most = min(self._limits.concurrent_requests, most_slots(found[each.name].rows))
+            found[each.name] = replace(found[each.name], slots=max(1, min(most, fitting)))
         return found
 
     def _with_weights(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:

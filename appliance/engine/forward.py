@@ -48,6 +48,12 @@ def _round(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
+def most_slots(rows: int) -> int:
+    """Answers that all have a row with logits in every pass of up to `rows` rows. More would leave the newest without
+    any until older ones end, whichever tenant's turn it is."""
+    return min(WANTED, rows)
+
+
 def stride(floats: int) -> int:
     """Bytes between rows: whole cache lines, and one more so that rows do not fall on the same cache sets."""
     return _round(4 * floats) + _LINE
