@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
 from appliance.errors import CapacityError, EngineError
-from tests.support.engines import running
+from tests.support import any_models
+from tests.support.engines import kernels, opened, running
 
 GREEDY = Sampling(temperature=0.0)
 PROMPT = (1, 300, 301, 302)
@@ -65,6 +67,26 @@ def test_the_context_ends_the_answer(engine):
     """Prompt and answer share the context."""
     steps = run(engine, prompt_ids=(1,) * 90, max_tokens=50, ignore_end=True)
     assert (6, "length") == (len(steps), steps[-1].finish_reason)
+
+
+def test_rows_without_a_token_are_never_chosen():
+    """Where the matrices have more rows than the tokenizer has tokens, the likeliest of the tokens wins, drawn answers
+    have tokens only, and log-probabilities are those of the tokens."""
+    spare = 100
+    with opened(any_models.model(1, spare)) as source, Engine.open(source, threads=1, kernels=kernels()) as padded:
+        known = padded.tokenizer.vocab_size
+        assert spare == padded.architecture.vocabulary - known
+        tokens = [step.token for step in run(padded, prompt_ids=(1, 5, 9), ignore_end=True, max_tokens=60)]
+        logits = padded.logits([1, 5, 9, *tokens[:-1]], last=60)
+        assert any(logits.argmax(-1) >= known)  # the matter does come up
+        assert logits[:, :known].argmax(-1).tolist() == tokens
+        step, *_ = run(padded, prompt_ids=(1, 5, 9), sampling=Sampling(temperature=5.0, top_logprobs=20))
+        values = logits[0, :known].astype(np.float64)
+        assert pytest.approx(values.max() - np.log(np.exp(values).sum()), abs=1e-9) == step.top[0][1]
+        drawn = run(padded, prompt_ids=(1, 5, 9), sampling=Sampling(temperature=5.0), ignore_end=True, max_tokens=60)
+        assert max(step.token for step in drawn) < known
+        with pytest.raises(EngineError, match="outside"):
+            run(padded, prompt_ids=(1, known))
 
 
 def test_cancel(engine):

@@ -94,7 +94,7 @@ class Engine:
 
     def generation(self, request: GenerationRequest) -> Generation:
         """The state of a new answer; EngineError and CapacityError for a request that cannot be run."""
-        return Generation(request, self.tokenizer, self.architecture.vocabulary, self.context)
+        return Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context)
 
     def acquire(self) -> Batcher:
         """Take the engine for one user; EngineError when another has it or it is closed."""

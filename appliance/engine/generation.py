@@ -66,7 +66,8 @@ class Generation:
     """The state of one answer. Feed it the logits after the prompt, then after each token, until `finished`."""
 
     def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int) -> None:
-        """CapacityError for a prompt that leaves no room in the context, EngineError for other bad values."""
+        """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up: they are no choice.
+        CapacityError for a prompt that leaves no room in the context, EngineError for other bad values."""
         count = len(request.prompt_ids)
         if not count:
             raise EngineError("the prompt has no tokens", hint="send at least one token", code="prompt-empty")
@@ -78,6 +79,7 @@ class Generation:
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
         self.request = request
+        self._vocabulary = vocabulary
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: str | None = None
         self.left = min(request.max_tokens, context - count)
@@ -92,8 +94,8 @@ class Generation:
         return self.finish_reason is not None
 
     def advance(self, logits: Logits) -> Step:
-        """Choose the next token from its logits (vocabulary,)."""
-        choice = self._sampler.choose(logits)
+        """Choose the next token from its logits: those of the vocabulary, and of rows without a token after them."""
+        choice = self._sampler.choose(logits[:self._vocabulary])
         token = choice.token
         if token in self._ends:
             self.finish_reason = STOP

@@ -65,8 +65,8 @@ def matrices(seed: int) -> list[str]:
     return [*names, "token_embd.weight", *([] if made.tied else ["output.weight"])]
 
 
-def model(seed: int) -> bytes:
-    """The GGUF file of a seed."""
+def model(seed: int, spare: int = 0) -> bytes:
+    """The GGUF file of a seed. `spare`: rows at the end of the vocabulary that no token of the tokenizer has."""
     made, random = shape(seed), np.random.default_rng([8, seed])
     keys = [
         kv("general.architecture", STRING, "llama"), kv("llama.block_count", U32, made.blocks),
@@ -79,7 +79,7 @@ def model(seed: int) -> bytes:
     if made.rope in ("linear", "yarn"):
         keys += [kv("llama.rope.scaling.type", STRING, made.rope), kv("llama.rope.scaling.factor", F32, 4.0),
                  kv("llama.rope.scaling.original_context_length", U32, CONTEXT // 4)]
-    return build(keys + _tokenizer_keys(made.vocabulary), list(_tensors(made, random)))
+    return build(keys + _tokenizer_keys(made.vocabulary - spare), list(_tensors(made, random)))
 
 
 def _tokenizer_keys(size: int) -> list[bytes]:
