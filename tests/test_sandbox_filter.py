@@ -15,6 +15,7 @@ from tests.support.unistd import numbers
 X86, ARM = syscalls.MACHINES["x86_64"], syscalls.MACHINES["aarch64"]
 AUDIT_X86, AUDIT_ARM, AUDIT_I386 = 0xC000003E, 0xC00000B7, 0x40000003  # linux/audit.h, linux/elf-em.h
 PLAIN, CHILD, DEVICES, COMPILING = Needs(), Needs(child=77), Needs(devices=True), Needs(compiling=True)
+FOREIGN = Needs(foreign=True)
 STAGES = ("boot", "load", "serve")
 RDWR, CREAT = 2, 0o100
 THREAD = 0x3D0F00  # what the C library starts a thread with: VM|FS|FILES|SIGHAND|THREAD|SYSVSEM|SETTLS|…
@@ -88,6 +89,10 @@ CASES = [
     ("serve", PLAIN, 72, 25, (0, 8), EPERM),                         # fcntl F_SETOWN
     ("serve", PLAIN, 157, 167, (4,), EPERM),                         # prctl PR_SET_DUMPABLE
     ("serve", PLAIN, 157, 167, (15,), ALLOW),                        # PR_SET_NAME
+    ("serve", PLAIN, 158, None, (0x1023, 18), EPERM),                # arch_prctl ARCH_REQ_XCOMP_PERM of AMX's tiles
+    ("serve", FOREIGN, 158, None, (0x1023, 18), ALLOW),              # which llama.cpp asks for with each pass
+    ("serve", FOREIGN, 158, None, (0x1023, 17), EPERM),
+    ("serve", FOREIGN, 158, None, (0x1002, 18), EPERM),              # ARCH_SET_FS
     ("serve", PLAIN, 302, 261, (0, 4, 0x1000, 0), EPERM),            # prlimit64 that sets
     ("serve", PLAIN, 302, 261, (0, 4, TOP, 0), EPERM),
     ("serve", PLAIN, 302, 261, (0, 4, 0, 0x1000), ALLOW),
@@ -120,7 +125,7 @@ def test_another_architecture_ends_the_process(
     assert {KILL} == {run(program, number, other) for other in others for number in range(0, 470, 3)}
 
 
-@pytest.mark.parametrize("needs", [PLAIN, CHILD, DEVICES, COMPILING])
+@pytest.mark.parametrize("needs", [PLAIN, CHILD, DEVICES, COMPILING, FOREIGN])
 @pytest.mark.parametrize("machine", [X86, ARM], ids=lambda machine: machine.name)
 def test_stages_only_take_away(needs: Needs, machine: syscalls.Machine) -> None:
     """No number that one stage refuses whatever its arguments is allowed by the next; what is killed stays killed."""

@@ -67,6 +67,7 @@ _CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020000
 _MSG_FASTOPEN = 0x20000000
 _PR_SET_MDWE, _PR_SET_NAME, _PR_GET_NAME, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 65, 15, 16, 4, 38
 _PR_GET_DUMPABLE, _PR_GET_SECCOMP, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS, _PR_GET_MDWE = 3, 21, 23, 39, 66
+_ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 0x1023, 18  # asm/prctl.h and the number of AMX's state
 _IOCTLS = (termios.TCGETS, termios.TIOCGWINSZ, termios.FIONBIO, termios.FIONREAD, termios.FIOCLEX, termios.FIONCLEX)
 _FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1034)  # duplicate, flags, locks, F_DUPFD_CLOEXEC, F_GET_SEALS
 _ADD_SEALS = 1033
@@ -110,6 +111,8 @@ def _processes(stage: Stage, needs: Needs) -> Iterator[Rule]:
     always = (_PR_SET_NAME, _PR_GET_NAME, _PR_GET_DUMPABLE, _PR_GET_SECCOMP, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS,
               _PR_GET_MDWE)
     yield Rule("prctl", _any(0, always if stage == "serve" else always + preparing))
+    if needs.foreign and stage == "serve":  # built for AMX, llama.cpp asks for tile registers again in every pass
+        yield Rule("arch_prctl", ((Condition(0, _ARCH_REQ_XCOMP_PERM), Condition(1, _XFEATURE_XTILEDATA)),))
     reading = (Condition(2, 0, (1 << 64) - 1),)
     yield Rule("prlimit64", (reading,) if stage == "serve" else ((),))
 
