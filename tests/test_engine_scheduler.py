@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 
+import numpy as np
 import pytest
 
+from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import CapacityError, EngineError
-from tests.support.engines import running
+from appliance.models import gguf
+from tests.support.engines import kernels, opened, running, synthetic_model
 
 
 @contextlib.contextmanager
@@ -154,6 +157,30 @@ def test_a_broken_callback_ends_only_its_own_answer():
         assert two.wait(60)
     assert 12 == len(good)
     assert one.tokens < 200
+
+
+def test_an_answer_that_fails_ends_no_other():
+    """A prompt whose logits are not numbers gets an error; who answers in the same passes gets what it gets alone."""
+    data = bytearray(synthetic_model("F32"))
+    embedding = gguf.parse(bytes(data)).tensors["token_embd.weight"]
+    row = embedding.nbytes // embedding.rows
+    start = embedding.offset + 7 * row
+    data[start:start + row] = np.full(row // 4, np.nan, np.float32).tobytes()
+    with opened(bytes(data)) as source, Engine.open(source, threads=1, context_length=64, kernels=kernels()) as engine:
+        good = GenerationRequest((1, 300, 301), 30, Sampling(seed=1, logit_bias={7: -100.0}), ignore_end=True)
+        alone = [step.token for step in engine.generate(good)]
+        with pytest.raises(EngineError, match="not numbers"):
+            list(engine.generate(GenerationRequest((1, 7), 5)))
+        scheduler, gate, answer, errors = Scheduler(engine), Gate(), [], []
+        handles = [scheduler.submit(request(tokens=20), "first", gate)]
+        assert gate.arrived.wait(60)
+        handles += [scheduler.submit(good, "one", answer.append, errors.append),
+                    scheduler.submit(GenerationRequest((1, 7), 5), "other", answer.append, errors.append)]
+        gate.open.set()
+        assert all(handle.wait(60) for handle in handles)
+        scheduler.close()
+    assert ["not numbers" in str(error) for error in errors] == [True]
+    assert alone == [step.token for step in answer]
 
 
 def test_bad_requests_are_refused_when_submitted():

@@ -125,6 +125,8 @@ class Engine:
                     yield generation.cancel()
                     break
                 for _, step in batcher.step():
+                    if step.error is not None:
+                        raise step.error
                     yield step
         finally:
             self.release()

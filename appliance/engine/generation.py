@@ -14,7 +14,7 @@ from appliance.engine.stops import StopFilter
 from appliance.engine.tokenizer.stream import TextStream
 from appliance.errors import CapacityError, EngineError
 
-STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
+STOP, LENGTH, CANCELLED, FAILED = "stop", "length", "cancelled", "failed"
 
 
 class Vocabulary(Protocol):
@@ -51,7 +51,8 @@ class Step:
 
     `text` is complete characters, and may be empty while a character or a possible stop string is undecided; it then
     comes with a later step. The last step has a `finish_reason`: "stop" (a token that ends the generation, or a stop
-    string), "length" or "cancelled". `token` is None when the answer was cancelled before it.
+    string), "length", "cancelled" or "failed". `token` is None when the answer was cancelled before it, or failed by
+    `error`.
     """
 
     token: int | None
@@ -60,6 +61,7 @@ class Step:
     ended: bool = False  # the token ends the generation: it has no text and is no part of the answer
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    error: EngineError | None = None
 
 
 class Generation:
@@ -94,6 +96,14 @@ class Generation:
         return self.finish_reason is not None
 
     def advance(self, logits: Logits) -> Step:
+        """The next step. Where there is no next token this answer fails, and no other with it."""
+        try:
+            return self._advance(logits)
+        except EngineError as error:
+            self.finish_reason = FAILED
+            return Step(None, "", FAILED, error=error)
+
+    def _advance(self, logits: Logits) -> Step:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a token after them."""
         choice = self._sampler.choose(logits[:self._vocabulary])
         token = choice.token

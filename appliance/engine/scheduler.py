@@ -192,7 +192,9 @@ class Scheduler:
             return
         for running, step in steps:
             _, handle = self._running[running.slot]
-            if step.finish_reason is not None:
+            if step.error is not None:
+                self._fail_one(running, handle, step.error)
+            elif step.finish_reason is not None:
                 self._finish(running, handle, step)
             elif not self._deliver(handle, step):
                 handle.cancel()
@@ -210,10 +212,14 @@ class Scheduler:
     def _fail(self, error: EngineError | ModelError) -> None:
         """A pass failed: every running answer ends with the error."""
         for running, handle in list(self._running.values()):
-            self._remove(running)
-            with contextlib.suppress(Exception):  # a broken callback must not stop the others
-                handle._on_error(error)
-            handle._done.set()
+            self._fail_one(running, handle, error)
+
+    def _fail_one(self, running: Running, handle: Handle, error: EngineError | ModelError) -> None:
+        """An answer ends with an error."""
+        self._remove(running)
+        with contextlib.suppress(Exception):  # a broken callback must not stop the others
+            handle._on_error(error)
+        handle._done.set()
 
     @staticmethod
     def _deliver(handle: Handle, step: Step) -> bool:
