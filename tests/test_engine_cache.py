@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from appliance.errors import EngineError
 from appliance.models.resident import open_resident
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
-from tests.support.engines import kernels, running, synthetic_model
+from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.golden_files import load
 from tests.support.reference_model import ReferenceModel, divergence
 
@@ -130,3 +131,23 @@ def test_divergence_from_f16(kind):
     found = np.concatenate([divergence(a, b) for a, b in zip(logits["f16"], logits[kind], strict=True)])
     print(kind, len(found), found.mean(), np.median(found), found.max())
     assert found.mean() < ALLOWED[kind]
+
+
+def test_nothing_stays_of_a_text_that_ends_with_an_error():
+    """A text whose second pass is refused leaves no keys or values of its first one; then the engine runs as ever."""
+    with running("tied", slots=1) as engine:
+        cache: KVCache = engine._cache
+        expected = engine.logits(IDS[:9])
+        with pytest.raises(EngineError, match="token"):
+            engine.logits([*IDS[:64], 1 << 20])
+        assert not any((ctypes.c_uint8 * cache.nbytes).from_address(cache.keys))
+        assert np.array_equal(expected, engine.logits(IDS[:9]))
+
+
+def test_logits_of_a_text_with_narrow_passes():
+    """Where passes are narrower than the rows with logits may be many, texts are read in pieces of a pass."""
+    data = synthetic_model("tied")
+    with opened(data) as source, Engine.open(source, threads=1, slots=1, kernels=kernels(), rows=32) as engine:
+        found = engine.logits(IDS[:70])
+    with running("tied", slots=1) as engine:
+        assert np.array_equal(engine.logits(IDS[:70]), found)

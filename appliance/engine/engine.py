@@ -142,19 +142,20 @@ class Engine:
         out = np.empty((last, self.architecture.vocabulary), np.float32)
         silent = len(ids) - last  # tokens whose logits nobody asks for
         most = self._forward.boundary.limits.rows
+        chunk = min(chunk, WANTED, most)
         self.acquire()
         try:
             first = 0
             while first < len(ids):
-                end = min(first + most, silent) if first < silent else min(first + min(chunk, WANTED), len(ids))
+                end = min(first + most, silent) if first < silent else min(first + chunk, len(ids))
                 count = end - first
                 wanted = range(count) if first >= silent else range(0)
                 found = self._forward.run(ids[first:end], range(first, end), [0] * count, wanted)
                 if len(wanted):
                     out[first - silent:end - silent] = found
                 first = end
-            self._cache.wipe(0, len(ids))
         finally:
+            self._cache.wipe(0, len(ids))
             self._forward.boundary.forget(0)
             self.release()
         return out
