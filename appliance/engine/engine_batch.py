@@ -103,9 +103,8 @@ class Batcher:
     def full(self) -> bool:
         """Whether the next pass is full: prompts are read in the order in which they came here, so one more would only
         wait behind them, whoever's turn it is."""
-        limits = self._forward.boundary.limits
         unread = sum(len(running.todo) for running in self._running if not running.decoding)
-        return unread >= min(PROMPT_ROWS, limits.rows) or len(self._running) >= limits.wanted
+        return unread >= min(PROMPT_ROWS, self._forward.boundary.limits.rows)
 
     def add(self, generation: Generation) -> Running:
         """Give an answer a slot; CapacityError when there is none."""
