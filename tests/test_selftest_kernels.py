@@ -9,7 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from appliance.boot import kernel_answers, kernel_inputs, selftest
 from appliance.engine.kernels import ahead, table, targets
+from appliance.engine.kernels.shapes import SHAPES
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.errors import BootError, EngineError
@@ -90,6 +91,23 @@ def test_formats_choose_kernels(kernels: KernelTable) -> None:
     chosen = kernel_answers.selected(kernels, frozenset({"Q4_0", "F32"}))
     assert {"product_q4_0", "gather_q4_0", "quantise_q8_32", "step/Q4_0", "lockstep_run"} <= set(chosen)
     assert not {"product_q4_k", "gather_q8_0", "quantise_q8_256", "step/Q8_0"} & set(chosen)
+
+
+CHOSEN = ("F16", "Q4_1", "Q6_K")  # of each kind of product
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [target.name for target in targets.known()])
+@pytest.mark.parametrize("formats", [CHOSEN, pytest.param(sorted(set(SHAPES) - {*CHOSEN}), marks=pytest.mark.soak)])
+def test_no_product_runs_code_that_the_self_test_does_not(target: str, formats: Sequence[str]) -> None:
+    """Of the blocks that a product's machine code is made of, those that products of many other sizes run, too."""
+    try:
+        targets.runnable(target)
+    except EngineError as error:
+        pytest.skip(error.summary)
+    done = subprocess.run([sys.executable, "-m", "tests.support.kernel_blocks", target, *formats],
+                          cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    assert {name: [] for name in formats} == json.loads(done.stdout)
 
 
 class _WithStranger:

@@ -30,21 +30,20 @@ _SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
 _IN_STEP = b"all threads kept step"
 
 
-def quantise(table: KernelTable, kind: str, tokens: int, label: str) -> bytes:
+def quantise(table: KernelTable, kind: str, tokens: int, label: str, columns: int = kernel_inputs.COLUMNS) -> bytes:
     """Activations of `tokens` rows of fixed floats, as the kernel lays them out."""
-    values = kernel_inputs.placed(kernel_inputs.floats(label, tokens, kernel_inputs.COLUMNS))
-    columns = kernel_inputs.COLUMNS
+    values = kernel_inputs.placed(kernel_inputs.floats(label, tokens, columns))
     out = aligned(activation_nbytes(kind, columns, tokens))
     table.function(f"quantise_{kind}")(values.address, 4 * columns, columns, out.address, 0, tokens, tokens)
     return out.view(np.uint8).tobytes()
 
 
-def product(table: KernelTable, name: str, tokens: int) -> bytes:
+def product(table: KernelTable, name: str, tokens: int, columns: int) -> bytes:
     """float32 (tokens, ROWS): twice the product, for it is first written and then added to."""
-    rows, columns = kernel_inputs.ROWS, kernel_inputs.COLUMNS
-    weights = kernel_inputs.packed(name, kernel_inputs.weights(name), rows, columns)
-    kind = activation_kind(name)
-    activations = kernel_inputs.placed(np.frombuffer(quantise(table, kind, tokens, f"product {tokens}"), np.uint8))
+    rows, kind = kernel_inputs.ROWS, activation_kind(name)
+    weights = kernel_inputs.packed(name, kernel_inputs.weights(name, rows, columns), rows, columns)
+    activations = kernel_inputs.placed(np.frombuffer(
+        quantise(table, kind, tokens, f"product {tokens}", columns), np.uint8))
     out = aligned(4 * rows * tokens)
     call = table.function(f"product_{SHAPES[name].suffix}")
     for accumulate in (0, 1):
@@ -79,7 +78,8 @@ def _quantise_answer(table: KernelTable, kind: str) -> bytes:
 
 
 def _product_answer(table: KernelTable, suffix: str) -> bytes:
-    return b"".join(product(table, _SUFFIXES[suffix], tokens) for tokens in kernel_inputs.TOKENS)
+    name = _SUFFIXES[suffix]
+    return b"".join(product(table, name, *sizes) for sizes in kernel_inputs.products(name))
 
 
 def _gather_answer(table: KernelTable, suffix: str) -> bytes:

@@ -18,7 +18,16 @@ Floats = NDArray[np.float32]
 
 ROWS = 48        # three groups of 16: products take groups in pairs, and one is left over
 COLUMNS = 1280   # five blocks of 256, forty of 32: longer than the runs that products cut a row into
-TOKENS = (1, 3, 10, 16)  # in tiles of 6, 4, 2 and 1, or of 16: every tile of every target is used
+TOKENS = (1, 3, 10, 16)  # in tiles of 6, 4, 2 and 1, or of 16
+# Of shorter rows: tiles of two groups and of more than 16 tokens, what is left of them, and all that they lead to.
+MORE_TOKENS = (2, 11, 20, 31, 33, 65)
+
+
+def products(name: str) -> list[tuple[int, int]]:
+    """(tokens, columns) of a format's products: all code of every target's kernel runs."""
+    elements = quants.FORMATS[name].elements
+    short = 2 * elements if elements > 32 else 19 * 32  # not whole runs of blocks
+    return [*((tokens, COLUMNS) for tokens in TOKENS), *((tokens, short) for tokens in MORE_TOKENS)]
 
 
 def stream(label: str, nbytes: int) -> NDArray[np.uint8]:

@@ -100,16 +100,17 @@ def exact(test: str) -> bytes | None:
     return None
 
 
-def _matrix(name: str) -> NDArray[np.float32]:
-    data = kernel_inputs.weights(name)
-    return quants.dequantise(quants.FORMATS[name], data, kernel_inputs.ROWS, kernel_inputs.COLUMNS)
+def _matrix(name: str, columns: int = kernel_inputs.COLUMNS) -> NDArray[np.float32]:
+    data = kernel_inputs.weights(name, columns=columns)
+    return quants.dequantise(quants.FORMATS[name], data, kernel_inputs.ROWS, columns)
 
 
 def product_error(name: str, found: bytes) -> float:
     """Largest error of the products, relative to the sum of magnitudes, against float64 on the same activations."""
-    weights, at, worst = _matrix(name).astype(np.float64), 0, 0.0
-    for tokens in kernel_inputs.TOKENS:
-        x = kernel_inputs.floats(f"product {tokens}", tokens, kernel_inputs.COLUMNS)
+    at, worst = 0, 0.0
+    for tokens, columns in kernel_inputs.products(name):
+        weights = _matrix(name, columns).astype(np.float64)
+        x = kernel_inputs.floats(f"product {tokens}", tokens, columns)
         acts = _rounded(shapes.activation_kind(name), x)
         expected = 2 * acts @ weights.T
         scale = 2 * np.abs(acts) @ np.abs(weights).T
