@@ -51,6 +51,17 @@ def test_builds_are_reproducible(folder, tmp_path):
         assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
+@pytest.mark.parametrize(("words", "named"), [
+    (["--jobs", "0"], "0 compiling processes"), (["--jobs", "-1"], "-1 compiling processes"),
+    (["-o", "file"], "file cannot be written"), (["-o", "file/below"], "below cannot be written")])
+def test_a_build_that_cannot_begin_says_why(words, named, tmp_path, monkeypatch, capsys):
+    """No process to compile with, or no folder to write to: one error, before anything is compiled."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert 2 == main(["kernels", "build", *words])
+    assert named in capsys.readouterr().err
+
+
 def test_manifest_says_what_the_bytes_depend_on(folder):
     """The compilers' versions, and that of CPython, whose bytecode numba compiles."""
     document = json.loads((folder / f"kernels-{targets.detect().name}.json").read_text())

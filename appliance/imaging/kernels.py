@@ -10,6 +10,7 @@ bytecode numba compiles: not on the folder, the CPU, the architecture, the numbe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,15 +97,17 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
     """Compile kernels (`names`, or every one) for a target; write `kernels-<target>.so` and `.json` into a folder.
 
     `jobs` processes compile (one for each CPU by default); `linker` is a command (binutils' by default).
-    EngineError names the kernel, symbol or tool at fault.
+    EngineError names the kernel, symbol, tool or folder at fault.
     """
-    linker = linker or [_linker(target)]
-    folder.mkdir(parents=True, exist_ok=True)
+    linker, count = linker or [_linker(target)], len(os.sched_getaffinity(0)) if jobs is None else jobs
+    if count < 1:
+        raise EngineError(f"{count} compiling processes", hint="one or more", code="kernel-jobs")
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     before = ahead.source_digests([path.name for path in ahead.PACKAGE.glob("*.py")])
     with tempfile.TemporaryDirectory(prefix="kernels-") as scratch:
         objects = Path(scratch)
-        workers = [_Worker(target.name, objects)
-                   for _ in range(jobs or len(os.sched_getaffinity(0)))]
+        workers = [_Worker(target.name, objects) for _ in range(count)]
         signatures, sources = _compile(workers, names, progress)
         data = _link(linker, target, objects, sorted(signatures))
     _check(data, set(signatures))
@@ -121,8 +124,9 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
         "kernels": dict(sorted(signatures.items())),
     }
     manifest = library.with_suffix(".json")
-    _replace(library, data)
-    _replace(manifest, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+    with _writing(folder):
+        _replace(library, data)
+        _replace(manifest, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
     return Built(target.name, library, manifest, len(signatures), len(data))
 
 
@@ -199,6 +203,16 @@ def _check(data: bytes, names: set[str]) -> None:
     faults += ["does not bind at load"] if not found.binds_now else []
     if faults:
         raise EngineError(f"the linked kernel library {'; '.join(faults)}", code="kernel-link")
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Say which folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineError(f"{folder} cannot be written: {error.strerror}", hint="name another with -o",
+                          code="kernel-output") from error
 
 
 def _replace(path: Path, data: bytes) -> None:
