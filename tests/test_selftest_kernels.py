@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from appliance.boot import kernel_answers, kernel_inputs, selftest
+from appliance.boot import kernel_answers, kernel_inputs, kernel_model, selftest
 from appliance.engine.kernels import ahead, table, targets
 from appliance.engine.kernels.shapes import SHAPES
 from appliance.engine.kernels.table import KernelTable
@@ -144,6 +144,30 @@ def test_a_flipped_bit_in_packed_weights_fails(kernels: KernelTable, monkeypatch
     failed = {result.name for result in tested.failures}
     assert {f"product_{name.lower()}" for name in formats} | {f"step/{name}" for name in formats} <= failed
     assert {"quantise_q8_32", "lockstep_run", "sha256/0"} & failed == set()
+
+
+def test_a_flipped_bit_in_a_tile_or_a_bias_fails(kernels: KernelTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bit of a weight that the pass gets in a tile, or of a bias, changes the answer of the pass."""
+    packed, stream, matrices = kernel_inputs.packed, kernel_inputs.stream, []
+
+    def in_tiles(*arguments: Any) -> Any:
+        memory = packed(*arguments)
+        matrices.append(memory)
+        if len(matrices) == len([shape for shape in kernel_model.tensors().values() if len(shape) == 2]) + 1 + 4:
+            memory.view(np.uint8)[-7] ^= 64  # of the output of attention, of the second source
+        return memory
+
+    def in_bias(label: str, nbytes: int) -> Any:
+        found = stream(label, nbytes)
+        found[-1] ^= np.uint8(label == "blk.1.attn_v.bias")
+        return found
+
+    for name, changed in (("packed", in_tiles), ("stream", in_bias)):
+        with monkeypatch.context() as patched:
+            patched.setattr(kernel_inputs, name, changed)
+            expected, found = kernel_answers.answer(kernels, "step/Q8_0")
+        assert expected != found, name
+    assert kernel_answers.answer(kernels, "step/Q8_0")[0] == kernel_answers.answer(kernels, "step/Q8_0")[1]
 
 
 def test_a_flipped_bit_in_an_expected_answer_fails(kernels: KernelTable, monkeypatch: pytest.MonkeyPatch) -> None:

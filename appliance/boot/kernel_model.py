@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 
 import numpy as np
@@ -32,12 +33,28 @@ PROMPT = [(7 * i + 3) % SHAPE.vocabulary for i in range(300)]  # more positions 
 OTHER = [5, 90, 17]
 _WANTED = (0, 63, 64, 255, 256)
 _LONG, _SHORT = ("Q8_0", "Q4_K"), 40
+BIASES = frozenset(names.block(index, part, "bias") for index in range(SHAPE.blocks)
+                   for part in (names.QUERY, names.KEY, names.VALUE))
+_TILE_GROUPS = 3  # the last tile of each matrix has fewer
+_WHOLE = (names.KEY, names.UP)  # matrices in memory, beside others in tiles
+_FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 def prompt(format_name: str) -> list[int]:
     """Tokens of the prompt: PROMPT for one format of each kind of quantised activations, else its beginning.
     (What follows is attention over more spans, the same kernels in every format; emulated CPUs take minutes for it.)"""
     return PROMPT if format_name in _LONG else PROMPT[:_SHORT]
+
+
+def tiled_prompt(format_name: str) -> list[int]:
+    """Tokens of the prompt that is read with matrices in tiles, by the formats with the long prompt: threads share its
+    tiles."""
+    return PROMPT[:_SHORT] if format_name in _LONG else []
+
+
+def tensors() -> dict[str, tuple[int, ...]]:
+    """Shapes of the model's tensors."""
+    return dict(names.required(SHAPE)) | {name: shape for name, shape in names.optional(SHAPE) if name in BIASES}
 
 
 def wanted(format_name: str) -> list[int]:
@@ -53,14 +70,17 @@ def weights(format_name: str, tensor: str, rows: int, columns: int) -> bytes:
 
 
 class FixedSource:
-    """A tile source with weights of one format, and norms near 1, all from `kernel_inputs`."""
+    """A tile source with weights of one format, norms near 1, and biases near 0, all from `kernel_inputs`; with `tiled`
+    most matrices of blocks are handed out in tiles."""
 
-    def __init__(self, format_name: str) -> None:
+    def __init__(self, format_name: str, *, tiled: bool = False) -> None:
         self.metadata = Metadata({})
         self.sha256 = bytes(32)
         self._format = quants.FORMATS[format_name]
         self._packed: dict[str, Memory] = {}
-        self._shapes = dict(names.required(SHAPE))
+        self._shapes, self._tiled = tensors(), tiled
+        self._fetch = _FETCH(lambda first, tile, _thread: first + tile * self._tile_nbytes[first])
+        self._tile_nbytes: dict[int, int] = {}  # by address of the first tile
         self.tensors: Mapping[str, TensorInfo] = {}
 
     def weight(self, name: str) -> Weight:
@@ -71,12 +91,16 @@ class FixedSource:
             self._packed[name] = kernel_inputs.packed(self._format.name, data, rows, columns)
         memory = self._packed[name]
         nbytes = layout.interleaved_nbytes(self._format, rows, columns)
+        if self._tiled and name != names.EMBEDDING and not any(part in name for part in _WHOLE):
+            self._tile_nbytes[memory.address] = nbytes // layout.groups(rows) * _TILE_GROUPS
+            return Weight(self._format, rows, columns, 0, nbytes, ctypes.cast(self._fetch, ctypes.c_void_p).value or 0,
+                          memory.address, _TILE_GROUPS)
         return Weight(self._format, rows, columns, memory.address, nbytes)
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A norm: multiples of 2^-15 around 1."""
+        """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
         noise = kernel_inputs.stream(name, self._shapes[name][0]).astype(np.float32)
-        return np.float32(1) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
+        return np.float32(name not in BIASES) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -84,12 +108,12 @@ class FixedSource:
 
 def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
     """Logits (positions, vocabulary): those `wanted` of a prompt that is read in two pieces, then two of a pass over
-    two slots."""
+    two slots; and, with matrices in tiles, the last of `tiled_prompt`, then one of a single row."""
+    rows: list[NDArray[np.float32]] = []
     with Pool(table, THREADS) as pool:
         cache = KVCache(SHAPE, 2, 512)
-        plan = names.TensorPlan(output=names.EMBEDDING, biases=frozenset())
+        plan = names.TensorPlan(output=names.EMBEDDING, biases=BIASES)
         forward = Forward(FixedSource(format_name), SHAPE, plan, cache, table, pool)
-        rows: list[NDArray[np.float32]] = []
         tokens, asked = prompt(format_name), wanted(format_name)
         end, cut = len(tokens), len(tokens) * 16 // 25
         for first, last in ((0, cut), (cut, end)):
@@ -97,6 +121,13 @@ def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
             rows.append(forward.run(tokens[first:last], range(first, last), [0] * (last - first), here).copy())
         forward.run(OTHER[:2], [0, 1], [1, 1], [])
         rows.append(forward.run([11, OTHER[2]], [end, 2], [0, 1], [0, 1]).copy())
-        cache.release()
         forward.release()
+        tokens = tiled_prompt(format_name)
+        if tokens:
+            forward = Forward(FixedSource(format_name, tiled=True), SHAPE, plan, cache, table, pool)
+            end = len(tokens)
+            rows.append(forward.run(tokens, range(end), [0] * end, [end - 1]).copy())
+            rows.append(forward.run([11], [end], [0], [0]).copy())
+            forward.release()
+        cache.release()
     return np.concatenate(rows)

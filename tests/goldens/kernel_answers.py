@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot import kernel_answers, kernel_attention, kernel_fetch, kernel_inputs, kernel_model
-from appliance.engine import architecture_tensors
 from appliance.engine.kernels import shapes, table
 from appliance.models import layout, quants
 from tests.support import caches, ggufs
@@ -137,6 +136,8 @@ def step_error(name: str, found: bytes) -> float:
     prompt = [*kernel_model.prompt(name), 11]
     expected = np.concatenate([reference.logits(prompt)[[*kernel_model.wanted(name), len(prompt) - 1]],
                                reference.logits(kernel_model.OTHER)[2:]])
+    if kernel_model.tiled_prompt(name):
+        expected = np.concatenate([expected, reference.logits([*kernel_model.tiled_prompt(name), 11])[-2:]])
     got = np.frombuffer(found, "<f4").reshape(expected.shape)
     return float(np.sqrt(((got - expected) ** 2).mean()) / expected.std())
 
@@ -146,7 +147,7 @@ def _gguf(name: str) -> bytes:
     shape, block_format = kernel_model.SHAPE, quants.FORMATS[name]
     source = kernel_model.FixedSource(name)
     tensors = []
-    for tensor, dims in architecture_tensors.required(shape):
+    for tensor, dims in kernel_model.tensors().items():
         if len(dims) == 1:
             tensors.append(ggufs.Tensor(tensor, 0, dims, source.vector(tensor).tobytes()))
         else:
