@@ -15,7 +15,7 @@ from appliance.boot import modelkeys
 from appliance.boot.footprint import Share, positions
 from appliance.engine.engine import Engine
 from appliance.engine.foreign import open_foreign
-from appliance.engine.forward import ROWS
+from appliance.engine.forward import ROWS, most_slots
 from appliance.engine.kernels import quota
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.table import KernelTable
@@ -215,7 +215,7 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
     with _named(model):
-        share = Share(limits.concurrent_requests, ROWS) if share is None else share
+        share = Share(min(limits.concurrent_requests, most_slots(ROWS)), ROWS) if share is None else share
         if share.foreign is not None:
             return _foreign(model, limits, path, share, threads, progress)
         source = _open(model, path, key, progress, share, quota.cpus() if threads is None else threads, kernels)

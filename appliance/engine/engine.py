@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from appliance.engine import architecture, architecture_tensors, tokenizer
 from appliance.engine.draft import Drafter
 from appliance.engine.engine_batch import Batcher, Running
-from appliance.engine.forward import ROWS, WANTED, Forward, most_slots
+from appliance.engine.forward import ROWS, WANTED, Forward
 from appliance.engine.generation import Generation, GenerationRequest, Step
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.threads import Pool
@@ -46,7 +46,6 @@ class Engine:
              cache_nbytes: int | None = None, speculate: bool = True, draft: TileSource | None = None,
              rows: int = ROWS) -> Engine:
         """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
-        of `slots` there are no more than have a row in every pass (`forward.most_slots`);
         `cache_nbytes` lowers the number of slots until the cache fits, but not below one; `speculate` guesses tokens
         from the text before them, and from the small model `draft`, which changes no answer. A draft is closed after
         the engine, too. A pass has up to `rows` rows: its buffers are in proportion, and no bit depends on it.
@@ -62,7 +61,7 @@ class Engine:
         kernels = kernel_table.load() if kernels is None else kernels
         pool = Pool(kernels, threads, stacks.wipe)
         try:
-            context, slots = shape.context(context_length), min(slots, most_slots(rows))
+            context = shape.context(context_length)
             if cache_nbytes is not None:
                 slots = max(1, min(slots, cache_nbytes // slot_nbytes(shape, context, kv_cache)))
             cache = KVCache(shape, slots, context, kv_cache)
@@ -84,8 +83,14 @@ class Engine:
 
     @property
     def slots(self) -> int:
-        """Answers that can run at the same time."""
+        """Texts that the cache has room for."""
         return self._cache.slots
+
+    @property
+    def concurrent(self) -> int:
+        """Answers that can run at the same time: each has a slot, and a row with logits in every pass."""
+        limits = self._forward.boundary.limits
+        return min(self.slots, limits.wanted, limits.rows)
 
     @property
     def threads(self) -> int:

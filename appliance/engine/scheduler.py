@@ -67,13 +67,13 @@ class Scheduler:
     """Takes the engine until it is closed."""
 
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128) -> None:
-        """`concurrent`: answers running at the same time (at most, and by default, the engine's slots); `queue`:
+        """`concurrent`: answers running at the same time (at most, and by default, what the engine can); `queue`:
         requests that may wait. Starts the engine's thread."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
         self._batcher: Batcher = engine.acquire()
-        self._concurrent = min(concurrent or engine.slots, engine.slots)
+        self._concurrent = min(concurrent or engine.concurrent, engine.concurrent)
         self._queue_limit = queue
         self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
         self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
