@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,6 +188,42 @@ def test_an_answer_that_fails_ends_no_other():
         scheduler.close()
     assert ["not numbers" in str(error) for error in errors] == [True]
     assert alone == [step.token for step in answer]
+
+
+SHORT_OF_MEMORY = """
+import os, random, threading
+from appliance.boot import machine
+from appliance.engine.generation import GenerationRequest
+from appliance.engine.scheduler import Scheduler
+from tests.support.engines import running
+
+with running("tied", slots=64) as engine:
+    scheduler, arrived, opened, ended = Scheduler(engine), threading.Event(), threading.Event(), []
+
+    def gate(step):
+        arrived.set()
+        opened.wait(60)
+
+    def submit(tokens, on_step):
+        prompt = tuple(random.randrange(3, 500) for _ in range(tokens))
+        return scheduler.submit(GenerationRequest(prompt, 2), "t", on_step, ended.append)
+    handles = [submit(3, gate)]
+    arrived.wait(60)
+    handles += [submit(500, lambda step: ended.append(step) if step.finish_reason else None) for _ in range(63)]
+    machine.limit_growth(1 << 20)
+    opened.set()
+    handles[-1].wait(30)
+    print(sum(handle.wait(0.5) for handle in handles), len(ended), submit(3, lambda step: None).wait(10), flush=True)
+    os._exit(0)
+"""
+
+
+def test_want_of_memory_ends_no_service():
+    """Where the kernel gives no more memory while 63 prompts wait for a slot, each of them ends, with an answer or an
+    error, and the next request is answered."""
+    found = subprocess.run([sys.executable, "-c", SHORT_OF_MEMORY], cwd=Path(__file__).parents[1], capture_output=True,
+                           text=True, timeout=240, check=False)
+    assert "64 63 True\n" == found.stdout, found.stderr
 
 
 def test_bad_requests_are_refused_when_submitted():

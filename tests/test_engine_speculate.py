@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,6 +29,24 @@ def plain_guess(tokens, count):
 def test_lookup(tokens, count):
     """The guess is what followed the last time."""
     assert plain_guess(tokens, count) == PromptLookup(tokens).guess(count)
+
+
+def test_lookup_in_a_long_text():
+    """Of a long text the last 8192 tokens are searched, and no more than twice as many are kept."""
+    text = [*range(5), *range(1000, 9000), *range(5), *range(1000, 9300), 0, 1, 2, 3]
+    for first in (0, 5000, len(text)):
+        lookup = PromptLookup(text[:first])
+        lookup.extend(text[first:])
+        assert [] == lookup.guess(2)  # 8304 tokens back
+        lookup.extend([9296, 9297, 9298, 9299])
+        assert [0, 1] == lookup.guess(2)
+        lookup.extend([1000 + 200, 1000 + 201, 1000 + 202])
+        assert [1203, 1204] == lookup.guess(2)
+        tracemalloc.start()
+        lookup.extend(range(10000, 60000))
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken < 10 << 20
 
 
 def test_pace():

@@ -111,9 +111,13 @@ class Batcher:
         if not self._free:
             raise CapacityError("all slots are in use", code="slots-in-use")
         prompt = list(generation.request.prompt_ids)
-        running = Running(generation, self._free.pop(), prompt)
+        speculation = None
         if self._speculate:
-            running.speculation = Speculation(prompt, None if self._drafter is None else self._drafter.cost)
+            try:
+                speculation = Speculation(prompt, None if self._drafter is None else self._drafter.cost)
+            except MemoryError:
+                self._guess_no_more()
+        running = Running(generation, self._free.pop(), prompt, speculation=speculation)
         self._running.append(running)
         return running
 
@@ -172,8 +176,16 @@ class Batcher:
             running.position += 1
         self._forward.boundary.forget(running.slot, running.position)
         if running.speculation is not None:
-            running.speculation.settle([step.token for step in steps if step.token is not None])
+            try:
+                running.speculation.settle([step.token for step in steps if step.token is not None])
+            except MemoryError:
+                self._guess_no_more()
         return steps
+
+    def _guess_no_more(self) -> None:
+        """There is no memory: give back what guesses take, which no answer needs."""
+        for running in self._running:
+            running.speculation = None
 
     def _plan(self) -> list[_Piece]:
         """What goes into the next pass: one token of each answer that decodes, then prompts in order."""

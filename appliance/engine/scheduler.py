@@ -78,6 +78,7 @@ class Scheduler:
         self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
         self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
         self._queued = 0
+        self._starting: Handle | None = None  # from the queue on its way to a slot
         self._change = threading.Condition()
         self._closing = self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -91,7 +92,7 @@ class Scheduler:
         with self._change:
             if self._closing:
                 raise EngineError("the service is shutting down", code="engine-closed")
-            if self._queued >= self._queue_limit + self._concurrent - len(self._running):
+            if self._queued >= self._queue_limit + self._concurrent - self._taken():
                 raise CapacityError(f"{self._queued} requests are waiting; allowed: {self._queue_limit}",
                                     hint="try again later", code="queue-full")
             self._waiting.setdefault(tenant, deque()).append(handle)
@@ -103,7 +104,10 @@ class Scheduler:
     def load(self) -> Load:
         """Requests in the queue and in the engine."""
         with self._change:
-            return Load(self._queued, len(self._running))
+            return Load(self._queued, self._taken())
+
+    def _taken(self) -> int:
+        return len(self._running) + (self._starting is not None)
 
     def close(self, *, drain: bool = True, seconds: float | None = None) -> None:
         """Refuse new requests, let those at hand finish (or cancel them, at once or after `seconds`), give the engine
@@ -122,11 +126,22 @@ class Scheduler:
     # --- the engine's thread ------------------------------------------------------------------------------------------
     def _loop(self) -> None:
         try:
-            while self._admit():
-                self._drop_cancelled()
-                self._pass()
+            while self._turn():
+                pass
         finally:
             self._engine.release()
+
+    def _turn(self) -> bool:
+        """Admit, drop, run one pass; False when all is done. A defect, or want of memory, must leave nobody waiting for
+        ever, nor those who come later."""
+        try:
+            if not self._admit():
+                return False
+            self._drop_cancelled()
+            self._pass()
+        except Exception as error:  # noqa: BLE001
+            self._fail(_internal(error))
+        return True
 
     def _admit(self) -> bool:
         """Wait for work and move requests from the queue to free slots; False when all is done."""
@@ -135,12 +150,30 @@ class Scheduler:
                 self._change.wait()
             if self._stopping:
                 self._cancel_everything()
-            while self._queued and len(self._running) < self._concurrent and not self._batcher.full:
-                handle = self._next()
-                running = self._batcher.add(handle._generation)
-                handle.timings = running.timings
-                self._running[running.slot] = (running, handle)
-            return bool(self._running) or not self._closing
+        while (handle := self._take()) is not None:
+            self._start(handle)
+        with self._change:
+            return bool(self._running or self._queued) or not self._closing
+
+    def _take(self) -> Handle | None:
+        """The next request on its way to a slot; None where none waits or there is no room."""
+        with self._change:
+            if self._queued and len(self._running) < self._concurrent and not self._batcher.full:
+                self._starting = self._next()
+            return self._starting
+
+    def _start(self, handle: Handle) -> None:
+        """Give a request a slot. It takes a while for a long prompt, so nobody who submits waits for it."""
+        try:
+            running = self._batcher.add(handle._generation)
+        except MemoryError as error:
+            self._starting = None
+            self._end(handle, _internal(error))
+            return
+        handle.timings = running.timings
+        with self._change:
+            self._running[running.slot] = (running, handle)
+            self._starting = None
 
     def _next(self) -> Handle:
         """The first request of the tenant whose turn it is; that tenant goes to the back."""
@@ -188,7 +221,7 @@ class Scheduler:
             self._fail(error)
             return
         except Exception as error:  # noqa: BLE001  a defect must not leave callers waiting for ever
-            self._fail(EngineError(f"the engine failed: {type(error).__name__}", code="engine-internal"))
+            self._fail(_internal(error))
             return
         for running, step in steps:
             _, handle = self._running[running.slot]
@@ -213,10 +246,18 @@ class Scheduler:
         """A pass failed: every running answer ends with the error."""
         for running, handle in list(self._running.values()):
             self._fail_one(running, handle, error)
+        if self._starting is not None:
+            handle, self._starting = self._starting, None
+            self._end(handle, error)
 
     def _fail_one(self, running: Running, handle: Handle, error: EngineError | ModelError) -> None:
         """An answer ends with an error."""
         self._remove(running)
+        self._end(handle, error)
+
+    @staticmethod
+    def _end(handle: Handle, error: EngineError | ModelError) -> None:
+        """Tell of an error in the place of a last step."""
         with contextlib.suppress(Exception):  # a broken callback must not stop the others
             handle._on_error(error)
         handle._done.set()
@@ -229,3 +270,8 @@ class Scheduler:
         except Exception:  # noqa: BLE001  a broken callback must not stop the others
             return False
         return True
+
+
+def _internal(error: Exception) -> EngineError:
+    """What is told of an error that nobody foresaw."""
+    return EngineError(f"the engine failed: {type(error).__name__}", code="engine-internal")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 LONGEST = 5  # guesses in a pass: with the token before them one tile of the kernels
 _GRAMS = (4, 3)  # tokens at the end of a text that must have occurred before, longest first
 _REACH = 8192  # tokens back that are searched
+_KEPT = _REACH + max(_GRAMS)  # tokens that a search may need: what is older would only take memory
 _FIRST = 0.6  # share of right guesses that is expected before the first
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
@@ -34,7 +35,7 @@ class PromptLookup:
     def __init__(self, tokens: Sequence[int] = ()) -> None:
         self._tokens: list[int] = []
         self._places: dict[tuple[int, ...], int] = {}  # gram -> position after its last occurrence but the newest
-        self.extend(tokens)
+        self.extend(tokens[-_KEPT:])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """More text."""
@@ -44,6 +45,9 @@ class PromptLookup:
                 if len(self._tokens) >= size:
                     self._places[tuple(self._tokens[-size:])] = len(self._tokens)
             self._tokens.append(token)
+        if len(self._tokens) > 2 * _KEPT:
+            kept, self._tokens, self._places = self._tokens[-_KEPT:], [], {}
+            self.extend(kept)
 
     def guess(self, count: int) -> list[int]:
         """Up to `count` tokens that may come next."""
