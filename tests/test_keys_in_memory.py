@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from appliance.models import sealing
+from appliance.models import gguf, sealing
+from appliance.models.sealed import structure
 from tests.support.engines import synthetic_model
 from tests.support.traces import Traces, key_traces, weight_traces
 
@@ -66,3 +68,72 @@ def test_nothing_is_left(how: str, tmp_path: Path) -> None:
     assert "master key" in seen["opened"]
     assert not {name for name in seen["ran"] if name.startswith(("master", "header", "extracted"))}
     assert {} == seen["closed"]
+
+
+REFUSED = """
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
+from appliance.engine.engine import Engine
+from appliance.errors import ApplianceError
+from appliance.models import keys
+from appliance.models.resident import open_resident
+from appliance.models.sealed import open_sealed
+from appliance.models.sealed_resident import open_sealed_resident
+from appliance.models.streamed import StreamedSource
+from tests.support.engines import kernels
+
+how, file, key_file, draft = sys.argv[1], *map(Path, sys.argv[2:])
+key, table = keys.FileKey(key_file).key(), kernels()
+try:
+    with ExitStack() as stack:
+        source = stack.enter_context(closing(
+            open_sealed_resident(file, key.data, header_sha256=None) if how == "resident" else
+            StreamedSource(open_sealed(file, key.data, header_sha256=None), compiled="compiled" in how)))
+        helper = stack.enter_context(open_resident(draft))
+        stack.enter_context(Engine.open(source, threads=2, slots=1, kernels=table, draft=helper))
+except ApplianceError as error:
+    print(error.code, flush=True)
+finally:
+    key.wipe()
+sys.stdin.readline()
+"""
+
+
+def _norms(model: bytes) -> list[gguf.TensorInfo]:
+    return sorted((info for info in gguf.parse(model).tensors.values() if len(info.shape) == 1),
+                  key=lambda info: info.offset)
+
+
+@pytest.mark.parametrize("how", ["resident", "streamed", "compiled"])
+@pytest.mark.parametrize(("what", "code"), [
+    ("altered", "model-tampered"), ("not finite", "engine-error"), ("draft", "draft-vocabulary")])
+def test_nothing_is_left_of_what_was_refused(what: str, code: str, how: str, tmp_path: Path) -> None:
+    """A model that is refused when a part of it was read already, because of its last vector's bytes or values or of
+    the draft that it was given, leaves nothing of that part."""
+    master, sealed = secrets.token_bytes(32), tmp_path / "m.sealed"
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_text(master.hex())
+    model, draft = bytearray(synthetic_model("mixed")), bytearray(synthetic_model("tied"))
+    last = _norms(bytes(model))[-1]
+    if what == "not finite":
+        model[last.offset:last.offset + 4] = np.float32("nan").tobytes()
+    for info in _norms(bytes(draft)):  # those of all synthetic models are the same
+        draft[info.offset:info.offset + info.nbytes] = bytes(info.nbytes)
+    (tmp_path / "m.gguf").write_bytes(model)
+    (tmp_path / "draft.gguf").write_bytes(draft.replace("▁ba".encode(), "▁bA".encode(), 1))
+    sealing.seal(tmp_path / "m.gguf", sealed, master, tile_size=16384)
+    traces = Traces(key_traces(master, sealed), weight_traces(tmp_path / "m.gguf", sealed, master))
+    if what == "altered":
+        with sealed.open("r+b") as file:
+            file.seek(structure(sealed)[1].of(last.name).offset + 5)
+            file.write(secrets.token_bytes(16))
+    with subprocess.Popen([sys.executable, "-c", REFUSED, how, str(sealed), str(tmp_path / "key"),
+                           str(tmp_path / "draft.gguf")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert f"{code}\n" == child.stdout.readline()
+        found = traces.found(child.pid)
+        child.stdin.write("\n")
+    assert {} == found

@@ -59,7 +59,7 @@ class Engine:
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
         kernels = kernel_table.load() if kernels is None else kernels
-        pool = Pool(kernels, threads, stacks.wipe)
+        pool, forward = Pool(kernels, threads, stacks.wipe), None
         try:
             context = shape.context(context_length)
             if cache_nbytes is not None:
@@ -71,6 +71,9 @@ class Engine:
                 rows=rows)
         except BaseException:
             pool.close()
+            if forward is not None:
+                forward.release()
+            stacks.wipe()
             raise
         engine = cls(source, shape, forward, cache, pool, words, speculate=speculate, drafter=drafter)
         engine.load_seconds = time.monotonic() - start

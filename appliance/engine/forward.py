@@ -110,6 +110,16 @@ class Forward:
         self.boundary = Boundary(Limits(rows, wanted, architecture.vocabulary, cache.context, cache.slots))
         self._memories: list[Memory] = []  # buffers that hold content: wiped by `release`
         self._kept: list[Memory] = []
+        try:
+            self._make(plan, rows, wanted)
+        except BaseException:
+            self.release()
+            raise
+
+    def _make(self, plan: TensorPlan, rows: int, wanted: int) -> None:
+        """All buffers and tables."""
+        source, architecture, cache = self._source, self._architecture, self._cache
+        table, pool = self._table, self._pool
         self._ranges = boundary.Ranges()
         self._step = Words(step_layout.STEP_NBYTES)
         self._layers = Words(step_layout.LAYER_NBYTES * architecture.blocks)

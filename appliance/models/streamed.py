@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models import interrupts, layout, libcrypto, native, quants, tiling
+from appliance.models import interrupts, layout, libcrypto, native, quants, stacks, tiling
 from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
@@ -90,6 +90,7 @@ class StreamedSource(Opened):
         try:
             self._load(frozenset(resident), hidden)
             self._keep_records(frozenset(kept) - frozenset(resident))
+            stacks.wipe()  # a thread begins with the registers of whoever starts it
         except BaseException:
             self.close()
             raise
@@ -98,7 +99,10 @@ class StreamedSource(Opened):
     def _load(self, resident: frozenset[str], hidden: bool) -> None:
         check_runnable(self.gguf)
         self.prepare(1)
-        self._vectors = {name: self._read_vector(info) for name, info in self.tensors.items() if len(info.shape) == 1}
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+        for name, info in self.tensors.items():
+            if len(info.shape) == 1:
+                self._vectors[name] = self._read_vector(info)  # one by one: `close` wipes those before one that fails
         self._keep(resident)
         embedding = self.tensors.get(EMBEDDING)
         if hidden and embedding is not None and EMBEDDING not in resident:
@@ -151,11 +155,13 @@ class StreamedSource(Opened):
 
     def _read_vector(self, info: TensorInfo) -> NDArray[np.float32]:
         data, end = bytearray(info.nbytes), 0
-        for part in self._tiles_of(self._segments[self._number[info.name]]):
-            data[end:end + len(part)] = part
-            end += len(part)
-        values: NDArray[np.float32] = quants.dequantise(info.format, memoryview(data), 1, info.columns)[0]
-        wipe(data)
+        try:
+            for part in self._tiles_of(self._segments[self._number[info.name]]):
+                data[end:end + len(part)] = part
+                end += len(part)
+            values: NDArray[np.float32] = quants.dequantise(info.format, memoryview(data), 1, info.columns)[0]
+        finally:
+            wipe(data)
         values.flags.writeable = False
         return values
 
