@@ -24,6 +24,7 @@ from appliance.engine.kvcache import KVCache
 from appliance.policy import Policy, load
 from tests.support import server
 from tests.support.engines import kernels, running
+from tests.support.ggufs import STRING, Tensor, build, kv
 
 MIB = 1 << 20
 
@@ -175,6 +176,20 @@ def test_seconds_of_a_token(sizes: tuple[int, int, int], how: dict[str, bool], e
     """A disk that is read ahead of use takes its time beside that of the tiles that come from it, and of no others."""
     rates = Rates(memory=8e9, cipher=4e9, cache=2e9, disk=1e9)
     assert expected == planning.seconds_of_a_token(*sizes, rates, **{"from_disk": False, "ahead": False} | how)
+
+
+def test_a_file_without_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A header that names vectors alone is reckoned like any other, whatever memory there is: it is for loading to say
+    what the file lacks."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(build([kv("general.architecture", STRING, "llama")], [Tensor("norm", 0, (8,), bytes(32))]))
+    policy = str(server.write_policy(tmp_path, {"tiny": path}, model='streaming_decrypt = "auto"'))
+    found = []
+    for memory in range(90, 170):
+        found.append(main(["plan-memory", policy, "--memory", str(memory), "--no-speed"]))
+        assert f"{memory} MiB  there are" in capsys.readouterr().out
+    assert sorted(found, reverse=True) == found
+    assert {0, 1} == set(found)
 
 
 def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

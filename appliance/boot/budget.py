@@ -154,7 +154,8 @@ class _Divider:
         """What is left, for weights of the models that may keep some, in proportion to their size."""
         sizes = {each.name: each.weights for each in self._prints if each.streaming == "auto"}
         left = max(self._room - self._total(shares) - self._room // _CACHED_SHARE, 0)
-        return {name: replace(share, resident=left * sizes[name] // sum(sizes.values())) if name in sizes else share
+        whole = max(sum(sizes.values()), 1)  # a file need not have any matrix: loading says what it lacks
+        return {name: replace(share, resident=left * sizes[name] // whole) if name in sizes else share
                 for name, share in shares.items()}
 
     def _with_records(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
