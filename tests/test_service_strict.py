@@ -226,6 +226,17 @@ def test_second_sigterm_gives_up(slow: Server) -> None:
     assert time.monotonic() - begun < 1.9
 
 
+def test_what_is_cut_off_is_told(slow: Server) -> None:
+    """A request without an answer when the service gives up gets a refusal in OpenAI's shape, and is recorded so."""
+    for seconds in (1, 1.3):
+        threading.Timer(seconds, slow.process.terminate).start()
+    with slow.http() as http:
+        answer = http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1})
+    assert (503, "shutting_down") == (answer.status_code, answer.json()["error"]["code"])
+    assert 0 == slow.process.wait(10)
+    assert [(503, "shutting_down")] == [(each["status"], each["code"]) for each in slow.audit("request.refused")]
+
+
 def test_slow_bodies_are_bounded(strict_service: Server) -> None:
     """Only so many bodies may be on their way at once; the next is refused, and accepted when they are gone."""
     host, port = strict_service.url.removeprefix("http://").split(":")

@@ -47,6 +47,7 @@ class Exchange:
     model: str | None = None
     streamed: bool | None = None  # what the caller asked for
     streaming: bool = False  # events are on their way, and pace themselves
+    cut_short: bool = False  # the service ends: nothing is held back any more
     prompt_tokens: int | None = None  # rounded, as the caller sees them
     completion_tokens: int | None = None
     finish: str | None = None
@@ -62,7 +63,7 @@ class Exchange:
     @property
     def paced(self) -> bool:
         """Whether the answer's end is held to the grid as a whole."""
-        return self.endpoint in INFERENCE and not self.streaming
+        return self.endpoint in INFERENCE and not (self.streaming or self.cut_short)
 
     def close(self) -> None:
         """Run what must end with the request, last registered first; a second call does nothing."""

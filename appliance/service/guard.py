@@ -7,6 +7,7 @@ writes the one audit line and the metrics of each request.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ class Guard:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; exceptions never leave, but for cancellation."""
+        """Serve one request; exceptions never leave, but for cancellation, which is answered first."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
@@ -56,6 +57,11 @@ class Guard:
             await self._app(scope, receive, reply)
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, error)
+        except asyncio.CancelledError:  # the service ends, and has no time left
+            if not reply.started:
+                exchange.cut_short = True
+                await self._rescue(exchange, reply, RequestError("shutting_down", retry_after=5))
+            raise
         finally:
             self._service.metrics.in_flight.dec()
             self._finish(exchange)
