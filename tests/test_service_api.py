@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from appliance.audit.events import STEPS
+from appliance.service.answers import TextShape, TokenLogprob, TopLogprob
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -102,6 +103,24 @@ def test_logprobs(service: Server) -> None:
         assert entry.logprob <= tops[0] + 1e-9 <= 1e-9
     text = service.client().completions.create(model="tiny", prompt="abc", logprobs=2, **FIXED)
     assert 24 == len(text.choices[0].logprobs.tokens) == len(text.choices[0].logprobs.top_logprobs)
+
+
+def test_text_logprobs_of_parts_of_characters() -> None:
+    """In the older form every token, part of a character or control token, stands where its text begins, and no
+    alternative takes another's place."""
+    pieces = [b"a", b"\xf0\x9f", b"\x98\x80", b"b", b"\xc3", b"\xa9", b"c"]
+    tops = [TopLogprob(token="\ufffd", logprob=-1.0, bytes=[byte]) for byte in b"\xf0\xe2\xc3"]
+    entries = [TokenLogprob(token=piece.decode("utf-8", "replace"), logprob=-1.0, bytes=list(piece), top_logprobs=tops)
+               for piece in pieces]
+    entries.insert(1, TokenLogprob(token="<|control|>", logprob=-1.0, bytes=[], top_logprobs=tops))
+    shape, found = TextShape("req-1", "tiny", "fp", False), []
+    for part in (entries[:3], entries[3:]):
+        found.append(json.loads(shape.piece("", part))["choices"][0]["logprobs"])
+    offsets, tokens, alternatives = (
+        found[0][name] + found[1][name] for name in ("text_offset", "tokens", "top_logprobs"))
+    assert [0, 1, 1, 1, 2, 3, 3, 4] == offsets
+    assert ["a", "<|control|>", r"bytes:\xf0\x9f", r"bytes:\x98\x80", "b", r"bytes:\xc3", r"bytes:\xa9", "c"] == tokens
+    assert [3] * 8 == [len(each) for each in alternatives]
 
 
 def test_lists_models(service: Server) -> None:

@@ -6,6 +6,7 @@ where the text comes from, nor of when events leave.
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ class Usage(BaseModel):
 
 
 class TopLogprob(BaseModel):
-    """An alternative at one place."""
+    """An alternative at one place; `bytes` are those of its text, of which a control token has none."""
 
     token: str
     logprob: float
@@ -218,11 +219,14 @@ class ChatShape(_Base):
         return None if logprobs is None else Logprobs(content=list(logprobs))
 
 
+@dataclass
 class TextShape(_Base):
     """Text completions."""
 
     prefix = "cmpl-"
     _offset = 0
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"), init=False)
 
     def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Sequence[TokenLogprob] | None) -> bytes:
         """See `Shape`."""
@@ -255,8 +259,18 @@ class TextShape(_Base):
         offsets = []
         for entry in logprobs:
             offsets.append(self._offset)
-            self._offset += len(entry.token)
+            self._offset += len(self._decoder.decode(bytes(entry.bytes)))
         return TextLogprobs(
-            tokens=[entry.token for entry in logprobs], token_logprobs=[entry.logprob for entry in logprobs],
-            top_logprobs=[{top.token: top.logprob for top in entry.top_logprobs} for entry in logprobs],
+            tokens=[_written(entry) for entry in logprobs], token_logprobs=[entry.logprob for entry in logprobs],
+            top_logprobs=[{_written(top): top.logprob for top in entry.top_logprobs} for entry in logprobs],
             text_offset=offsets)
+
+
+def _written(token: TopLogprob) -> str:
+    r"""A token in the older form, which has no bytes: OpenAI writes parts of characters as `bytes:\xf0\x9f`, and as
+    U+FFFD all of them would be one alternative."""
+    try:
+        bytes(token.bytes).decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.bytes)
+    return token.token

@@ -91,4 +91,5 @@ class Generation:
 
 def _token(words: Tokenizer, token: int, logprob: float) -> TopLogprob:
     piece = words.piece(token)
-    return TopLogprob(token=piece.decode("utf-8", "replace"), logprob=logprob, bytes=list(piece))
+    text = b"" if words.is_special(token) else piece
+    return TopLogprob(token=piece.decode("utf-8", "replace"), logprob=logprob, bytes=list(text))
