@@ -120,6 +120,19 @@ def test_refuses_half_characters() -> None:
     assert "malformed_json" == caught.value.code
 
 
+EXPLAINED = [({"stop": ["x"] * 17}, "at most 16 items"), ({"prompt": []}, "at least 1 item"),
+             ({"prompt": ["a", "b"]}, "at most 1 item"), ({"prompt": [-1]}, "greater than or equal to 0"),
+             ({"prompt": [2**31]}, "less than 2147483648"), ({"prompt": 7}, "valid string")]
+
+
+@pytest.mark.parametrize(("more", "words"), EXPLAINED)
+def test_refusals_say_which_bound(more: dict[str, Any], words: str) -> None:
+    """Where a parameter may be one of several things, the refusal is about the one that was meant."""
+    body = json.dumps({"model": "m", "prompt": "x", **more}).encode()
+    with pytest.raises(RequestError, match=words):
+        parse(body, CompletionRequest)
+
+
 def test_refusal_has_no_value_in_it() -> None:
     """The text of a refusal names paths and bounds, never what the request held."""
     for more in ({"temperature": "CANARY"}, {"messages": [{"role": "CANARY", "content": "x"}]}, {"seed": ["CANARY"]}):

@@ -268,7 +268,8 @@ def _no_constant(_name: str) -> float:
 def _refusal(error: ValidationError) -> RequestError:
     """A finding of pydantic as a refusal to the caller. Its text has paths and bounds, never values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    first = max(found, key=lambda finding: len(finding["loc"]))  # of a union's branches, the one that got furthest
+    # Of a union's branches the one that got furthest: whose type fits, then whose path is the longest.
+    first = max(found, key=lambda finding: (not finding["type"].endswith("_type"), len(finding["loc"])))
     path = ".".join(str(step) for step in first["loc"] if not _is_branch(step))[:200] or None
     code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}.get(
         first["type"], "invalid_value")
