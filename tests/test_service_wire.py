@@ -67,6 +67,8 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"store": True}, "unsupported_parameter", "store"),
     ({"temprature": 1}, "unknown_parameter", "temprature"),
     ({"stream_options": {"x": 1}, "stream": True}, "unknown_parameter", "stream_options.x"),
+    ({"stream_options": {"include_obfuscation": True}, "stream": True}, "unsupported_parameter",
+     "stream_options.include_obfuscation"),
     ({"messages": []}, "invalid_value", "messages"),
     ({"messages": None}, "missing_required_parameter", "messages"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages.0.role"),

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from appliance.engine.stops import MAX_STOPS
 from appliance.service.problems import RequestError
@@ -91,6 +92,13 @@ class StreamOptions(_Wire):
 
     include_usage: bool = False
     include_obfuscation: bool = False
+
+    @field_validator("include_obfuscation")
+    @classmethod
+    def _none_is_added(cls, value: bool) -> bool:
+        if value:  # the policy's size_padding decides about sizes
+            raise PydanticCustomError("unsupported_parameter", "this service does not support true")
+        return value
 
 
 class SamplingRequest(_Wire):
@@ -271,8 +279,8 @@ def _refusal(error: ValidationError) -> RequestError:
     # Of a union's branches the one that got furthest: whose type fits, then whose path is the longest.
     first = max(found, key=lambda finding: (not finding["type"].endswith("_type"), len(finding["loc"])))
     path = ".".join(str(step) for step in first["loc"] if not _is_branch(step))[:200] or None
-    code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}.get(
-        first["type"], "invalid_value")
+    code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter",
+            "unsupported_parameter": "unsupported_parameter"}.get(first["type"], "invalid_value")
     message = first["msg"].removeprefix("Value error, ")
     if code == "unknown_parameter":
         message = "this service does not know this parameter"
