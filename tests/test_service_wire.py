@@ -85,6 +85,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"stop": ["a"] * 17}, "invalid_value", "stop"),
     ({"stop": ""}, "invalid_value", "stop"),
     ({"logit_bias": {"x": 1}}, "invalid_value", "logit_bias"),
+    ({"logit_bias": {"5": 1, "05": -1}}, "invalid_value", "logit_bias"),
     ({"logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
     ({"top_logprobs": 3}, "invalid_value", None),
     ({"stream_options": {"include_usage": True}}, "invalid_value", None),

@@ -123,7 +123,7 @@ class SamplingRequest(_Wire):
     @classmethod
     def _bias_by_token(cls, value: dict[str, float] | None) -> dict[str, float] | None:
         for token, bias in (value or {}).items():
-            if not (token.isascii() and token.isdigit() and len(token) < 10):
+            if not (token.isascii() and token.isdigit() and len(token) < 10 and token == str(int(token))):
                 raise ValueError("keys are token ids")
             if not -100 <= bias <= 100:
                 raise ValueError("values lie between -100 and 100")
