@@ -339,6 +339,31 @@ def test_a_client_that_goes_away_ends_the_answer(running: tuple[FakeAppliance, P
         assert server.gone.wait(10)
 
 
+def test_a_client_that_goes_away_before_its_answer_ends_it(running: tuple[FakeAppliance, Path]) -> None:
+    """The appliance sees that nobody waits, before it has said a word: through the proxy and the transport."""
+    server, path = running
+    with _proxy(running) as (proxy, _):
+        assert "onetwo" == _chat(_openai(proxy.url))
+        server.mute = True
+        with pytest.raises(openai.APITimeoutError):
+            _openai(proxy.url).with_options(timeout=0.5, max_retries=0).chat.completions.create(**CHAT)
+        assert server.gone.wait(10)
+    server.gone.clear()
+
+    async def leave() -> None:
+        async with httpx.AsyncClient(transport=async_transport(_verifier(path))) as client:
+            late = asyncio.create_task(client.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=60))
+            while len(server.asked) < asked + 2:  # evidence, then the request
+                await asyncio.sleep(0.02)
+            late.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await late
+            assert await asyncio.to_thread(server.gone.wait, 10)
+
+    asked = len(server.asked)
+    asyncio.run(leave())
+
+
 def test_nobody_there_is_said_and_may_be_tried_again(tmp_path: Path) -> None:
     """503, and a client may come again; nothing was sent."""
     path = fake.write_policy(tmp_path, "sev-snp")

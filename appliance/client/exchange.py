@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from appliance.client.channel import Channel
@@ -109,10 +109,33 @@ class Answer:
             self._connection.close()
 
 
+class Way:
+    """A request on its way, for another thread that learns that nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held while it is ended: the connection may be another request's just after
+        self._left = False
+        self._end: Callable[[], None] = lambda: None
+
+    def leave(self) -> None:
+        """End it: the appliance sees it, whether or not its answer has begun. Later calls do nothing more."""
+        with self._lock:
+            self._left = True
+            self._end()
+
+    def ended_by(self, end: Callable[[], None]) -> None:
+        """What ends it from now on; at once where it was left already."""
+        with self._lock:
+            self._end = end
+            if self._left:
+                end()
+
+
 def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes,
-         *, seconds: float | None = None) -> Answer:
+         *, seconds: float | None = None, way: Way | None = None) -> Answer:
     """Send a request on a connection that was verified before. Raises Refusal: nothing of it was sent if the kind is
-    `appliance_not_verified`. `seconds` bounds the wait between two pieces of the answer."""
+    `appliance_not_verified`. `seconds` bounds the wait between two pieces of the answer; `way` ends it early."""
+    way = way or Way()
     try:
         connection = channel.take()
     except AttestationError as error:
@@ -123,6 +146,7 @@ def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, 
         own.append(("Content-Length", str(len(body))))
     try:
         connection.wait_at_most(seconds)
+        way.ended_by(connection.abort)
         answer = connection.request(method, path, own + kept, body)
     except (OSError, http.client.HTTPException, ValueError) as error:
         connection.close()
@@ -136,7 +160,9 @@ def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, 
         raise Refusal(502, "connection_error", "redirected", f"{channel.endpoint}: HTTP status {answer.status}: an "
                       "appliance neither redirects nor switches protocols")
     shown = [(name, value) for name, value in _passed(answer.getheaders()) if name.lower() != "content-length"]
-    return Answer(answer.status, shown, answer.length, answer, connection, channel)
+    begun = Answer(answer.status, shown, answer.length, answer, connection, channel)
+    way.ended_by(begun.abort)
+    return begun
 
 
 def _word(error: Exception) -> str:

@@ -16,7 +16,7 @@ import httpx
 
 from appliance.client import exchange
 from appliance.client.channel import Channel
-from appliance.client.exchange import Answer, Refusal
+from appliance.client.exchange import Answer, Refusal, Way
 from appliance.client.target import Endpoint, endpoint
 from appliance.client.verifier import Verifier
 
@@ -48,13 +48,13 @@ class _Channels:
         for channel in channels:
             channel.close()
 
-    def send(self, request: httpx.Request, body: bytes) -> Answer | Refusal:
+    def send(self, request: httpx.Request, body: bytes, way: Way | None = None) -> Answer | Refusal:
         """One exchange."""
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
         seconds = request.extensions.get("timeout", {}).get("read")
         try:
             return exchange.send(self.of(request.url), request.method, request.url.raw_path.decode("ascii"), headers,
-                                 body, seconds=seconds)
+                                 body, seconds=seconds, way=way)
         except Refusal as refusal:
             return refusal
 
@@ -123,11 +123,12 @@ class AsyncTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request to an appliance that is verified, or answer that it was not."""
-        body = await request.aread()
-        sent = self._threads.submit(self._channels.send, request, body)
+        body, way = await request.aread(), Way()
+        sent = self._threads.submit(self._channels.send, request, body, way)
         try:
             outcome = await asyncio.wrap_future(sent)
         except asyncio.CancelledError:  # what waited for a thread is not sent at all
+            way.leave()
             sent.add_done_callback(_abandon)
             raise
         return _response(outcome, lambda answer: _AsyncStream(answer, request, self._threads), request)

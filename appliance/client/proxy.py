@@ -17,7 +17,7 @@ from typing import Any
 
 from appliance.client import exchange
 from appliance.client.channel import Channel
-from appliance.client.exchange import Answer, Refusal
+from appliance.client.exchange import Answer, Refusal, Way
 from appliance.client.target import is_loopback
 from appliance.errors import PolicyError
 
@@ -62,14 +62,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: Proxy
 
     def _forward(self) -> None:
+        done, way = threading.Event(), Way()
         try:
             path, body = self._path(), self._body()
-            answer = exchange.send(self.server.channel, self.command, path, self.headers.items(), body)
+            threading.Thread(target=_watch, args=(self.connection, way, done), daemon=True).start()
+            answer = exchange.send(self.server.channel, self.command, path, self.headers.items(), body, way=way)
         except Refusal as refusal:
+            done.set()
             self._refuse(refusal)
             return
-        done = threading.Event()
-        threading.Thread(target=_watch, args=(self.connection, answer, done), daemon=True).start()
         try:
             self._pass_on(answer)
         except (Refusal, OSError):
@@ -155,16 +156,16 @@ def diverted(url: str) -> str | None:
     return proxy.rpartition("//")[2].rpartition("@")[2]  # what may stand before it is a secret
 
 
-def _watch(client: socket.socket, answer: Answer, done: threading.Event) -> None:
-    """End the answer when the client goes away."""
+def _watch(client: socket.socket, way: Way, done: threading.Event) -> None:
+    """End the request when the client goes away."""
     while not done.is_set():
         try:
             readable, _, _ = select.select([client], [], [], LOOK_SECONDS)
             if readable and not done.is_set():
                 if client.recv(1, socket.MSG_PEEK):
                     return  # the next request came already
-                answer.abort()
+                way.leave()
                 return
         except (OSError, ValueError):
-            answer.abort()
+            way.leave()
             return

@@ -199,6 +199,7 @@ class FakeAppliance(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.status: tuple[int, str] | None = None  # what answers instead: a status, and where to go to
         self.hold: Callable[[], object] = lambda: None
+        self.mute = False               # no answer begins: it waits until the client goes away
         self.gone = threading.Event()   # a client went away while it was answered
         self.pieces, self.delay = [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"], 0.0
         self.context: ssl.SSLContext | None = None
@@ -300,6 +301,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._elsewhere(*self.server.status)
             return
         self.server.hold()
+        if self.server.mute:
+            with contextlib.suppress(OSError):
+                self.connection.recv(1)
+            self.server.gone.set()
+            self.close_connection = True
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
