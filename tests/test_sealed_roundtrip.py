@@ -250,6 +250,22 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "nothing below is authenticated" in capsys.readouterr().out
 
 
+def test_a_plain_file_does_not_pass_for_a_sealed_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a key, a header's pin or a signature is given and the file has nothing to check it with, verifying refuses
+    and signing signs nothing."""
+    key, plain = tmp_path / "key", tmp_path / "m.sealed"
+    plain.write_bytes(small())
+    main(["model", "key", str(key)])
+    digest, signature = hashlib.sha256(small()).hexdigest(), "ed25519:" + "00" * 64
+    assert "model-malformed" == _json(capsys, "verify", plain, "--key", key, code=1)["code"]
+    assert "model-malformed" == _json(capsys, "verify", plain, "--header-sha256", "00" * 32, code=1)["code"]
+    assert "model-signature" == _json(capsys, "verify", plain, "--signature", signature, code=1)["code"]
+    assert "not sealed" == _json(capsys, "verify", plain, "--sha256", digest)["verdict"]
+    assert 2 == main(["model", "sign", str(plain), "--key", str(key), "--signing-key", str(key)])
+    said = capsys.readouterr()
+    assert ("", True) == (said.out, f"{plain} is not sealed; a key was given" in said.err)
+
+
 def test_the_printed_block_is_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `seal` prints can be pasted into a policy."""
     from tests.support.policies import BASE, valid

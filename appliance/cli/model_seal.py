@@ -129,7 +129,10 @@ def _verify(args: argparse.Namespace) -> int:
 def _verified(args: argparse.Namespace) -> dict[str, Any]:
     """What was found, for people and scripts. Errors are refusals, or the disk's."""
     header_pin, pin = _pins(args)
-    if inspection.is_sealed(args.file):
+    if args.signature is not None and args.publisher is None:
+        raise PinError("a signature alone vouches for nothing", code="model-signature",
+                       hint="give the public key that must have made it: --publisher ed25519:HEX")
+    if _is_sealed(args.file, args.key, header_pin):
         found = _verify_sealed(args.file, args.key, header_pin, pin)
         sha256, header, tensors = found.sha256, found.header_sha256, found.tensors
         report: dict[str, Any] = {
@@ -154,6 +157,17 @@ def _verified(args: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
+def _is_sealed(file: Path, key: Path | None, header_pin: bytes | None = None) -> bool:
+    """Whether the file is sealed. FormatError where it is not and a key or a header's pin was given: a plain file in
+    the place of a sealed one must not pass for it."""
+    if inspection.is_sealed(file):
+        return True
+    if key is not None or header_pin is not None:
+        raise FormatError(f"{file} is not sealed; a {'key' if key is not None else 'pin of a sealed header'} was given",
+                          hint="give the sealed file, or leave out --key and --header-sha256")
+    return False
+
+
 def _digests(file: Path, title: str) -> digests.Digests:
     with bar(title) as progress:
         return digests.of(file, progress)
@@ -169,7 +183,7 @@ def _verify_sealed(file: Path, key_file: Path | None, header_pin: bytes | None, 
 
 def _sign(args: argparse.Namespace) -> int:
     """Sign what was verified: a sealed file needs its key, since its header's words alone prove nothing."""
-    if inspection.is_sealed(args.file):
+    if _is_sealed(args.file, args.key):
         if args.key is None:
             raise ModelKeyError("a sealed model is verified before it is signed", hint="give its key: --key FILE")
         found = _verify_sealed(args.file, args.key, None, None)
