@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import socket
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -137,6 +140,18 @@ def test_inspection_reads_long_headers_in_steps(tmp_path: Path) -> None:
     path.write_bytes(data[:-1])
     with pytest.raises(FormatError, match="past the end"):
         inspection.inspect(path)
+
+
+def test_what_is_no_model_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """A sparse file of 8 GiB is refused within 3 GiB of address space where only the header is looked at first."""
+    path = tmp_path / "m"
+    with path.open("wb") as file:
+        file.truncate(8 << 30)
+    for action in ("inspect", "verify"):
+        done = subprocess.run([sys.executable, "-m", "appliance", "model", action, path], capture_output=True,
+                              text=True, check=False, timeout=120,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)))
+        assert done.stderr.startswith("error[model-malformed]: byte 0: the magic is"), done.stderr
 
 
 def test_model_inspect_prints_safely(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

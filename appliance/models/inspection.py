@@ -92,10 +92,11 @@ def is_sealed(path: Path) -> bool:
 
 
 def _header(file: DiskFile) -> GGUFFile:
-    """Parse as much of the file as its header needs, reading four times more each time that it does not suffice."""
-    buffer = bytearray()
+    """Parse as much of the file as its header needs, reading four times more each time that it does not suffice; no
+    more than a header may have, as what is none would be read to its end."""
+    buffer, most = bytearray(), min(file.size, sealed_header.MAX_GGUF_HEADER_NBYTES)
     while True:
-        wanted = min(file.size, max(_FIRST_NBYTES, 4 * len(buffer)))
+        wanted = min(most, max(_FIRST_NBYTES, 4 * len(buffer)))
         start = len(buffer)
         buffer += bytes(wanted - start)
         with memoryview(buffer)[start:] as view:
@@ -103,7 +104,7 @@ def _header(file: DiskFile) -> GGUFFile:
         try:
             return gguf.parse(bytes(buffer), file.size)
         except FormatError:
-            if len(buffer) == file.size:
+            if len(buffer) == most:
                 raise
 
 
