@@ -168,6 +168,34 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_part_that_is_finished_while_another_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that gets its final name between opening and locking by another unsealing stays as it was finished."""
+    sealed(tmp_path, small())
+    lock = fcntl.flock
+    (tmp_path / "back.part").touch()
+
+    def late(descriptor: int, operation: int) -> None:
+        (tmp_path / "back.part").write_bytes(small(2))
+        (tmp_path / "back.part").rename(tmp_path / "back")
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(ModelError, match=r"back.part was finished or removed by another process"):
+        sealed_restore.unseal(tmp_path / "m.sealed", tmp_path / "back", KEY)
+    assert small(2) == (tmp_path / "back").read_bytes()
+
+
+def test_a_finished_file_that_is_still_named_a_part_is_left_alone(tmp_path: Path) -> None:
+    """After a power cut between the final name and the end of the part's, the file that has both is not written."""
+    path = sealed(tmp_path, small())
+    whole = path.read_bytes()
+    (tmp_path / "m.sealed.part").hardlink_to(path)
+    path.rename(tmp_path / "moved")
+    with pytest.raises(ModelError, match=r"m.sealed.part is another file, too: it has 2 names"):
+        sealing.seal(tmp_path / "m.gguf", path, OTHER_KEY)
+    assert whole == (tmp_path / "moved").read_bytes()
+
+
 def test_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     """A file of the final name that appears while tiles are written stays."""
     source, target = tmp_path / "m.gguf", tmp_path / "m.sealed"

@@ -31,12 +31,29 @@ class PartialFile:
         with self._disk("opened"):
             self._descriptor = os.open(self.part, flags, mode)
         try:
+            self._claim(begins)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _claim(self, begins: bytes) -> None:
+        """Lock the part. ModelError where another process has it, or what was opened is no part or a finished file."""
+        try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._descriptor)
             raise ModelError(f"{self.part} is being written by another process") from None
+        here = os.fstat(self._descriptor)
+        try:
+            named = os.path.samestat(here, os.lstat(self.part))
+        except FileNotFoundError:
+            named = False
+        if not named:  # whoever had the lock gave it its name, or removed it, after it was opened here
+            raise ModelError(f"{self.part} was finished or removed by another process just now",
+                             hint="run the command again if what is wanted is not there")
+        if here.st_nlink > 1:  # an end between the two names that `finish` gives; to write it would destroy the other
+            raise ModelError(f"{self.part} is another file, too: it has {here.st_nlink} names",
+                             hint="remove this one, or name another file")
         if not begins.startswith(start := os.pread(self._descriptor, len(begins), 0)):
-            os.close(self._descriptor)
             raise ModelError(f"{self.part} begins with {start!r}: it is not what this command left",
                              hint="move it away, or name another file")
 
