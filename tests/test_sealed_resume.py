@@ -221,6 +221,18 @@ def test_unsealing_leaves_no_plaintext_of_a_spoiled_file(tmp_path: Path) -> None
     assert ["m.gguf", "m.sealed"] == sorted(found.name for found in tmp_path.iterdir())
 
 
+def test_plaintext_is_not_written_into_a_file_that_was_there(tmp_path: Path) -> None:
+    """A part that others may read, or have open since, gets no plaintext: what is unsealed is a file of its own."""
+    path, part = sealed(tmp_path, small()), tmp_path / "back.part"
+    part.write_bytes(b"GGUF")
+    part.chmod(0o666)
+    with part.open("rb") as reader:
+        sealed_restore.unseal(path, tmp_path / "back", KEY)
+        assert b"GGUF" == reader.read()
+    assert small() == (tmp_path / "back").read_bytes()
+    assert 0o600 == (tmp_path / "back").stat().st_mode & 0o777
+
+
 def test_a_resumed_sealing_hashes_the_source_again(tmp_path: Path) -> None:
     """A source that changed since the interruption gets another salt: no nonce serves two plaintexts."""
     source, whole = _part(tmp_path, 3)

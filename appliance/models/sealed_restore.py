@@ -48,12 +48,12 @@ def verify(path: Path, master_key: bytes | bytearray | memoryview | None, *, hea
 def unseal(path: Path, target: Path, master_key: bytes | bytearray | memoryview, *,
            header_sha256: bytes | None = None, sha256: bytes | None = None,
            progress: Progress | None = None) -> Verified:
-    """Write the GGUF file to `target`, which must not exist. Errors as `open_sealed`, and ModelError for the disk;
-    then there is no `target`."""
+    """Write the GGUF file to `target`, which must not exist; only its owner can read it. Errors as `open_sealed`, and
+    ModelError for the disk; then there is no `target`."""
     with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model, PartialFile(
             target, mode=0o600, begins=gguf.MAGIC) as part:
+        part.anew()
         try:
-            part.truncate(0)
             part.demand(model.tiling.size)
             tensors = _restore(model, part.write, progress)
             part.finish()

@@ -17,6 +17,8 @@ from typing import Self
 
 from appliance.errors import ModelError
 
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
 
 class PartialFile:
     """`NAME.part` while it is written. Leaving the block closes it; only `finish` gives it its name."""
@@ -24,12 +26,11 @@ class PartialFile:
     def __init__(self, path: Path, *, mode: int, begins: bytes) -> None:
         """Open or make the part of `path` with permission bits `mode`. ModelError when it cannot be, when `path`
         exists, when another process has the part, or when it is no part: those begin with `begins`."""
-        self.path, self.part = path, path.with_name(path.name + ".part")
+        self.path, self.part, self._mode = path, path.with_name(path.name + ".part"), mode
         if path.exists():
             raise ModelError(f"{path} exists", hint="remove it, or name another file")
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with self._disk("opened"):
-            self._descriptor = os.open(self.part, flags, mode)
+            self._descriptor = os.open(self.part, _FLAGS, mode)
         try:
             self._claim(begins)
         except BaseException:
@@ -87,6 +88,15 @@ class PartialFile:
         if missing > 0:
             raise ModelError(f"{self.part} needs {nbytes} bytes; the file system lacks {missing}",
                              code="model-unwritable")
+
+    def anew(self) -> None:
+        """Begin with a new file in place of one that was there, whose owner, mode and readers are not of our choice."""
+        with self._disk("made"):
+            self.part.unlink()
+            descriptor = os.open(self.part, _FLAGS | os.O_EXCL, self._mode)
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def truncate(self, nbytes: int) -> None:
         """Cut the part to `nbytes` bytes."""
