@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +168,26 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be opened"):
         sealing.seal(source, target, KEY)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(("output", "why"), [
+    (".", r"^\. exists"), ("/", "^/ exists"), ("link", "link exists"),
+    ("x" * 300, "cannot be opened: File name too long"),
+    ("none/m", "cannot be opened: No such file or directory\n  hint: name a file in a folder"),
+    ("fifo", "fifo.part is not a regular file"), ("folder", "cannot be opened: Is a directory")])
+def test_outputs_that_cannot_be(output: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that no file can have, or one that something else has, is refused at once, in words, and left alone."""
+    source = tmp_path / "m.gguf"
+    source.write_bytes(small())
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("nowhere")
+    os.mkfifo("fifo.part")
+    Path("folder.part").mkdir()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ModelError) as caught:
+        sealing.seal(source, Path(output), KEY)
+    assert re.search(why, str(caught.value))
+    assert before == sorted(tmp_path.iterdir())
 
 
 def test_a_part_that_is_finished_while_another_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

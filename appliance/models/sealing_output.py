@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from typing import Self
 
 from appliance.errors import ModelError
 
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # nor wait for a FIFO's other end
 
 
 class PartialFile:
@@ -26,15 +27,17 @@ class PartialFile:
     def __init__(self, path: Path, *, mode: int, begins: bytes) -> None:
         """Open or make the part of `path` with permission bits `mode`. ModelError when it cannot be, when `path`
         exists, when another process has the part, or when it is no part: those begin with `begins`."""
-        self.path, self.part, self._mode = path, path.with_name(path.name + ".part"), mode
-        if path.exists():
+        if os.path.lexists(path):  # a link into nowhere, too: `finish` would not replace it
             raise ModelError(f"{path} exists", hint="remove it, or name another file")
-        with self._disk("opened"):
-            self._descriptor = os.open(self.part, _FLAGS, mode)
+        self.path, self.part, self._mode, self._stays = path, path.with_name(path.name + ".part"), mode, True
+        self._descriptor = self._folder = -1
         try:
+            with self._disk("opened"):
+                self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # `finish` needs it
+                self._descriptor = os.open(self.part, _FLAGS, mode)
             self._claim(begins)
         except BaseException:
-            os.close(self._descriptor)
+            self.close()
             raise
 
     def _claim(self, begins: bytes) -> None:
@@ -51,10 +54,14 @@ class PartialFile:
         if not named:  # whoever had the lock gave it its name, or removed it, after it was opened here
             raise ModelError(f"{self.part} was finished or removed by another process just now",
                              hint="run the command again if what is wanted is not there")
+        if not stat.S_ISREG(here.st_mode):
+            raise ModelError(f"{self.part} is not a regular file", hint="remove it, or name another file")
         if here.st_nlink > 1:  # an end between the two names that `finish` gives; to write it would destroy the other
             raise ModelError(f"{self.part} is another file, too: it has {here.st_nlink} names",
                              hint="remove this one, or name another file")
-        if not begins.startswith(start := os.pread(self._descriptor, len(begins), 0)):
+        with self._disk("read"):
+            start = os.pread(self._descriptor, len(begins), 0)
+        if not begins.startswith(start):
             raise ModelError(f"{self.part} begins with {start!r}: it is not what this command left",
                              hint="move it away, or name another file")
 
@@ -63,18 +70,28 @@ class PartialFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self.close()
+
+    def close(self) -> None:
+        """Close the part, which stays, and give up its lock."""
+        for descriptor in (self._descriptor, self._folder):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._folder = -1
 
     @contextlib.contextmanager
     def _disk(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise ModelError(f"{self.part} cannot be {what}: {error.strerror or error}",
-                             code="model-unwritable", hint="what was written so far stays; run the command again to "
-                             "go on when the disk has room") from None
+            hint = ("what was written so far stays; run the command again to go on when the disk has room"
+                    if self._stays else "nothing of it stays; run the command again when the disk has room")
+            if self._descriptor < 0:
+                hint = "name a file in a folder that can be read and written"
+            elif isinstance(error, FileExistsError):
+                hint = "remove what came meanwhile, or name another file"
+            raise ModelError(f"{self.part} cannot be {what}: {error.strerror or error}", code="model-unwritable",
+                             hint=hint) from None
 
     @property
     def size(self) -> int:
@@ -91,6 +108,7 @@ class PartialFile:
 
     def anew(self) -> None:
         """Begin with a new file in place of one that was there, whose owner, mode and readers are not of our choice."""
+        self._stays = False
         with self._disk("made"):
             self.part.unlink()
             descriptor = os.open(self.part, _FLAGS | os.O_EXCL, self._mode)
@@ -117,11 +135,7 @@ class PartialFile:
         with self._disk("completed"):
             os.fsync(self._descriptor)
             self._rename()
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            os.fsync(self._folder)
 
     def _rename(self) -> None:
         """Give the part its name, refusing a file that has come since; where there are no links, without that."""
