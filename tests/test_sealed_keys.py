@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,24 @@ def test_key_files(tmp_path: Path) -> None:
         keys.FileKey(tmp_path / "none").key()
     with pytest.raises(ModelKeyError, match="is not a regular file"):
         keys.FileKey(tmp_path).key()
+
+
+NO_ROOM = """
+import resource, signal, sys
+from appliance.cli.main import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+sys.exit(main(["model", "key", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("room", [0, 20])
+def test_a_key_that_does_not_fit_leaves_no_file(room: int, tmp_path: Path) -> None:
+    """Where there is no room for a whole key there is none: not an empty file, and not half of one."""
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, tmp_path / "key", str(room)], capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert (2, True) == (done.returncode, f"{tmp_path}/key cannot be made" in done.stderr), done
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_zeros_are_no_key(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ reach: of an environment variable, for one.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -126,9 +127,14 @@ def new_key_file(path: Path, version: int | None = None) -> None:
     text = keydocument.encode(key) + b"\n" if version is None else keydocument.make(key, version)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(text)
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                if file.write(text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()  # what is no whole key would be in the way of the next
+            raise
     except OSError as error:
         raise ModelKeyError(f"{path} cannot be made: {error.strerror or error}") from None
     finally:
