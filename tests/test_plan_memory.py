@@ -208,6 +208,16 @@ def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixtu
     assert [] == told["speeds"]
 
 
+def test_a_model_that_is_not_there_fits_nowhere(tmp_path: Path, tiny_model: Path,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the file of a model there is no plan, and no exit code that says that it fits."""
+    policy = str(server.write_policy(tmp_path, {"tiny": tiny_model}))
+    assert 2 == main(["plan-memory", policy, "--models", str(tmp_path / "none"), "--json"])
+    said = capsys.readouterr()
+    assert "" == said.out
+    assert f"{tiny_model.name}: No such file or directory" in said.err
+
+
 GREEDY = """
 from appliance.boot import machine
 kept = bytearray(8 << 20)

@@ -11,6 +11,7 @@ from appliance.boot import budget, checks, rates
 from appliance.boot.footprint import mebibytes
 from appliance.boot.plan import plan, speeds
 from appliance.engine.kernels import quota
+from appliance.errors import BootError
 from appliance.policy import load
 
 
@@ -23,13 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="plan for so many MiB (default: the policy's budget, or what is free here, if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.epilog = "exit codes: 0 it fits, 1 it does not"
+    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told, as where a model's file is missing"
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; 1 when the memory does not suffice."""
     policy = load(args.file).policy
     files = checks.find_models(policy, [args.file.parent, *args.models])
+    if missing := [*checks.model_files(files)]:  # which would count as nothing, and fit
+        raise BootError("; ".join(missing), code="policy-not-met-here")
     found = plan(policy, files, budget.room(policy) if args.memory is None else args.memory << 20)
     measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
     expected = [] if measured is None else speeds(policy, files, found, measured)
