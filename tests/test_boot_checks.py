@@ -88,6 +88,17 @@ def test_all_findings_are_told_at_once(tmp_path: Path) -> None:
     assert all(word in error.summary for word in ("gone.gguf: No such file", "context_shift", "listen_address"))
 
 
+def test_a_model_that_cannot_be_looked_for_is_a_finding(tmp_path: Path) -> None:
+    """A folder whose files the system refuses to look up stops the boot with the system's words, not with a defect."""
+    gone = tmp_path / "gone.gguf"
+    gone.write_bytes(b"x")
+    loaded = _loaded(tmp_path, gone)
+    gone.unlink()
+    assert "gone.gguf: No such file" in _refused(loaded, Path("x" * 300) / "m").summary
+    gone.symlink_to("x" * 300)
+    assert "gone.gguf: File name too long" in _refused(loaded, gone).summary
+
+
 def test_every_platform_of_the_language_can_be_attested(tmp_path: Path, model: Path) -> None:
     """What the policy language knows, this version can collect; a name beyond that is refused."""
     policy = _loaded(tmp_path, model).policy

@@ -6,6 +6,7 @@ does not enforce stops the boot by its name.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,7 +97,8 @@ def find_models(policy: Policy, folders: list[Path]) -> dict[str, Path]:
     found = {}
     for model in policy.models:
         candidates = [folder / model.file for folder in folders]
-        found[model.name] = next((path for path in candidates if path.exists()), candidates[0])
+        # os.path has no errors of its own where a folder cannot be entered or its disk fails: `model_files` names them
+        found[model.name] = next((path for path in candidates if os.path.exists(path)), candidates[0])  # noqa: PTH110
     return found
 
 
