@@ -164,6 +164,16 @@ def test_model_inspect_prints_safely(model: Path, capsys: pytest.CaptureFixture[
     assert "a\x1b[31m" == json.loads(capsys.readouterr().out)["name"]
 
 
+def test_an_error_about_a_model_prints_safely(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text in the place of the alignment neither drives the terminal nor fills it, and writes no line of its own."""
+    for text in ("\x1b]0;x\x07", "1\nerror[x]: y", "A" * 100_000):
+        (tmp_path / "m").write_bytes(build([kv("general.alignment", STRING, text)]))
+        assert 2 == main(["model", "inspect", str(tmp_path / "m")])
+        first, *rest = capsys.readouterr().err.splitlines()
+        assert (True, 1) == (first.isprintable(), len(rest)), first
+        assert len(first) < 200
+
+
 def test_model_pin_prints_a_block(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The pin is printed as a block of the policy language, with interpolation escaped, and as JSON."""
     digest = hashlib.sha256(model.read_bytes()).hexdigest()

@@ -23,7 +23,7 @@ import numpy as np
 from appliance.errors import UnsupportedError
 from appliance.models import quants
 from appliance.models.cursor import Buffer, Cursor, malformed
-from appliance.models.metadata import Metadata, Numbers, Strings, Value
+from appliance.models.metadata import Metadata, Numbers, Strings, Value, describe
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -153,7 +153,8 @@ def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, Value], int]:
 def _alignment(offset: int, kind: int, value: Value) -> int:
     valid = kind == 4 and isinstance(value, int) and 8 <= value <= MAX_ALIGNMENT and value & (value - 1) == 0
     if not valid:
-        raise malformed(offset, "'general.alignment'", value, f"a uint32 power of two from 8 to {MAX_ALIGNMENT}")
+        raise malformed(offset, "'general.alignment'", describe(value),
+                        f"a uint32 power of two from 8 to {MAX_ALIGNMENT}")
     return int(value)  # type: ignore[arg-type]
 
 
