@@ -266,6 +266,28 @@ def test_a_plain_file_does_not_pass_for_a_sealed_one(tmp_path: Path, capsys: pyt
     assert ("", True) == (said.out, f"{plain} is not sealed; a key was given" in said.err)
 
 
+def test_a_signature_of_another_model_does_not_vouch_for_a_claim(tmp_path: Path,
+                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    """A header that states the SHA-256 of a model whose publisher signed it gets no publisher without key and pin."""
+    key, plain = tmp_path / "key", tmp_path / "plain.gguf"
+    main(["model", "key", str(key)])
+    plain.write_bytes(small())
+    signed = _json(capsys, "sign", plain, "--signing-key", key)
+    by = ("--publisher", signed["public_key"], "--signature", signed["signature"])
+    path = sealed(tmp_path, small(2), key=bytes.fromhex(key.read_text()))
+    body = bytearray(path.read_bytes())
+    body[80:112] = hashlib.sha256(small()).digest()
+    (tmp_path / "other.sealed").write_bytes(body)
+    assert "model-signature" == _json(capsys, "verify", tmp_path / "other.sealed", *by, code=1)["code"]
+    honest = sealed(tmp_path, small(), key=bytes.fromhex(key.read_text()), name="honest")
+    pin = _json(capsys, "pin", honest)["sealed_header_sha256"]
+    for more in (("--key", key), ("--header-sha256", pin)):
+        assert signed["public_key"] == _json(capsys, "verify", honest, *by, *more)["publisher"]
+    both = _json(capsys, "sign", honest, "--key", key, "--signing-key", key)
+    assert both["public_key"] == _json(
+        capsys, "verify", honest, "--publisher", both["public_key"], "--signature", both["signature"])["publisher"]
+
+
 def test_the_printed_block_is_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `seal` prints can be pasted into a policy."""
     from tests.support.policies import BASE, valid

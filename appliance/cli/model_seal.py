@@ -68,7 +68,9 @@ def _declare_verify(parser: argparse.ArgumentParser) -> None:
                         help="the original: every tensor must have its SHA-256 there")
     _declare_pins(parser)
     parser.add_argument("--publisher", metavar="KEY", help="the publisher's public key: ed25519:HEX")
-    parser.add_argument("--signature", metavar="SIGNATURE", help="the publisher's signature: ed25519:HEX")
+    parser.add_argument("--signature", metavar="SIGNATURE",
+                        help="the publisher's signature: ed25519:HEX; for a sealed file one of the GGUF file alone "
+                             "counts only with its key or its header's pin")
 
 
 def _declare_sign(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +154,8 @@ def _verified(args: argparse.Namespace) -> dict[str, Any]:
         report["equal_tensors"] = len(tensors)
     report["tensors"] = {name: digest.hex() for name, digest in tensors.items()}
     if args.publisher is not None:
-        signature.check(_tagged(args.publisher, 32), _tagged(args.signature or "", signature.NBYTES), sha256, header)
+        signature.check(_tagged(args.publisher, 32), _tagged(args.signature or "", signature.NBYTES), sha256, header,
+                        claimed=header is not None and args.key is None and header_pin is None)
         report["publisher"] = args.publisher
     return report
 

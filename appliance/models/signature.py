@@ -32,9 +32,13 @@ def sign(private_key: bytes | bytearray, sha256: bytes, header_sha256: bytes | N
     return public, key.sign(message(sha256, header_sha256))
 
 
-def check(public_key: bytes, signature: bytes, sha256: bytes, header_sha256: bytes | None = None) -> None:
-    """PinError unless the publisher signed these pins; for a sealed model, both of them or the plaintext's alone."""
-    forms = [message(sha256)] if header_sha256 is None else [message(sha256, header_sha256), message(sha256)]
+def check(public_key: bytes, signature: bytes, sha256: bytes, header_sha256: bytes | None = None, *,
+          claimed: bool = False) -> None:
+    """PinError unless the publisher signed these pins; for a sealed model, both of them or the plaintext's alone. Both
+    of them where `sha256` is only `claimed` by the header: whoever wrote that may state another model's."""
+    forms = [message(sha256, header_sha256)]
+    if header_sha256 is not None and not claimed:
+        forms.append(message(sha256))
     for form in forms:
         try:
             Ed25519PublicKey.from_public_bytes(public_key).verify(signature, form)
