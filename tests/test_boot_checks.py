@@ -119,8 +119,8 @@ def test_model_files_are_plain_files(tmp_path: Path) -> None:
     (None, 8 * GIB, 8 * GIB, None),
     (GIB, 8 * GIB, 8 * GIB, None),
     (16 * GIB, 8 * GIB, 8 * GIB, "tee.memory_budget: 16,384 MiB, but the machine has 8,192 MiB"),
-    (None, 8 * GIB, 100 << 20, "memory: 268 MiB are needed, there are 100 MiB: "),
-    (256 << 20, 8 * GIB, 8 * GIB, "memory: 268 MiB are needed, there are 256 MiB: "),
+    (None, 8 * GIB, 100 << 20, "memory: 272 MiB are needed, there are 100 MiB: "),
+    (256 << 20, 8 * GIB, 8 * GIB, "memory: 272 MiB are needed, there are 256 MiB: "),
 ])
 def test_memory_must_suffice(limit: int | None, total: int | None, available: int | None, finding: str | None,
                              tmp_path: Path, model: Path) -> None:

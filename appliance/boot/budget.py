@@ -29,7 +29,8 @@ service, thread stacks, and what the kernel keeps for it."""
 COMPILER_BYTES = 260 << 20
 """As much more where kernels are compiled as they are needed."""
 
-_REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
+_REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
+_TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
 _STACK_BYTES = 8 << 20  # of address space, for each thread that is started later, where no limit says otherwise,
 _THREAD_BYTES = 1 << 20  # and what the C library sets aside for what that thread allocates
 _SPARE_BYTES = 64 << 20  # and
@@ -184,7 +185,9 @@ class _Divider:
         return [*lines, *([Line("loading, one model at a time", loading)] if loading else [])]
 
     def _requests(self) -> int:
-        return self._limits.concurrent_requests * (self._limits.request_size_bytes + _REQUEST_BYTES)
+        limits = self._limits
+        tokens = min(limits.prompt_tokens, limits.request_size_bytes)
+        return limits.concurrent_requests * (limits.request_size_bytes + _REQUEST_BYTES + _TOKEN_BYTES * tokens)
 
     def _total(self, shares: Mapping[str, Share]) -> int:
         return sum(line.nbytes for line in self._lines(shares))

@@ -17,6 +17,7 @@ from appliance.engine.architecture import Architecture, Rope
 Doubles = NDArray[np.float64]
 
 _FAST, _SLOW = 32.0, 1.0  # rotations over the original context between which YaRN blends
+_POSITIONS = 1024  # that are computed at a time
 
 # pi/2 in three parts of 33 bits, so that up to 2^20 quarter turns are taken off exactly (Cody and Waite).
 _QUARTER = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21)
@@ -38,9 +39,12 @@ def turns(architecture: Architecture, context: int, factors: NDArray[np.float32]
     if rope.scaling == "yarn":
         keep = _kept(rope, pairs)
         scaled = scaled * (1.0 - keep) + frequencies * keep
-    angles = np.outer(np.arange(context, dtype=np.float64), scaled)
-    table = np.stack(_cosine_sine(angles), axis=-1) * rope.magnitude
-    return table.reshape(context, 2 * pairs).astype(np.float32)
+    table = np.empty((context, pairs, 2), np.float32)
+    for start in range(0, context, _POSITIONS):  # what each number takes on the way is many times what it takes here
+        part = table[start:start + _POSITIONS]
+        angles = np.outer(np.arange(start, start + len(part), dtype=np.float64), scaled)
+        part[:] = np.stack(_cosine_sine(angles), axis=-1) * rope.magnitude
+    return table.reshape(context, 2 * pairs)
 
 
 def _powers(base: float, pairs: int) -> Doubles:

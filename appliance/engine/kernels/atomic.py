@@ -1,6 +1,6 @@
 """Atomic words, the spin hint, and calls through an address, for kernels. Addresses are int64.
 
-Every access here is sequentially consistent.
+Every access here is sequentially consistent, which says nothing of plain loads before it: see `loads_before`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,12 @@ def exchange_long(code: Code, address: Val, old: Val, new: Val) -> Val:
     """Store `new` at an address if `old` is there; give what was there before."""
     both = code.b.cmpxchg(code.pointer(address, I64), old.ir, new.ir, "seq_cst", "seq_cst")
     return Val(code, code.b.extract_value(both, 0))
+
+
+@operation(types.void)
+def loads_before(code: Code) -> None:
+    """What was loaded before this was loaded before anything after it. (x86 does that anyway.)"""
+    code.b.fence("acquire")
 
 
 @operation(types.void)

@@ -8,9 +8,9 @@ either: it may still run through an old job when the next has begun.
 
 Hence the rule for kernels: *outside of claimed units they write nothing, and read only words of their arguments and
 what these lead to that never changes.* A claim succeeds only in the phase and the job that the thread is in:
-CLAIMED is compared and exchanged as a whole, phase numbers never come again, and the job's generation, which the
-caller changes when the job ends, is looked at after CLAIMED was read. A thread that reads arguments which were
-already changed for the next job can therefore do no harm, wherever they lead it.
+CLAIMED is compared and exchanged as a whole, a phase's number comes again after 2^40 others at the earliest, and the
+job's generation, which the caller changes when the job ends, is looked at after CLAIMED and the arguments were read. A
+thread that reads arguments which were already changed for the next job can therefore do no harm, wherever they lead it.
 
 Waiting: an *event* is a 64-byte line: a word that changes (its generation), the number of sleepers, the longest spin.
 Who waits for a change spins first (a thread that runs answers within a microsecond) and then sleeps in the kernel
@@ -32,6 +32,7 @@ from appliance.engine.kernels.atomic import (
     exchange_long,
     load,
     load_long,
+    loads_before,
     pause,
     store,
     store_long,
@@ -91,6 +92,13 @@ def signal(team: int, event: int) -> None:
         call_syscall(get_i64(team + SYSCALL), get_i64(team + FUTEX), event + GENERATION, FUTEX_WAKE, 1 << 30)
 
 
+@device
+def within(team: int, line: int) -> bool:
+    """Whether a thread's job still runs: if not, what it read of the arguments until now may be the next job's."""
+    loads_before()
+    return load(team + JOB + GENERATION) == get_i64(line + WITHIN)
+
+
 @device(inline=False)
 def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
     """Units first <= unit < last of the current phase, which has `total`, for this thread to do; none: first == last.
@@ -101,7 +109,7 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
     """
     line, threads = team + LINES + LINE_NBYTES * thread, get_i64(team + THREADS)
     now = load_long(team + CLAIMED)
-    while now >> UNIT_BITS == get_i64(line + AT) and load(team + JOB + GENERATION) == get_i64(line + WITHIN):
+    while now >> UNIT_BITS == get_i64(line + AT) and within(team, line):
         first = now & UNIT_MASK
         if first >= total:
             break
@@ -137,7 +145,7 @@ def finish(team: int, thread: int, total: int) -> None:
         store(team + DONE, 0)
         store_long(team + CLAIMED, (phase + 1) << UNIT_BITS)
         signal(team, team + PHASE)
-    elif load(team + JOB + GENERATION) == get_i64(line + WITHIN):
+    elif within(team, line):
         wait(team, team + PHASE, np.int32(phase))
 
 

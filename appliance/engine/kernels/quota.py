@@ -7,6 +7,7 @@ from pathlib import Path
 
 SELF = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
+MOST = 1024  # threads of a pool
 
 
 def _number(path: Path) -> str:
@@ -51,7 +52,8 @@ def quota(groups: str | None = None, mount: Path = MOUNT) -> float | None:
 
 
 def cpus() -> int:
-    """Threads to run: one for each CPU of the affinity mask, and no more than the quota feeds without throttling."""
-    count = len(os.sched_getaffinity(0))
+    """Threads to run: one for each CPU of the affinity mask, but no more than the quota feeds without throttling, nor
+    than a pool may have."""
+    count = min(len(os.sched_getaffinity(0)), MOST)
     limit = quota()
     return count if limit is None else max(1, min(count, int(limit)))

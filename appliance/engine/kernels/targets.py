@@ -91,7 +91,7 @@ def cpu_flags(text: str | None = None) -> frozenset[str]:
     """Features of the first CPU in the text of /proc/cpuinfo (read when not given)."""
     if text is None:
         try:
-            text = CPUINFO.read_text()
+            text = CPUINFO.read_text(encoding="ascii", errors="replace")  # the model's name is the host's
         except OSError:  # nothing is known of the CPU: only the portable target remains
             return frozenset()
     for line in text.splitlines():

@@ -44,8 +44,8 @@ class Pool:
         """Start the workers. `threads` 1 means none: `run` calls the kernel in the calling thread. `farewell` is the
         last that each worker does."""
         self.threads = quota.cpus() if threads is None else threads
-        if not 1 <= self.threads <= 1024:
-            raise EngineError(f"a pool of {self.threads} threads", hint="between 1 and 1024", code="threads")
+        if not 1 <= self.threads <= quota.MOST:
+            raise EngineError(f"a pool of {self.threads} threads", hint=f"between 1 and {quota.MOST}", code="threads")
         self._table = table
         self._memory = Memory(team.nbytes(self.threads))
         self.team = self._memory.address
