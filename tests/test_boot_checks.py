@@ -124,14 +124,14 @@ def test_model_files_are_plain_files(tmp_path: Path) -> None:
 ])
 def test_memory_must_suffice(limit: int | None, total: int | None, available: int | None, finding: str | None,
                              tmp_path: Path, model: Path) -> None:
-    """The budget must exist and hold everything: process, 32 requests of 1.25 MiB, 100 MiB of model, its loading."""
+    """The budget must exist and hold everything: process, 32 requests of 1.375 MiB, 100 MiB of model, its loading."""
     policy = _loaded(tmp_path, model).policy
     policy = policy.model_copy(update={"tee": policy.tee.model_copy(update={"memory_budget_bytes": limit})})
     big = tmp_path / "big.gguf"
     with big.open("wb") as file:
         file.truncate(100 << 20)
     [said] = list(checks.memory(policy, {"tiny": big}, total, available)) or [None]
-    parts = (f"{budget.PROCESS_BYTES >> 20} MiB process, 40 MiB requests, 32 x, 100 MiB tiny: resident weights, "
+    parts = (f"{budget.PROCESS_BYTES >> 20} MiB process, 44 MiB requests, 32 x, 100 MiB tiny: resident weights, "
              "24 MiB loading, one model at a time")
     assert (finding or "") + parts * (finding or "").startswith("memory") == (said or "")
 
