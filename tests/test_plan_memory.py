@@ -218,6 +218,22 @@ def test_a_model_that_is_not_there_fits_nowhere(tmp_path: Path, tiny_model: Path
     assert f"{tiny_model.name}: No such file or directory" in said.err
 
 
+@pytest.mark.parametrize(("nbytes", "why"), [
+    (12, "the number of tensors"), (0, "byte 0: the magic is b''"), (-100, "the end of tensor")])
+def test_a_damaged_model_fits_nowhere(nbytes: int, why: str, tmp_path: Path, tiny_model: Path,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """A model file that was cut off has no plan: what remains of it says nothing of the memory that it will take."""
+    policy = str(server.write_policy(tmp_path, {"tiny": tiny_model}))
+    cut = tmp_path / "cut" / tiny_model.name
+    cut.parent.mkdir()
+    cut.write_bytes(tiny_model.read_bytes()[:nbytes])
+    assert 2 == main(["plan-memory", policy, "--models", str(cut.parent)])
+    said = capsys.readouterr()
+    assert "" == said.out
+    assert f"model tiny: {cut}: " in said.err
+    assert why in said.err
+
+
 GREEDY = """
 from appliance.boot import machine
 kept = bytearray(8 << 20)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.boot import budget, checks, rates
+from appliance.boot import budget, checks, footprint, rates
 from appliance.boot.footprint import mebibytes
 from appliance.boot.plan import plan, speeds
+from appliance.engine import architecture
 from appliance.engine.kernels import quota
-from appliance.errors import BootError
-from appliance.policy import load
+from appliance.errors import BootError, ModelError
+from appliance.models import inspection
+from appliance.policy import Policy, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="plan for so many MiB (default: the policy's budget, or what is free here, if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told, as where a model's file is missing"
+    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told: a model is missing or damaged"
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; 1 when the memory does not suffice."""
     policy = load(args.file).policy
     files = checks.find_models(policy, [args.file.parent, *args.models])
-    if missing := [*checks.model_files(files)]:  # which would count as nothing, and fit
-        raise BootError("; ".join(missing), code="policy-not-met-here")
+    if unusable := [*checks.model_files(files)] or [*_unusable(policy, files)]:  # they count as little, and would fit
+        raise BootError("; ".join(unusable), code="policy-not-met-here")
     found = plan(policy, files, budget.room(policy) if args.memory is None else args.memory << 20)
     measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
     expected = [] if measured is None else speeds(policy, files, found, measured)
@@ -61,3 +64,13 @@ def run(args: argparse.Namespace) -> int:
     if found.refusal is not None:
         print(f"does not fit: {found.refusal}")
     return int(found.refusal is not None)
+
+
+def _unusable(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
+    """Models whose header says nothing to reckon with, and why."""
+    for model in policy.models:
+        if footprint.read(model, policy.limits, files).foreign is None:  # llama.cpp runs others, which are not reckoned
+            try:
+                architecture.read(inspection.header(files[model.name]).metadata)
+            except ModelError as error:
+                yield f"model {model.name}: {files[model.name]}: {error.summary}"
