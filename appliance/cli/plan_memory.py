@@ -11,7 +11,6 @@ from pathlib import Path
 from appliance.boot import budget, checks, footprint, rates
 from appliance.boot.footprint import mebibytes
 from appliance.boot.plan import plan, speeds
-from appliance.engine import architecture
 from appliance.engine.kernels import quota
 from appliance.errors import BootError, ModelError
 from appliance.models import inspection
@@ -67,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _unusable(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
-    """Models whose header says nothing to reckon with, and why."""
+    """Models whose header cannot be read, and why."""
     for model in policy.models:
         if footprint.read(model, policy.limits, files).foreign is None:  # llama.cpp runs others, which are not reckoned
             try:
-                architecture.read(inspection.header(files[model.name]).metadata)
+                inspection.header(files[model.name])
             except ModelError as error:
                 yield f"model {model.name}: {files[model.name]}: {error.summary}"
