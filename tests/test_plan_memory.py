@@ -21,12 +21,14 @@ from appliance.engine.footprint import activations_nbytes, widths
 from appliance.engine.forward import ROWS, Forward
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
+from appliance.models import gguf
 from appliance.policy import Policy, load
 from tests.support import server
 from tests.support.engines import kernels, running
 from tests.support.ggufs import STRING, Tensor, build, kv
 
 MIB = 1 << 20
+TOKENS = "tokenizer.ggml.tokens"
 
 
 def _policy(folder: Path, model: Path, how: str, **more: str) -> Policy:
@@ -67,7 +69,7 @@ def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> Non
     """From the least on, more memory never means narrower passes, fewer slots or less that is resident; and the sum
     is never above the room."""
     files = {"tiny": tiny_model}
-    policy = _policy(tmp_path, tiny_model, '"auto"', limits="concurrent_requests = 8")
+    policy = _policy(tmp_path, tiny_model, '"auto"', limits='concurrent_requests = 8\n  request_size = "64KiB"')
     least, before = _least(policy, files), (0, 0, 0)
     seen = set()
     for room in range(least, least + 400 * MIB, 7 * MIB):
@@ -163,7 +165,7 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
 def test_plain_files_are_read_ahead_where_plaintext_is_not_bounded(streaming: str, ahead: bool, tmp_path: Path,
                                                                    tiny_model: Path) -> None:
     """What is read ahead of a plain file is plaintext beside that of `plaintext_budget`, so that rules it out."""
-    policy, files = _policy(tmp_path, tiny_model, streaming), {"tiny": tiny_model}
+    policy, files = _policy(tmp_path, tiny_model, streaming, limits='request_size = "64KiB"'), {"tiny": tiny_model}
     division = budget.divide(policy, files, _least(policy, files))
     assert (0, ahead) == (division.shares["tiny"].resident or 0, division.shares["tiny"].drop)
 
@@ -178,12 +180,24 @@ def test_seconds_of_a_token(sizes: tuple[int, int, int], how: dict[str, bool], e
     assert expected == planning.seconds_of_a_token(*sizes, rates, **{"from_disk": False, "ahead": False} | how)
 
 
+def test_reading_a_request_is_in_the_sum(tmp_path: Path, tiny_model: Path) -> None:
+    """48 times the longest body, and 200 bytes for each letter that the longest prompt can have, once for all requests;
+    where loading takes more, that."""
+    files, longest = {"tiny": tiny_model}, max(map(len, gguf.parse(tiny_model.read_bytes()).metadata[TOKENS]))
+    for size, prompt, expected in ((2 * MIB, 10, 96 * MIB + 200 * 10 * longest), (MIB, 1 << 20, 248 * MIB),
+                                   (1024, 1, 24 * MIB)):
+        found = budget.divide(_policy(tmp_path, tiny_model, "false", limits=f'prompt_tokens = {prompt}\n  '
+                                      f'concurrent_requests = 9\n  request_size = "{size >> 10}KiB"'), files, None)
+        assert expected == _of({line.what: line.nbytes for line in found.lines}, "loading, then reading")
+
+
 def test_a_file_without_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A header that names vectors alone is reckoned like any other, whatever memory there is: it is for loading to say
     what the file lacks."""
     path = tmp_path / "m.gguf"
     path.write_bytes(build([kv("general.architecture", STRING, "llama")], [Tensor("norm", 0, (8,), bytes(32))]))
-    policy = str(server.write_policy(tmp_path, {"tiny": path}, model='streaming_decrypt = "auto"'))
+    policy = str(server.write_policy(tmp_path, {"tiny": path}, model='streaming_decrypt = "auto"',
+                                     limits='request_size = "64KiB"'))
     found = []
     for memory in range(90, 170):
         found.append(main(["plan-memory", policy, "--memory", str(memory), "--no-speed"]))

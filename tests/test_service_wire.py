@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,37 @@ COMPLETIONS = [("text", "text"), (["text"], "text"), ([1, 2], None)]
 def test_reads_a_prompt(prompt: Any, text: str | None) -> None:
     """A prompt is text, one text in a list, or token ids."""
     assert text == parse(json.dumps({"model": "m", "prompt": prompt}).encode(), CompletionRequest).text
+
+
+LARGE = 1 << 18
+BODIES = [
+    '{"model": "m", "messages": [' + "{}," * LARGE + "{}]}",
+    '{"model": "m", "messages": [' + "[[[[[]]]]]," * LARGE + "[]]}",
+    '{"model": "m", "messages": [{"role": "user", "content": [' + '{"type": "text", "text": "a"},' * LARGE
+    + '{"type": "text", "text": "a"}]}]}',
+    '{"model": "m", "prompt": [' + '"a",' * LARGE + '"a"]}', '{"model": "m", "prompt": [' + "0.5," * LARGE + "1]}",
+    '{"model": "m", "prompt": [' + "1000," * LARGE + '1]}', '{"model": "m", "stop": [' + "1," * LARGE + '1]}',
+    '{"model": "m"' + "".join(f', "{number}": 1' for number in range(LARGE)) + "}",
+    '{"model": "m", "logit_bias": {' + ",".join(f'"{number}": "x"' for number in range(LARGE)) + "}}",
+    '{"model": "m", "prompt": "\U0001f600' + "a" * LARGE + '"}']
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("kind", [ChatRequest, CompletionRequest])
+def test_reading_takes_no_more_than_the_plan_says(body: str, kind: type[ChatRequest | CompletionRequest]) -> None:
+    """Whatever a body is made of, reading it takes at most 48 times its size (`boot/budget.py`), and what is kept of
+    it no more than eight times."""
+    data, request = body.encode(), None
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(RequestError):
+            request = parse(data, kind)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 48 * len(data)
+    assert kept < 8 * len(data)
+    del request
 
 
 def test_null_is_absent() -> None:

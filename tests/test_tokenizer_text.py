@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -12,17 +13,18 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.tokenizer import TextStream, load
+from appliance.engine.tokenizer import TextStream, Tokenizer, load
 from appliance.engine.tokenizer.merging import merge
 from appliance.engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from appliance.engine.tokenizer.splitting import Splitter, class_table
-from appliance.errors import TokenizerError
+from appliance.errors import CapacityError, TokenizerError
 from tests.support.texts import TEXTS, random_texts
 from tests.support.vocabularies import byte_level, sentencepiece, tokenizer_of
 
 MERGES = ("a b", "ab c", "Ġ a", "Ġ Ġ", "ĠĠ ĠĠ", "e e", "ee ee", "Ã ©", "1 1", "! !", "Ċ Ċ", "t h", "th e", "Ġ the")
 BPE = load(byte_level(MERGES))
 SPM = load(sentencepiece({"▁": -1.0, "a": -2.0, "b": -3.0, "ab": -0.5, "▁a": -0.4, "▁▁": -0.3, "é": -4.0, "ba": -0.5}))
+WITHOUT = load(byte_level((), without=b" \x03e\xc3\xf0"))  # leaves these bytes out of a text, as llama.cpp does
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
@@ -51,6 +53,34 @@ def test_sentencepiece_round_trip(text: str) -> None:
 def test_words_are_the_text(text: str, pre: str) -> None:
     """The words of every pre-tokenizer are the text, whole and in order."""
     assert text == "".join(Splitter(PRE_TOKENIZERS[pre]).split(text))
+
+
+@settings(max_examples=150, deadline=None)
+@given(ANY_TEXT, st.integers(0, 100))
+def test_no_more_tokens_than_are_allowed(text: str, most: int) -> None:
+    """A text has its tokens where these are as many as are allowed, and none where there would be more."""
+    for tokenizer in (*_TOKENIZERS.values(), SPM, WITHOUT):
+        expected = tokenizer.encode(text, add_special=True)
+        if len(expected) <= most:
+            assert expected == tokenizer.encode(text, add_special=True, most=most)
+        else:
+            with pytest.raises(CapacityError, match=f"more than {most} tokens"):
+                tokenizer.encode(text, add_special=True, most=most)
+
+
+@pytest.mark.parametrize("word", ["a", "ab, c! ", " ", "é", "\U0001f600", "0", "the ", "abcabc\n"])
+@pytest.mark.parametrize("tokenizer", [_TOKENIZERS["gpt-2"], _TOKENIZERS["deepseek-llm"], SPM])
+def test_memory_goes_with_the_tokens_that_are_allowed(tokenizer: Tokenizer, word: str) -> None:
+    """A text of two million characters that is too long takes a few copies of itself, not a hundred and more."""
+    text = word * (2_000_000 // len(word))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CapacityError):
+            tokenizer.encode(text, most=1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * len(text)
 
 
 @settings(max_examples=100, deadline=None)

@@ -31,6 +31,8 @@ COMPILER_BYTES = 260 << 20
 
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
 _TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
+_READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much,
+_LETTER_BYTES = 200  # and of each letter of a prompt, while it is tokenized: a long word takes that much
 _STACK_BYTES = 8 << 20  # of address space, for each thread that is started later, where no limit says otherwise,
 _THREAD_BYTES = 1 << 20  # and what the C library sets aside for what that thread allocates
 _SPARE_BYTES = 64 << 20  # and
@@ -182,18 +184,24 @@ class _Divider:
         for each in self._prints:
             lines += each.lines(shares[each.name], self._threads)
         loading = max((each.loading(shares[each.name]) for each in self._prints), default=0)
-        return [*lines, *([Line("loading, one model at a time", loading)] if loading else [])]
+        return [*lines, Line("loading, then reading a request, one at a time", max(loading, self._reading()))]
 
     def _requests(self) -> int:
         limits = self._limits
         tokens = min(limits.prompt_tokens, limits.request_size_bytes)
         return limits.concurrent_requests * (limits.request_size_bytes + _REQUEST_BYTES + _TOKEN_BYTES * tokens)
 
+    def _reading(self) -> int:
+        """What reading the longest body takes for a while, and tokenizing the longest prompt that is not too long."""
+        longest = max((each.longest_token for each in self._prints), default=0)
+        letters = min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)
+        return _READING_SHARE * self._limits.request_size_bytes + _LETTER_BYTES * letters
+
     def _total(self, shares: Mapping[str, Share]) -> int:
         return sum(line.nbytes for line in self._lines(shares))
 
     def _made(self, shares: Mapping[str, Share]) -> Division:
-        return Division(shares, tuple(self._lines(shares)), self._known, later=self._requests(),
+        return Division(shares, tuple(self._lines(shares)), self._known, later=self._requests() + self._reading(),
                         reasons={each.name: each.reason(shares[each.name], self._known) for each in self._prints})
 
     def _refused(self, shares: Mapping[str, Share]) -> Division:

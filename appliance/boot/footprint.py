@@ -18,6 +18,7 @@ from appliance.engine.kvcache import slot_nbytes
 from appliance.errors import ApplianceError
 from appliance.models import inspection, read_ahead, residency, sealed, tiling
 from appliance.models.gguf import GGUFFile
+from appliance.models.metadata import Strings
 from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Tiling
 from appliance.models.worker import SLOTS
@@ -172,6 +173,12 @@ class Footprint:
             return f"{mebibytes(self.weights)} of weights fit into {there}"
         return (f"{mebibytes(self.weights)} of weights do not fit into {there} beside the rest, "
                 f"{mebibytes(share.resident)} do")
+
+    @property
+    def longest_token(self) -> int:
+        """Characters of the vocabulary's longest token; 0 where the file tells of none."""
+        tokens = None if self.tiles is None else self.tiles.gguf.metadata.get("tokenizer.ggml.tokens")
+        return tokens.longest() if isinstance(tokens, Strings) else 0
 
     def loading(self, share: Share) -> int:
         """Bytes that loading takes for a while."""

@@ -12,6 +12,7 @@ characters are the template's own. Any other text gives the same ids as tokenizi
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -80,12 +81,13 @@ class ChatTemplate:
 
     def encode(self, messages: Sequence[Message], tokenizer: Tokenizer, *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
-               now: datetime | None = None) -> list[int]:
+               now: datetime | None = None, most: int = sys.maxsize) -> list[int]:
         """Token ids of the prompt; the text of messages never gives a control token. The beginning-of-text token
-        is there once if the tokenizer wants it, whether or not the template writes it."""
+        is there once if the tokenizer wants it, whether or not the template writes it. CapacityError, early, for more
+        than `most`."""
         text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables,
                            now=now)
-        ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text))
+        ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text), most=most)
         if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
             ids.insert(0, tokenizer.bos)
         return ids

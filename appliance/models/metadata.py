@@ -29,6 +29,15 @@ class Strings(Sequence[str]):
         """The UTF-8 bytes of one string."""
         return self._data[self._starts[index]:self._ends[index]]
 
+    def longest(self) -> int:
+        """Characters of the longest string; 0 where there is none."""
+        found, sizes = 0, self._ends - self._starts
+        for index in np.argsort(-sizes, kind="stable").tolist():
+            if sizes[index] <= found:  # a character is a byte at least
+                break
+            found = max(found, len(self[index]))
+        return found
+
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload

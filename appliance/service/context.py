@@ -20,6 +20,7 @@ from appliance.service.limits import Accounts
 from appliance.service.metrics import Metrics
 from appliance.service.privacy import Timing, pad_json
 from appliance.service.problems import RequestError, refusal
+from appliance.service.prompts import Prompts
 from appliance.service.redaction import Rule
 from appliance.service.tenants import Caller, Tenants
 
@@ -61,6 +62,7 @@ class Service:
     evidences: Evidences
     activations: Activations
     metrics: Metrics = field(default_factory=Metrics)
+    prompts: Prompts = field(default_factory=Prompts)
     in_progress: int = 0  # inference requests admitted and not yet over
     bodies: int = 0  # request bodies that are being read
     answered: int = 0

@@ -10,21 +10,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
 from appliance.engine.stops import MAX_LENGTH
+from appliance.errors import CapacityError
+from appliance.service import prompts
 from appliance.service.context import ServedModel, Service
 from appliance.service.exchange import Exchange
 from appliance.service.limits import Grant
 from appliance.service.privacy import round_up
 from appliance.service.problems import RequestError
-from appliance.service.redaction import Rule, redact
-from appliance.service.wire import ChatRequest, CompletionRequest, Message, SamplingRequest
+from appliance.service.wire import ChatRequest, CompletionRequest, SamplingRequest
 
 BOUNDED = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
 
@@ -54,7 +53,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
         sampling = choose_sampling(model, request)
-        prompt = await asyncio.to_thread(_encode, service, model, request)
+        prompt = await _encoded(service, model, request)
         bound = _answer_tokens(service, model, len(prompt), request.wanted_tokens)
         grant = account.admit_tokens(round_up(len(prompt), service.rounding) + round_up(bound, service.rounding))
     finally:
@@ -65,36 +64,28 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     return Job(model, generation, grant, len(prompt))
 
 
-def _encode(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest) -> list[int]:
-    """The prompt's tokens. Runs in a thread: long prompts take milliseconds."""
-    rules = service.rules_for("prompt")
-    if isinstance(request, ChatRequest):
-        messages = [_message(rules, turn) for turn in request.messages]
-        return list(model.running.template.encode(messages, model.tokenizer))
-    text = request.text
-    if text is not None:
-        return list(model.tokenizer.encode(redact(rules, text), add_special=True))
-    if rules:
-        raise RequestError("unsupported_parameter", "prompt: token ids are not accepted where prompts are redacted",
-                           param="prompt")
-    ids = [token for token in request.prompt if isinstance(token, int)]
-    if any(token >= model.tokenizer.vocab_size for token in ids):
-        raise RequestError("invalid_value", f"prompt: token ids lie below {model.tokenizer.vocab_size}", param="prompt")
-    return ids
+async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest) -> list[int]:
+    most = _most_tokens(service, model)
+    try:
+        return await service.prompts.ready(prompts.length(request), lambda: prompts.encode(
+            request, model.running.template, model.tokenizer, service.rules_for("prompt"), most))
+    except CapacityError:
+        raise _too_long(most) from None
 
 
-def _message(rules: Sequence[Rule], turn: Message) -> dict[str, str]:
-    """A turn as templates take it, redacted."""
-    message = {"role": "system" if turn.role == "developer" else turn.role, "content": redact(rules, turn.text)}
-    return message if turn.name is None else {**message, "name": redact(rules, turn.name)}
+def _most_tokens(service: Service, model: ServedModel) -> int:
+    return min(service.policy.limits.prompt_tokens, model.running.context_length - 1)
+
+
+def _too_long(most: int) -> RequestError:
+    return RequestError("context_length_exceeded", f"the prompt is longer than {most} tokens")
 
 
 def _answer_tokens(service: Service, model: ServedModel, prompt: int, wanted: int | None) -> int:
     """How many tokens the answer may have. Counts in refusals are the policy's, not the request's."""
-    limits = service.policy.limits
-    most = min(limits.prompt_tokens, model.running.context_length - 1)
+    limits, most = service.policy.limits, _most_tokens(service, model)
     if prompt > most:
-        raise RequestError("context_length_exceeded", f"the prompt is longer than {most} tokens")
+        raise _too_long(most)
     if prompt == 0:
         raise RequestError("invalid_value", "the prompt is empty")
     if wanted is not None and wanted > limits.generation_tokens:

@@ -25,6 +25,7 @@ from appliance.engine.stops import MAX_STOPS
 from appliance.service.problems import RequestError
 
 MAX_BIASED_TOKENS = 1024
+MAX_KEYS = 4096  # of one object
 
 # parameter -> values (besides null) that change nothing
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -78,13 +79,19 @@ class Message(_Wire):
     """One turn of a conversation. `developer` is OpenAI's newer name of `system`."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _joined(cls, value: str | list[TextPart]) -> str:
+        """Parts are many times their text, and a request is kept until its answer has ended."""
+        return value if isinstance(value, str) else "".join(part.text for part in value)
 
     @property
     def text(self) -> str:
         """The content with its parts joined."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return str(self.content)
 
 
 class StreamOptions(_Wire):
@@ -114,7 +121,7 @@ class SamplingRequest(_Wire):
     repeat_penalty: Finite | None = None
     logit_bias: Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     max_tokens: Count | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -168,7 +175,7 @@ class SamplingRequest(_Wire):
 class ChatRequest(SamplingRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -195,8 +202,8 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """`POST /v1/completions`. `prompt` is text, one text in a list, or token ids."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)] | Annotated[
-        list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1, fail_fast=True)] | Annotated[
+        list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
     @property
@@ -263,6 +270,8 @@ def _remove(value: Any, path: list[str]) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_KEYS:
+        raise RequestError("invalid_value", f"an object in the body has more than {MAX_KEYS} keys")
     result = dict(pairs)
     if len(result) != len(pairs):
         raise RequestError("malformed_json", "an object in the body has a key twice")

@@ -44,9 +44,11 @@ def letters() -> list[str]:
 
 
 def byte_level(merges: tuple[str, ...] = (), pre: str = "gpt-2",
-               special: tuple[str, ...] = ("<|im_start|>", "<|im_end|>"), **more: Any) -> dict[str, Any]:
-    """Metadata of a byte-level vocabulary: all bytes, what the merges make, and control tokens."""
-    tokens = [*letters(), *dict.fromkeys(merge.replace(" ", "") for merge in merges), *special]
+               special: tuple[str, ...] = ("<|im_start|>", "<|im_end|>"), without: bytes = b"",
+               **more: Any) -> dict[str, Any]:
+    """Metadata of a byte-level vocabulary: all bytes but some, what the merges make, and control tokens."""
+    known = [letter for byte, letter in enumerate(letters()) if byte not in without]
+    tokens = [*known, *dict.fromkeys(merge.replace(" ", "") for merge in merges), *special]
     return {
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.merges": list(merges),

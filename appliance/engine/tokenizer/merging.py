@@ -6,6 +6,7 @@ ranks the leftmost. A heap holds the candidates, so that a word of n symbols tak
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -48,9 +49,8 @@ def _merge_long(symbols: list[str], ranks: Mapping[str, int], joiner: str) -> li
     get = ranks.get
     count = len(symbols)
     parts: list[str] = list(symbols)
-    after = list(range(1, count + 1))
-    before = list(range(-1, count - 1))
-    pairs = [get(left + joiner + right, NONE) for left, right in pairwise(parts)]
+    after, before = array("i", range(1, count + 1)), array("i", range(-1, count - 1))
+    pairs = array("q", (get(left + joiner + right, NONE) for left, right in pairwise(parts)))
     pairs.append(NONE)
     heap = [rank << _POSITION_BITS | at for at, rank in enumerate(pairs) if rank != NONE]
     heapify(heap)

@@ -6,10 +6,12 @@ differs from a search from left to right where tokens overlap.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, special_tokens
+from appliance.errors import CapacityError
 
 TEXT = -1  # Fragment.token of a stretch that is no special token
 _SPACE = " \t\n\v\f\r"
@@ -41,9 +43,11 @@ class Partitioner:
         self._all = found
         self._user_defined = [special for special in found if not special.kind & SPECIAL]
 
-    def partition(self, text: str, parse_special: bool, untrusted: Sequence[Span] = ()) -> list[Fragment]:
+    def partition(self, text: str, parse_special: bool, untrusted: Sequence[Span] = (),
+                  most: int = sys.maxsize) -> list[Fragment]:
         """The fragments of `text`, in order, none of them empty text. Control tokens are found only with
-        `parse_special`, and never where they touch an `untrusted` span; user-defined tokens always are."""
+        `parse_special`, and never where they touch an `untrusted` span; user-defined tokens always are. CapacityError
+        when more than `most` are found."""
         specials = self._all if parse_special else self._user_defined
         present = [special for special in specials if special.text in text]
         if not present:
@@ -54,9 +58,17 @@ class Partitioner:
             barred[start:end] = b"\1" * (end - start)
         found: list[Fragment] = []
         for special in present:
-            found.extend(_occurrences(text, special, taken, barred if special.kind & SPECIAL else None))
+            for fragment in _occurrences(text, special, taken, barred if special.kind & SPECIAL else None):
+                found.append(fragment)
+                check_count(len(found), most)
         found.sort()
         return list(_with_text_between(found, len(text)))
+
+
+def check_count(least: int, most: int) -> None:
+    """CapacityError when a text that has `least` tokens, if not more, has more than `most`."""
+    if least > most:
+        raise CapacityError(f"the text has more than {most} tokens", code="text-too-long")
 
 
 def _occurrences(text: str, special: _Special, taken: bytearray, barred: bytearray | None) -> Iterable[Fragment]:

@@ -9,8 +9,11 @@ piece as if it were the whole text: `(?!\\S)` holds at the end of a piece.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +22,8 @@ from appliance.engine.tokenizer.pretokenizers import PreTokenizer, Stage
 from appliance.engine.tokenizer.unicode_classes import RANGES
 
 MAX_CODE = 0x110000
-Pieces = list[int]  # the ends of the pieces, ascending; the first begins at 0
+Pieces: TypeAlias = "array[int]"  # the ends of the pieces, ascending; the first begins at 0
+_SHORT = 1 << 16  # characters; of a longer text there is no list of words
 
 # The view's letter for each class letter of the table.
 _VIEW = {"L": 0xD2, "N": 0xD1, "P": 0xD3, "M": 0xD4, "S": 0xD5, "w": 0x0B, "o": 0xD0}
@@ -61,10 +65,14 @@ def _view(text: str, han: bool = False) -> str:
     return class_table(han)[codes].tobytes().decode("latin-1")
 
 
+def _pieces(*ends: int) -> Pieces:
+    return array("i", ends)
+
+
 def _digits_from_right(view: str, pieces: Pieces) -> Pieces:
     """Cut each run of digits in groups of three from its right; the text before a run stays with the run's
     first group (llama.cpp does so; later stages cut it off)."""
-    ends: Pieces = []
+    ends = _pieces()
     start = 0
     for end in pieces:
         for run in _DIGITS.finditer(view, start, end):
@@ -78,7 +86,7 @@ def _digits_from_right(view: str, pieces: Pieces) -> Pieces:
 
 def _ascii_digits_from_right(view: str, pieces: Pieces) -> Pieces:
     """Cut before every digit after which the run has a multiple of three digits left, itself included."""
-    ends: Pieces = []
+    ends = _pieces()
     start = 0
     for end in pieces:
         for run in _ASCII_DIGITS.finditer(view, start, end):
@@ -92,7 +100,7 @@ def _ascii_digits_from_right(view: str, pieces: Pieces) -> Pieces:
 
 def _trailing_space(view: str, pieces: Pieces) -> Pieces:
     r"""Cut the white space at the end of each piece off: `\s+$`, which would be quadratic as a search."""
-    ends: Pieces = []
+    ends = _pieces()
     start = 0
     for end in pieces:
         cut = start + len(view[start:end].rstrip(_SPACE))
@@ -106,7 +114,7 @@ def _trailing_space(view: str, pieces: Pieces) -> Pieces:
 def _jais2(view: str, pieces: Pieces) -> Pieces:
     r"""As llama3, but white space without a newline is cut in pieces of 512, 256, ..., 2 and 1. The cascade
     `\s*[\r\n]+|\s{512}(?!\S)|...` would be quadratic as one pattern."""
-    ends: Pieces = []
+    ends = _pieces()
     start = 0
     for end in pieces:
         for found in _JAIS2.finditer(view, start, end):
@@ -152,7 +160,7 @@ def _matcher(pattern: re.Pattern[str]) -> Cut:
     """A cut at both ends of every match."""
 
     def cut(view: str, pieces: Pieces) -> Pieces:
-        ends: Pieces = []
+        ends = _pieces()
         add = ends.append
         start = 0
         for end in pieces:
@@ -185,15 +193,15 @@ class Splitter:
     def _cut(stage: Stage) -> Cut:
         return _FUNCTIONS[stage.rule] if stage.kind == "function" else _matcher(_compile(stage.rule))
 
-    def split(self, text: str) -> Sequence[str]:
+    def split(self, text: str) -> Iterable[str]:
         """The words of `text`, in order; together they are `text`."""
-        if self._findall is not None and text.isascii():
+        if self._findall is not None and len(text) <= _SHORT and text.isascii():
             words: list[str] = self._findall(text)
             if sum(map(len, words)) == len(text):
                 return words
         view = _view(text, self._han)
         exact = text if text.isascii() else text.translate(_WIDE_SPACES)
-        pieces = [len(text)] if text else []
+        pieces = _pieces(len(text)) if text else _pieces()
         for is_exact, cut in self._stages:
             pieces = cut(exact if is_exact else view, pieces)
-        return [text[start:end] for start, end in zip([0, *pieces], pieces, strict=False)]
+        return (text[start:end] for start, end in zip(chain((0,), pieces), pieces, strict=False))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from appliance.engine.tokenizer.merging import merge
-from appliance.engine.tokenizer.partition import TEXT, Partitioner, Span
+from appliance.engine.tokenizer.partition import TEXT, Partitioner, Span, check_count
 from appliance.engine.tokenizer.splitting import Splitter
 from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, read, strings
 from appliance.errors import TokenizerError
@@ -32,17 +33,20 @@ def _byte_letters() -> list[str]:
 _LETTER_OF_BYTE = dict(enumerate(_byte_letters()))
 _BYTE_OF_LETTER = {letter: byte for byte, letter in _LETTER_OF_BYTE.items()}
 _HEX_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_KNOWN = 4096  # words of a call whose tokens are kept
 _HEX_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 class Tokenizer:
     """A model's tokenizer. Made by `load`; immutable, so that threads may share it."""
 
-    def __init__(self, vocabulary: Vocabulary, words: Callable[[str], Sequence[str]],
-                 tokens_of: Callable[[str], Ids]) -> None:
+    def __init__(self, vocabulary: Vocabulary, words: Callable[[str], Iterable[str]],
+                 tokens_of: Callable[[str], Ids], letters: Callable[[str], int]) -> None:
         self._vocabulary = vocabulary
         self._words = words  # text -> the words that are merged on their own
         self._tokens_of = tokens_of  # word -> ids
+        self._letters = letters  # text -> letters that tokens must cover
+        self._longest = max(map(len, vocabulary.texts), default=1)  # letters that one covers, at most
         self._partitioner = Partitioner(vocabulary)
         self.vocab_size = len(vocabulary.texts)
         self.bos = vocabulary.special.get("bos")
@@ -52,36 +56,45 @@ class Tokenizer:
         self.add_eos = vocabulary.add_eos
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
-               untrusted: Sequence[Span] = ()) -> list[int]:
-        """Token ids of `text`. `add_special` adds what the model wants around a text (such as bos);
-        `parse_special` reads the text of control tokens as these tokens, but where it touches one of the
-        `untrusted` (start, end) spans. Words are looked up once per call: nothing is kept between calls, so
+               untrusted: Sequence[Span] = (), most: int = sys.maxsize) -> list[int]:
+        """Token ids of `text`; CapacityError as soon as it is certain that there are more than `most`, so that what a
+        text takes goes with what is allowed, not with its length. `add_special` adds what the model wants around a
+        text (such as bos); `parse_special` reads the text of control tokens as these tokens, but where it touches one
+        of the `untrusted` (start, end) spans. Words are looked up once per call: nothing is kept between calls, so
         that no text can be guessed from how long another one takes. TokenizerError for lone surrogates."""
         _check_text(text)
         vocabulary = self._vocabulary
         ids: list[int] = [vocabulary.special["bos"]] if add_special and self.add_bos else []
         known: dict[str, Ids] = {}
         after_special = True
-        for start, end, token in self._partitioner.partition(text, parse_special, untrusted):
+        for start, end, token in self._partitioner.partition(text, parse_special, untrusted, most):
             if token != TEXT:
                 ids.append(token)
             else:
-                self._encode_fragment(text[start:end], after_special, known, ids)
+                self._encode_fragment(text[start:end], after_special, known, ids, most)
             after_special = token != TEXT
         if add_special and self.add_eos:
             ids.append(vocabulary.special["eos"])
+        check_count(len(ids), most)
         return ids
 
-    def _encode_fragment(self, text: str, after_special: bool, known: dict[str, Ids], ids: list[int]) -> None:
-        """Append the ids of a stretch without special tokens; `known` are the words of this call so far."""
+    def _encode_fragment(self, text: str, after_special: bool, known: dict[str, Ids], ids: list[int],
+                         most: int) -> None:
+        """Append the ids of a stretch without special tokens; `known` are words of this call."""
         if after_special and self._vocabulary.is_sentencepiece and self._vocabulary.add_space_prefix:
             text = " " + text
+        check_count(len(ids) + self._letters(text) // self._longest, most)
         tokens_of, get = self._tokens_of, known.get
         for word in self._words(text):
             found = get(word)
             if found is None:
+                if len(known) >= _KNOWN:
+                    known.clear()
                 found = known[word] = tokens_of(word)
             ids += found
+            if len(ids) > most:
+                break
+        check_count(len(ids), most)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD. A model that puts a space before a text
@@ -176,7 +189,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         text = text.replace(" ", SPACE_MARK)
         return _MARKED_WORD(text) if apart else [text]
 
-    return Tokenizer(vocabulary, words, tokens_of)
+    return Tokenizer(vocabulary, words, tokens_of, len)
 
 
 def _byte_tokens(vocabulary: Vocabulary) -> list[int]:
@@ -215,8 +228,11 @@ def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer
         return tuple(ids)
 
     if pre.byte_level:
-        return Tokenizer(vocabulary, split, tokens_of)
-    return Tokenizer(vocabulary, lambda text: split(text.replace(" ", SPACE_MARK)), tokens_of)
+        absent = bytes(byte for byte, letter in _LETTER_OF_BYTE.items() if letter not in tokens)
+        return Tokenizer(vocabulary, split, tokens_of, lambda text: len(text.encode().translate(None, absent)))
+    leaves_out = not tokens.keys() >= {*_HEX_BYTES}  # then nothing is known of a text by its length
+    return Tokenizer(vocabulary, lambda text: split(text.replace(" ", SPACE_MARK)), tokens_of,
+                     (lambda text: 0) if leaves_out else len)
 
 
 def _has_merges(metadata: Mapping[str, Any]) -> bool:

@@ -1,0 +1,67 @@
+"""A request's prompt as tokens: redacted, put into the template, tokenized, and no more of them than there may be.
+
+What text takes on the way is many times its length. So it goes through in threads, but long ones one at a time: the
+plan of the memory has room for one (`boot/budget.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from appliance.engine.template import ChatTemplate
+from appliance.engine.tokenizer import Tokenizer
+from appliance.service.problems import RequestError
+from appliance.service.redaction import Rule, redact
+from appliance.service.wire import ChatRequest, CompletionRequest, Message
+
+LONG = 8192  # characters; what shorter ones take, threads have room for
+
+
+class Prompts:
+    """Who makes prompts ready, in which order."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def ready(self, length: int, work: Callable[[], list[int]]) -> list[int]:
+        """What `work` gives in a thread. A long prompt's turn lasts until it is done, even if nobody waits for it."""
+        if length <= LONG:
+            return await asyncio.to_thread(work)
+        alone = asyncio.ensure_future(self._alone(work))
+        alone.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to see it
+        return await asyncio.shield(alone)
+
+    async def _alone(self, work: Callable[[], list[int]]) -> list[int]:
+        async with self._turn:
+            return await asyncio.to_thread(work)
+
+
+def length(request: ChatRequest | CompletionRequest) -> int:
+    """Characters of a request's text, or the number of its token ids."""
+    if isinstance(request, ChatRequest):
+        return sum(len(turn.text) for turn in request.messages)
+    return len(request.prompt if request.text is None else request.text)
+
+
+def encode(request: ChatRequest | CompletionRequest, template: ChatTemplate, tokenizer: Tokenizer,
+           rules: Sequence[Rule], most: int) -> list[int]:
+    """The prompt's tokens. CapacityError, early, for more than `most`; RequestError for ids that are none."""
+    if isinstance(request, ChatRequest):
+        return template.encode([_message(rules, turn) for turn in request.messages], tokenizer, most=most)
+    text = request.text
+    if text is not None:
+        return tokenizer.encode(redact(rules, text), add_special=True, most=most)
+    if rules:
+        raise RequestError("unsupported_parameter", "prompt: token ids are not accepted where prompts are redacted",
+                           param="prompt")
+    ids = [token for token in request.prompt if isinstance(token, int)]
+    if any(token >= tokenizer.vocab_size for token in ids):
+        raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
+    return ids
+
+
+def _message(rules: Sequence[Rule], turn: Message) -> dict[str, str]:
+    """A turn as templates take it, redacted."""
+    message = {"role": "system" if turn.role == "developer" else turn.role, "content": redact(rules, turn.text)}
+    return message if turn.name is None else {**message, "name": redact(rules, turn.name)}

@@ -1,0 +1,71 @@
+"""Long prompts go through one at a time, short ones do not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from appliance.service.prompts import LONG, Prompts
+
+
+class Work:
+    """Work in threads that tells how much of it ran at once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.done = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> list[int]:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(0.05)
+        with self._lock:
+            self.now -= 1
+            self.done += 1
+        return [self.done]
+
+
+def test_long_prompts_take_turns() -> None:
+    """One at a time, also where those who asked have left in the middle."""
+    async def scenario() -> None:
+        prompts, work = Prompts(), Work()
+        left = [asyncio.ensure_future(prompts.ready(LONG + 1, work)) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        for task in left:
+            task.cancel()
+        stayed = await asyncio.gather(*(prompts.ready(LONG + 1, work) for _ in range(4)))
+        assert 4 == len({number for [number] in stayed})
+        assert 1 == work.most
+
+    asyncio.run(scenario())
+
+
+def test_short_prompts_wait_for_no_long_one() -> None:
+    """They are ready while a long one is being made so."""
+    async def scenario() -> None:
+        prompts, ended = Prompts(), threading.Event()
+        long = asyncio.ensure_future(prompts.ready(LONG + 1, lambda: [ended.wait(30)]))
+        assert [1] == await prompts.ready(LONG, lambda: [1])
+        assert not long.done()
+        ended.set()
+        assert [True] == await long
+
+    asyncio.run(scenario())
+
+
+def test_an_error_reaches_who_asked() -> None:
+    """And the next long prompt has its turn."""
+    def fail() -> list[int]:
+        raise ValueError("no")
+
+    async def scenario() -> None:
+        prompts = Prompts()
+        with pytest.raises(ValueError, match="no"):
+            await prompts.ready(LONG + 1, fail)
+        assert [2] == await prompts.ready(LONG + 1, lambda: [2])
+
+    asyncio.run(scenario())
