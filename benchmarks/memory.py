@@ -57,6 +57,7 @@ limits {{
   prompt_tokens       = {prompt}
   generation_tokens   = {answer}
   concurrent_requests = {requests}
+  request_size        = "64KiB"
   first_token_timeout = "1h"
 }}
 tenants {{
