@@ -169,8 +169,8 @@ SPEEDS = [[0.01] * 8, [0.05, 0.002, 0.03, 0.001], [0.09], [0.001] * 40]
 
 @pytest.mark.parametrize("delays", SPEEDS)
 def test_padded_streams_tell_only_the_grid(delays: list[float]) -> None:
-    """With padding, one event leaves on each multiple and the last on the total's, whatever the tokens' times. A machine
-    with too much to do can be late, but not each time."""
+    """With padding, one event leaves on each multiple and the last on the total's, whatever the tokens' times. A busy
+    machine can be late, but not each time."""
     found = []
     for _ in range(5):
         times, text = asyncio.run(_times(Timing(first_token=0.1, total=0.4), delays))
