@@ -67,7 +67,8 @@ def test_auto_streams_what_does_not_fit(tmp_path: Path, tiny_model: Path) -> Non
     files = {"tiny": path}
     found = []
     for how in ('"auto"', "false"):
-        policy = load(server.write_policy(tmp_path, files, model=f"streaming_decrypt = {how}")).policy
+        policy = load(server.write_policy(tmp_path, files, model=f"streaming_decrypt = {how}",
+                                          limits='request_size = "64KiB"')).policy
         least = budget.divide(policy, files, 1)
         assert least.refusal is not None
         found.append((budget.divide(policy, files, 1 << 40).shares["tiny"].resident,

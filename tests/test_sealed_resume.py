@@ -155,7 +155,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert b"precious" == target.read_bytes()
     target.unlink()
     part.write_bytes(b"precious")
-    with pytest.raises(ModelError, match="it is not what this command left"):
+    with pytest.raises(ModelError, match="is not what this command left"):
         sealing.seal(source, target, KEY)
     assert b"precious" == part.read_bytes()
     part.unlink()
@@ -264,3 +264,12 @@ def test_a_resumed_sealing_hashes_the_source_again(tmp_path: Path) -> None:
     made = sealing.seal(source, tmp_path / "m.sealed", KEY, tile_size=TILE_SIZE)
     assert 0 == made.kept_tiles
     assert whole[48:80] != (tmp_path / "m.sealed").read_bytes()[48:80]
+
+
+def test_a_source_that_is_refused_leaves_no_part(tmp_path: Path) -> None:
+    """Where nothing was written, nothing stays, and the next file of that name can be sealed."""
+    (tmp_path / "m").write_bytes(b"no model")
+    for _ in range(2):
+        with pytest.raises(ModelError, match=f"{tmp_path / 'm'}: byte 0: the magic is"):
+            sealing.seal(tmp_path / "m", tmp_path / "m.sealed", KEY)
+        assert ["m"] == [path.name for path in tmp_path.iterdir()]

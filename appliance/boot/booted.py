@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -62,9 +63,10 @@ class Booted:
 
     def close(self) -> None:
         """Drop the models, let go of the platform, close the audit log and the state disk."""
-        for model in reversed(list(self.models.values())):  # who drafts for others was loaded before them
-            model.close()
-        self.attestor.close()
-        self.audit.close()
-        if self.state is not None:
-            self.state.close()
+        with contextlib.ExitStack() as closing:  # all of it, whatever goes wrong with one; the last entered goes first
+            if self.state is not None:
+                closing.callback(self.state.close)
+            closing.callback(self.audit.close)
+            closing.callback(self.attestor.close)
+            for model in self.models.values():  # who drafts for others was loaded before them
+                closing.callback(model.close)

@@ -88,8 +88,10 @@ class RunningModel:
     def close(self) -> None:
         """Stop the engine, then give the weights back; nothing that asks the process to end comes between."""
         with interrupts.later():
-            self.engine.close()
-            self.source.close()
+            try:
+                self.engine.close()
+            finally:  # keys and weights are wiped, whatever went wrong
+                self.source.close()
 
 
 def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:

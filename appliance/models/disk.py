@@ -6,6 +6,7 @@ read twice, because a second read may bring other bytes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -19,6 +20,21 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
 CHUNK_NBYTES = 4 << 20  # per read: large enough for the disk, small enough to be still in cache when it is hashed
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the file at `path` name it: its parsers know bytes alone."""
+    try:
+        yield
+    except ModelError as error:
+        _name(path, error)
+        raise
+
+
+def _name(path: Path, error: BaseException) -> None:
+    if isinstance(error, ModelError) and str(path) not in error.summary:
+        error.summary = f"{path}: {error.summary}"
 
 
 def open_regular(path: Path) -> tuple[int, int]:
@@ -36,7 +52,8 @@ def open_regular(path: Path) -> tuple[int, int]:
 
 
 class DiskFile:
-    """A regular file, read sequentially. ModelError for whatever the disk does."""
+    """A regular file, read sequentially. ModelError for whatever the disk does. Errors that leave the block name the
+    file, whatever is wrong with its bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,6 +66,8 @@ class DiskFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         os.close(self._descriptor)
+        if error is not None:
+            _name(self.path, error)
 
     def read_into(self, view: memoryview) -> None:
         """Fill `view` with the next bytes; ModelError when the file ends before."""

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import PinError, TamperedError
 from appliance.models import pins, sealed_header, stacks
+from appliance.models.disk import naming
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
@@ -169,7 +170,8 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
     """
     file = RandomFile(path)
     try:
-        header = sealed_header.read(file)
+        with naming(path):
+            header = sealed_header.read(file)
         check_pins(path, header, header_sha256, sha256)
         keys = header.keys(master_key)
         try:
@@ -190,7 +192,8 @@ def structure(path: Path) -> tuple[Header, Tiling]:
     """Header and tiles of the sealed model at `path`, none of it authenticated. Errors as `open_sealed`."""
     file = RandomFile(path)
     try:
-        header = sealed_header.read(file)
+        with naming(path):
+            header = sealed_header.read(file)
         _, tiles = header.layout()
         sealed_header.check_size(file.size, tiles)
         return header, tiles

@@ -7,6 +7,7 @@ the process before leaves no file of the final name. A lock keeps two processes 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Self
 
 from appliance.errors import ModelError
 
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # of file systems without them, link(2)
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # nor wait for a FIFO's other end
 
 
@@ -31,11 +33,13 @@ class PartialFile:
             raise ModelError(f"{path} exists", hint="remove it, or name another file")
         self.path, self.part, self._mode, self._stays = path, path.with_name(path.name + ".part"), mode, True
         self._descriptor = self._folder = -1
+        self._claimed = False
         try:
             with self._disk("opened"):
                 self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # `finish` needs it
                 self._descriptor = os.open(self.part, _FLAGS, mode)
             self._claim(begins)
+            self._claimed = True
         except BaseException:
             self.close()
             raise
@@ -44,8 +48,11 @@ class PartialFile:
         """Lock the part. ModelError where another process has it, or what was opened is no part or a finished file."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise ModelError(f"{self.part} is being written by another process") from None
+        except OSError as error:
+            raise ModelError(f"{self.part} cannot be locked: {error.strerror}", code="model-unwritable",
+                             hint="name a file on a file system that has locks") from None
         here = os.fstat(self._descriptor)
         try:
             named = os.path.samestat(here, os.lstat(self.part))
@@ -62,7 +69,7 @@ class PartialFile:
         with self._disk("read"):
             start = os.pread(self._descriptor, len(begins), 0)
         if not begins.startswith(start):
-            raise ModelError(f"{self.part} begins with {start!r}: it is not what this command left",
+            raise ModelError(f"{self.part} is not what this command left: it begins otherwise",
                              hint="move it away, or name another file")
 
     def __enter__(self) -> Self:
@@ -73,7 +80,10 @@ class PartialFile:
         self.close()
 
     def close(self) -> None:
-        """Close the part, which stays, and give up its lock."""
+        """Close the part, which stays unless it is empty, and give up its lock."""
+        if self._claimed and os.fstat(self._descriptor).st_size == 0:
+            self.discard()
+        self._claimed = False
         for descriptor in (self._descriptor, self._folder):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -141,9 +151,9 @@ class PartialFile:
         """Give the part its name, refusing a file that has come since; where there are no links, without that."""
         try:
             os.link(self.part, self.path)
-        except FileExistsError:
-            raise
-        except OSError:
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
             self.part.replace(self.path)
         else:
             self.part.unlink()

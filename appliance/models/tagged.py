@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import FormatError, TamperedError
 from appliance.models import gguf, pins, stacks, tiling
-from appliance.models.disk import Progress
+from appliance.models.disk import Progress, naming
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
@@ -133,7 +133,8 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, tile_size: int = til
     file, key = RandomFile(path), LockedBuffer(KEY_NBYTES, "the key of a model")
     try:
         key.view[:KEY_NBYTES] = os.urandom(KEY_NBYTES)
-        scan = _Scan(file, tile_size, key)
+        with naming(path):
+            scan = _Scan(file, tile_size, key)
         digest = scan.run(progress)
         if sha256 is not None:
             pins.check(path, sha256, digest)
