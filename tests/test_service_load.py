@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import time
@@ -13,16 +14,47 @@ from typing import Any
 import httpx
 import pytest
 
+from appliance.boot import budget
+from appliance.policy import load
 from tests.support.server import AUDITOR_KEY, KEY, Server, write_policy
 
 SECONDS = float(os.environ.get("APPLIANCE_LOAD_SECONDS", "120"))
 CLIENTS = 24
 
 
-def _resident(server: Server) -> int:
-    """Kilobytes of memory that the server's process holds."""
+def _resident(server: Server, field: str = "VmRSS") -> int:
+    """Kilobytes of memory that the server's process holds; VmHWM: or has held."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith(f"{field}:")))
+
+
+def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_model: Path) -> None:
+    """Eight clients send what takes most for its size, all at once: too long by far, as long as may be, and lists. The
+    process grows by less than the sum has for it (`boot/budget.py`), and answers after that."""
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, limits=(
+        'concurrent_requests = 8\n  prompt_tokens = 400\n  generation_tokens = 8\n  request_size = "1MiB"'))
+    allowed = next(line.nbytes for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
+                   if line.what.startswith("loading, then reading"))
+    bodies = [json.dumps({"model": "tiny", "prompt": prompt, "max_tokens": 1}).encode()
+              for prompt in ("a" * 1_000_000, " " * 1_000_000, "ab, c! " * 140_000, [1000] * 140_000, [[]] * 240_000)]
+    bodies.append(b'{"model": "tiny", "prompt": "' + "\U0001f600".encode() * 250_000 + b'"}')
+
+    def ask(number: int) -> set[int]:
+        with httpx.Client(base_url=server.url, timeout=60, headers={"authorization": f"Bearer {KEY}"}) as http:
+            return {http.post("/v1/completions", content=bodies[(number + turn) % len(bodies)],
+                              headers={"content-type": "application/json"}).status_code for turn in range(12)}
+
+    server = Server(policy, [tiny_model]).wait_ready()
+    server.client().completions.create(model="tiny", prompt="a", max_tokens=8)
+    before = _resident(server)
+    with ThreadPoolExecutor(8) as pool:
+        statuses = set().union(*pool.map(ask, range(8)))
+    grown = _resident(server, "VmHWM") - before
+    answer = server.client().completions.create(model="tiny", prompt="a", max_tokens=8)
+    assert 0 == server.stop()
+    assert 400 in statuses <= {400, 429, 503}
+    assert answer.usage is not None
+    assert grown << 10 < allowed + 8 * (1 << 20)  # and a body of each client
 
 
 def _client(server: Server, seed: int, until: float) -> dict[int, int]:

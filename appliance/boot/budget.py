@@ -31,6 +31,7 @@ COMPILER_BYTES = 260 << 20
 
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
 _TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
+_CHARACTER_BYTES = 4  # of text that waits to be tokenized, where one of its characters is beyond U+FFFF
 _READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much,
 _LETTER_BYTES = 200  # and of each letter of a prompt, while it is tokenized: a long word takes that much
 _STACK_BYTES = 8 << 20  # of address space, for each thread that is started later, where no limit says otherwise,
@@ -189,13 +190,17 @@ class _Divider:
     def _requests(self) -> int:
         limits = self._limits
         tokens = min(limits.prompt_tokens, limits.request_size_bytes)
-        return limits.concurrent_requests * (limits.request_size_bytes + _REQUEST_BYTES + _TOKEN_BYTES * tokens)
+        text = max(limits.request_size_bytes, _CHARACTER_BYTES * self._letters())
+        return limits.concurrent_requests * (text + _REQUEST_BYTES + _TOKEN_BYTES * tokens)
+
+    def _letters(self) -> int:
+        """Letters of the longest prompt that is not too long."""
+        longest = max((each.longest_token for each in self._prints), default=0)
+        return min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)
 
     def _reading(self) -> int:
-        """What reading the longest body takes for a while, and tokenizing the longest prompt that is not too long."""
-        longest = max((each.longest_token for each in self._prints), default=0)
-        letters = min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)
-        return _READING_SHARE * self._limits.request_size_bytes + _LETTER_BYTES * letters
+        """What reading the longest body takes for a while, and tokenizing the longest prompt."""
+        return _READING_SHARE * self._limits.request_size_bytes + _LETTER_BYTES * self._letters()
 
     def _total(self, shares: Mapping[str, Share]) -> int:
         return sum(line.nbytes for line in self._lines(shares))

@@ -65,10 +65,12 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
 
 
 async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest) -> list[int]:
-    most = _most_tokens(service, model)
+    most, rules = _most_tokens(service, model), service.rules_for("prompt")
+    if not rules and prompts.at_least(request, model.tokenizer) > most:  # what waits for its turn takes memory
+        raise _too_long(most)
     try:
         return await service.prompts.ready(prompts.length(request), lambda: prompts.encode(
-            request, model.running.template, model.tokenizer, service.rules_for("prompt"), most))
+            request, model.running.template, model.tokenizer, rules, most))
     except CapacityError:
         raise _too_long(most) from None
 

@@ -44,6 +44,14 @@ def length(request: ChatRequest | CompletionRequest) -> int:
     return len(request.prompt if request.text is None else request.text)
 
 
+def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> int:
+    """Tokens that the prompt has at least, told by its length at once. Of a chat only what users wrote counts, but for
+    white space around it: templates leave other things out."""
+    if isinstance(request, ChatRequest):
+        return sum(tokenizer.at_least(turn.text.strip()) for turn in request.messages if turn.role == "user")
+    return len(request.prompt) if request.text is None else tokenizer.at_least(request.text)
+
+
 def encode(request: ChatRequest | CompletionRequest, template: ChatTemplate, tokenizer: Tokenizer,
            rules: Sequence[Rule], most: int) -> list[int]:
     """The prompt's tokens. CapacityError, early, for more than `most`; RequestError for ids that are none."""

@@ -35,6 +35,7 @@ async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Gene
     with service.reading():
         body = await read_json(request, service.policy.limits.request_size_bytes)
     wanted = parse(body, kind, drop=service.policy.privacy.redaction.fields)
+    del body  # a long prompt may wait for its turn now
     exchange.streamed = wanted.stream
     job = await admit(service, exchange, wanted)
     generation = Generation(service, exchange, job)

@@ -83,7 +83,7 @@ class Tokenizer:
         """Append the ids of a stretch without special tokens; `known` are words of this call."""
         if after_special and self._vocabulary.is_sentencepiece and self._vocabulary.add_space_prefix:
             text = " " + text
-        check_count(len(ids) + self._letters(text) // self._longest, most)
+        check_count(len(ids) + self.at_least(text), most)
         tokens_of, get = self._tokens_of, known.get
         for word in self._words(text):
             found = get(word)
@@ -95,6 +95,10 @@ class Tokenizer:
             if len(ids) > most:
                 break
         check_count(len(ids), most)
+
+    def at_least(self, text: str) -> int:
+        """Tokens that a text without special tokens cannot have fewer of, by its length."""
+        return self._letters(text) // self._longest
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD. A model that puts a space before a text
