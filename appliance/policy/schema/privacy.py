@@ -92,7 +92,8 @@ class Limits(Block):
         alias="first_token_timeout", default=30_000,
         description="A request that has no token by then is ended with an error.")
     request_size_bytes: Annotated[int, Size("1KiB", "64MiB")] = Field(
-        alias="request_size", default=2**20, description="The longest request body.")
+        alias="request_size", default=2**20,
+        description="The longest request body. Reading one takes up to 48 times as much, which the boot reckons with.")
     requests_per_minute: Annotated[int | None, Whole(1, 1_000_000)] = Field(
         default=None, description="Requests of one API key in any 60 seconds; absent: no limit.")
     tokens_per_minute: Annotated[int | None, Whole(1, 2**40)] = Field(
