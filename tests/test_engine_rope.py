@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
+
+from appliance.boot.kernel_model import SHAPE
+from appliance.engine.forward_rope import turns
 
 TABLE = """
 import dataclasses, hashlib
@@ -27,3 +31,14 @@ def test_table_is_the_same_without_vector_instructions() -> None:
     """With all of numpy's optional CPU features off, a long table has the same digest as with them."""
     found = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
     assert _digest() == _digest(NPY_DISABLE_CPU_FEATURES=" ".join(found))
+
+
+def test_a_long_table_takes_little_beside_itself() -> None:
+    """What is computed in float64 on the way is no multiple of the table: no sum has that."""
+    tracemalloc.start()
+    try:
+        table = turns(SHAPE, 1 << 16, None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * table.nbytes + (8 << 20)

@@ -307,3 +307,16 @@ def test_definitions_are_lazy_and_numba_free():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     assert ahead.PREFIX == "kernel_"
+
+
+def test_more_processors_than_a_pool_may_have(monkeypatch):
+    """A machine of more than 1024 processors runs as many threads as are allowed, and does not refuse to."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(3000)))
+    assert 1 <= quota.cpus() <= 1024
+
+
+def test_a_processor_whose_name_is_no_text(tmp_path, monkeypatch):
+    """The host chooses a virtual CPU's name; its features are read all the same."""
+    (tmp_path / "cpuinfo").write_bytes(b"model name\t: \xff\xfe CPU\nflags\t\t: avx2 fma\n")
+    monkeypatch.setattr(targets, "CPUINFO", tmp_path / "cpuinfo")
+    assert {"avx2", "fma"} == targets.cpu_flags()
