@@ -116,6 +116,8 @@ class _Divider:
                  threads: int) -> None:
         self._limits, self._prints, self._threads = policy.limits, prints, threads
         self._known, self._room, self._compiles = room, _UNKNOWN if room is None else room, compiles
+        longest = max((each.longest_token for each in prints), default=0)
+        self._letters = min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)  # of a prompt
 
     def division(self) -> Division:
         """The most that fits."""
@@ -190,17 +192,12 @@ class _Divider:
     def _requests(self) -> int:
         limits = self._limits
         tokens = min(limits.prompt_tokens, limits.request_size_bytes)
-        text = max(limits.request_size_bytes, _CHARACTER_BYTES * self._letters())
+        text = max(limits.request_size_bytes, _CHARACTER_BYTES * self._letters)
         return limits.concurrent_requests * (text + _REQUEST_BYTES + _TOKEN_BYTES * tokens)
-
-    def _letters(self) -> int:
-        """Letters of the longest prompt that is not too long."""
-        longest = max((each.longest_token for each in self._prints), default=0)
-        return min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)
 
     def _reading(self) -> int:
         """What reading the longest body takes for a while, and tokenizing the longest prompt."""
-        return _READING_SHARE * self._limits.request_size_bytes + _LETTER_BYTES * self._letters()
+        return _READING_SHARE * self._limits.request_size_bytes + _LETTER_BYTES * self._letters
 
     def _total(self, shares: Mapping[str, Share]) -> int:
         return sum(line.nbytes for line in self._lines(shares))

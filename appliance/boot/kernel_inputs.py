@@ -24,7 +24,7 @@ MORE_TOKENS = (2, 11, 20, 31, 33, 65)
 
 
 def products(name: str) -> list[tuple[int, int]]:
-    """(tokens, columns) of a format's products: all code of every target's kernel runs."""
+    """(tokens, columns) of a format's products; other sizes run no more of a kernel's code (tested where it runs)."""
     elements = quants.FORMATS[name].elements
     short = 2 * elements if elements > 32 else 19 * 32  # not whole runs of blocks
     return [*((tokens, COLUMNS) for tokens in TOKENS), *((tokens, short) for tokens in MORE_TOKENS)]

@@ -72,4 +72,4 @@ def _unusable(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
             try:
                 inspection.header(files[model.name])
             except ModelError as error:
-                yield f"model {model.name}: {files[model.name]}: {error.summary}"
+                yield f"model {model.name}: {error.summary}"

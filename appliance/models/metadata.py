@@ -31,12 +31,11 @@ class Strings(Sequence[str]):
 
     def longest(self) -> int:
         """Characters of the longest string; 0 where there is none."""
-        found, sizes = 0, self._ends - self._starts
-        for index in np.argsort(-sizes, kind="stable").tolist():
-            if sizes[index] <= found:  # a character is a byte at least
-                break
-            found = max(found, len(self[index]))
-        return found
+        if not len(self):
+            return 0
+        sizes = self._ends - self._starts  # in bytes; a character is one at least
+        found = len(self[int(sizes.argmax())])
+        return max([found, *(len(self[index]) for index in np.flatnonzero(sizes > found).tolist())])
 
     @overload
     def __getitem__(self, index: int) -> str: ...

@@ -194,9 +194,9 @@ def structure(path: Path) -> tuple[Header, Tiling]:
     try:
         with naming(path):
             header = sealed_header.read(file)
-        _, tiles = header.layout()
-        sealed_header.check_size(file.size, tiles)
-        return header, tiles
+            _, tiles = header.layout()
+            sealed_header.check_size(file.size, tiles)
+            return header, tiles
     finally:
         file.close()
 
