@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -219,6 +220,37 @@ def test_a_certificate_with_evidence_twice_is_refused(attested: tuple[bytes, Ver
         certificate.check(doubled, at=NOW)
     with pytest.raises(MalformedEvidenceError, match="twice"):
         der.certificate(doubled)
+
+
+def _with_identifier(data: bytes, identifier: bytes) -> bytes:
+    """The certificate with another object identifier on its first extension."""
+    tree = _parse(data)
+    extensions = next(part for part in tree[0][2][0][2] if part[0] == 0xA3)
+    extensions[2][0][2][0][2][0][1] = identifier
+    return _build(tree)
+
+
+@pytest.mark.parametrize("digits", [127, 3000, 200_000])
+def test_a_long_object_identifier_is_refused(attested: tuple[bytes, Verifier], digits: int) -> None:
+    """Of thousands of digits it has no decimal form in Python, and adding them up takes the square of its length."""
+    data = _with_identifier(attested[0], b"\x2a" + b"\x81" * digits + b"\x01")
+    with pytest.raises(MalformedEvidenceError, match="object identifier"):
+        der.certificate(data)
+    assert not ratls.is_ours(data)
+    assert 1 == attested[1].verify_certificate(data).exit_code
+
+
+def test_what_has_too_many_elements_is_refused_before_they_are_counted() -> None:
+    """A file of zeros is one empty element after the other, each an object of hundreds of bytes."""
+    assert der.MAX_ELEMENTS == len(der.elements(bytes(2 * der.MAX_ELEMENTS)))
+    zeros = bytes(1 << 21)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedEvidenceError, match="side by side"):
+            der.certificate(zeros)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def _list(*extensions: tuple[Any, bool], serial: int = 99, signer: str = "ark") -> x509.CertificateRevocationList:

@@ -13,6 +13,8 @@ from appliance.errors import MalformedEvidenceError
 BIT_STRING = 0x03
 SEQUENCE, OBJECT_IDENTIFIER, BOOLEAN, OCTET_STRING, EXTENSIONS = 0x30, 0x06, 0x01, 0x04, 0xA3
 _VERSION = 0xA0
+MAX_ELEMENTS = 1024  # side by side; a certificate has a handful of fields and extensions
+MAX_IDENTIFIER = 128  # bytes of an object identifier
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,13 @@ class Element:
 
 
 def elements(data: bytes) -> list[Element]:
-    """The elements that `data` consists of. Raises MalformedEvidenceError unless lengths are exact and shortest."""
-    found, at = [], 0
+    """The elements that `data` consists of, `MAX_ELEMENTS` at most: an element can be as short as two bytes, and an
+    object for each is many times that. Raises MalformedEvidenceError unless lengths are exact and shortest."""
+    found: list[Element] = []
+    at = 0
     while at < len(data):
+        if len(found) == MAX_ELEMENTS:
+            raise MalformedEvidenceError(f"DER: more than {MAX_ELEMENTS} elements side by side")
         head = data[at:at + 2]
         if len(head) < 2 or head[0] & 0x1F == 0x1F:
             raise MalformedEvidenceError("DER: a header is cut off, or a tag has several bytes")
@@ -54,7 +60,9 @@ def only(data: bytes, tag: int) -> Element:
 
 
 def object_identifier(content: bytes) -> str:
-    """The dotted form of an OBJECT IDENTIFIER's content."""
+    """The dotted form of an OBJECT IDENTIFIER's content. Raises MalformedEvidenceError."""
+    if len(content) > MAX_IDENTIFIER:
+        raise MalformedEvidenceError(f"DER: an object identifier of {len(content)} bytes, at most {MAX_IDENTIFIER}")
     numbers, value = [], 0
     for byte in content:
         value = value << 7 | byte & 0x7F
