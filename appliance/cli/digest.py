@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from appliance.policy import load, without_tenants
 from appliance.policy.digest import policy_pcr
@@ -21,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the digest of a valid policy, or its copy without tenants."""
     loaded = load(args.file)
     if args.without_tenants:
-        print(without_tenants(loaded), end="")
+        sys.stdout.buffer.write(without_tenants(loaded).encode())  # the policy's own bytes, whatever the locale
     elif args.json:
         print(json.dumps({
             "policy_sha384": loaded.digest.hex(), "host_data": loaded.host_data.hex(),

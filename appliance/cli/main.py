@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -87,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if not _streams():
+        return _failed("stdout-closed", "standard output is closed\n  hint: to throw it away, write >/dev/null")
     verb = next((word for word in words if word in VERBS), None)
     args = _parser(verb).parse_args(words)
     module = importlib.import_module(f"appliance.cli.{args.verb.replace('-', '_')}")
@@ -95,13 +98,44 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever read the output has gone, as `| head` does; 1 would be an answer
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 2
     except ApplianceError as error:
-        print(f"error[{error.code}]: {error}", file=sys.stderr)
-        return 2
+        return _failed(error.code, str(error))
+    except OSError as error:  # a full disk behind standard output, say: no answer either
+        _drop_output()
+        return _failed("system", str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _streams() -> bool:
+    """Make the standard streams fit for use; whether there is a standard output.
+
+    No file or socket that is opened later takes the number of a closed one, and what a stream's encoding does not have
+    is written as an escape, where Python would end with a traceback and the exit code for findings.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return sys.stdout is not None
+
+
+def _drop_output() -> None:
+    """What is still to be written is lost: the interpreter, as it ends, shall not try again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _failed(code: str, text: str) -> int:
+    with contextlib.suppress(OSError):
+        print(f"error[{code}]: {text}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

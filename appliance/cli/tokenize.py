@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     ids = found.encode(args.text, add_special=args.add_special, parse_special=args.parse_special)
     pieces = [found.piece(token).decode("utf-8", "replace") for token in ids]
     if args.json:
-        print(json.dumps({"tokens": ids, "pieces": pieces, "text": found.decode(ids)}, ensure_ascii=False))
+        print(json.dumps({"tokens": ids, "pieces": pieces, "text": found.decode(ids)}))
     else:
         print("\n".join(f"{token:>7}  {piece!r}" for token, piece in zip(ids, pieces, strict=True)))
     return 0

@@ -1,0 +1,72 @@
+"""Standard streams that are full, closed, or of another encoding: never an answer that nobody can read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.policies import BASE
+
+VERBS = {
+    "valid": ["check", "valid.hcl"], "findings": ["check", "findings.hcl", "--json"], "digest": ["digest", "valid.hcl"],
+    "copy": ["digest", "valid.hcl", "--without-tenants"], "key": ["key", "new"], "schema": ["schema"],
+    "unreachable": ["verify", "http://127.0.0.1:1", "--policy", "valid.hcl", "--json"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a valid policy, and one whose findings and comments are not ASCII."""
+    (tmp_path / "valid.hcl").write_text(f"# Grüße\n{BASE}")
+    (tmp_path / "findings.hcl").write_text(re.sub('name *= *"[^"]*"', 'name = "démo"', BASE, count=1))
+    return tmp_path
+
+
+def _run(folder: Path, words: list[str], redirect: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = f'exec "$0" -m appliance "$@" {redirect}'
+    return subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, *words], cwd=folder, env=os.environ | environment,
+        capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("redirect", [">/dev/full", ">&-", ">&- 2>&- <&-", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_output_that_cannot_be_written_is_no_answer(folder: Path, verb: str, redirect: str) -> None:
+    """The exit code is that of what could not run: 1 would be an answer, which is what a traceback ends with."""
+    done = _run(folder, VERBS[verb], redirect)
+    assert (2, b"") == (done.returncode, done.stdout)
+    assert b"Traceback" not in done.stderr
+    if "2>" not in redirect:
+        assert done.stderr.startswith(b"error[")
+
+
+def test_a_closed_standard_error_is_not_in_the_way(folder: Path) -> None:
+    """Neither does what should go there go elsewhere."""
+    done = _run(folder, ["check", "absent.hcl"], "2>&-")
+    assert (2, b"") == (done.returncode, done.stdout)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict", "utf-8"])
+def test_findings_are_shown_in_any_encoding(folder: Path, encoding: str) -> None:
+    """What the encoding lacks is written as an escape, and the exit code is still that of findings."""
+    done = _run(folder, ["check", "findings.hcl"], PYTHONIOENCODING=encoding)
+    assert 1 == done.returncode
+    name = "démo" if encoding == "utf-8" else r"d\xe9mo"
+    assert f'error[value]: name is "{name}"'.encode() in done.stdout
+
+
+def test_a_copy_without_tenants_has_the_policys_own_bytes(folder: Path) -> None:
+    """In a locale without them, too: another copy would have other words, or none."""
+    done = _run(folder, ["digest", "valid.hcl", "--without-tenants"], PYTHONIOENCODING="ascii")
+    assert 0 == done.returncode
+    assert done.stdout.startswith("# Grüße\n".encode())
+    (folder / "copy.hcl").write_bytes(done.stdout)
+    digests = [json.loads(_run(folder, ["digest", name, "--json"]).stdout)["policy_sha384"]
+               for name in ("valid.hcl", "copy.hcl")]
+    assert digests[0] == digests[1]
