@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation import approvals, keyfile
@@ -111,6 +113,52 @@ def test_an_encrypted_key_asks_for_its_passphrase(tmp_path: Path) -> None:
         with pytest.raises(PolicyError) as caught:
             keyfile.ed25519_private_key(path, ask)
         assert "key-malformed" == caught.value.code
+
+
+def _on_an_unknown_curve(tmp_path: Path) -> tuple[Path, Path]:
+    """A private and a public key in PEM on a curve that the cryptography package does not know: prime239v1."""
+    known, unknown = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06082a8648ce3d030104")
+    key = ec.generate_private_key(ec.SECP256R1())
+    der = serialization.Encoding.DER
+    found = []
+    for label, data in (
+            ("PRIVATE", key.private_bytes(der, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())),
+            ("PUBLIC", key.public_key().public_bytes(der, serialization.PublicFormat.SubjectPublicKeyInfo))):
+        text = base64.encodebytes(data.replace(known, unknown)).decode()
+        found.append(tmp_path / f"{label}.pem")
+        found[-1].write_text(f"-----BEGIN {label} KEY-----\n{text}-----END {label} KEY-----\n")
+    return found[0], found[1]
+
+
+def test_a_key_of_an_unknown_kind_is_refused_in_words(policy: Path, tmp_path: Path,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """Signing and verifying alike: with the exit code of what could not be checked, not that of forged evidence."""
+    private, public = _on_an_unknown_curve(tmp_path)
+    (tmp_path / "measurements.json").write_text("{}")
+    for words in (["approve", str(policy), "--key", str(private)],
+                  ["verify", "http://127.0.0.1:1", "--policy", str(policy), "--builder-key", str(public),
+                   "--measurements", str(tmp_path / "measurements.json")],
+                  ["verify", "http://127.0.0.1:1", "--policy", str(policy), "--ear", str(tmp_path / "ear"),
+                   "--ear-key", str(private)]):
+        assert 2 == main(words), words
+        assert "error[key-malformed]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["approve", "tenants"])
+def test_a_passphrase_that_nobody_gives_is_an_error_in_words(policy: Path, tmp_path: Path, verb: str) -> None:
+    """No terminal, and the end of the input: the exit code is not that of a policy that lacks approvals."""
+    path = write_key(tmp_path, "alice", ENCRYPTED)
+    (tmp_path / "list.json").write_text('{"appliance":"demo","tenants":[],"version":1}')
+    words = [verb, str(policy if verb == "approve" else tmp_path / "list.json"), "--key", str(path)]
+    for closed in (False, True):
+        command = [sys.executable, "-m", "appliance", *words]
+        if closed:
+            command = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True,
+                              check=False)
+        assert 2 == done.returncode, done.stderr
+        assert "error[key-passphrase]" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_a_strangers_key_is_refused_before_anything_is_written(policy: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from appliance.service import attest, protocol, tls
 from appliance.service.attest import Evidences
 from appliance.service.listen import listen_tcp, listen_vsock
 from tests.support import server
+from tests.support.require import absent
 
 LISTENERS = """
   listen "attested" {
@@ -376,7 +378,7 @@ def test_a_context_takes_keys_through_pipes_only() -> None:
     assert before == opened()
 
 
-@pytest.mark.parametrize("spoil", ["encrypted", "other", "absent", "garbage"])
+@pytest.mark.parametrize("spoil", ["encrypted", "other", "absent", "garbage", "unknown curve"])
 def test_an_operators_key_that_cannot_be_used_is_told(tmp_path: Path, spoil: str) -> None:
     """A key that is encrypted, of another certificate, not there or not PEM stops the boot, by the listener's name."""
     certificate, key, _ = _own_certificate(tmp_path)
@@ -388,6 +390,13 @@ def test_an_operators_key_that_cannot_be_used_is_told(tmp_path: Path, spoil: str
         key.unlink()
     elif spoil == "garbage":
         certificate.write_bytes(b"x")
+    elif spoil == "unknown curve":  # OpenSSL knows it, the cryptography package does not
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime239v1", "-nodes",
+                   "-subj", "/CN=x", "-keyout", str(key), "-out", str(certificate)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except FileNotFoundError:
+            absent("the openssl command (Debian package openssl)")
     else:
         (tmp_path / "b").mkdir()
         key = _own_certificate(tmp_path / "b")[1]

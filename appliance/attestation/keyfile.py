@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -36,8 +37,9 @@ def private_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Pr
         raise PolicyError(f"key: {path} is encrypted", code="key-malformed")
     try:
         return serialization.load_pem_private_key(data, passphrase() if encrypted and passphrase else None)
-    except (ValueError, TypeError, OSError):
-        raise PolicyError(f"key: {path} is no private key in PEM, or the passphrase is another", code="key-malformed",
+    except (ValueError, TypeError, OSError, UnsupportedAlgorithm):
+        raise PolicyError(f"key: {path} is no private key in PEM of a kind that is known here, or the passphrase is "
+                          "another", code="key-malformed",
                           hint="openssl genpkey -algorithm ed25519 -out KEY.pem") from None
 
 
@@ -64,7 +66,7 @@ def ed25519_public_key(text: str) -> bytes:
         else:
             key = serialization.load_pem_public_key(data)
             raw = key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else b""
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raw = b""
     if len(raw) != RAW_BYTES:
         raise PolicyError(f"public key: {text[:200]} is no Ed25519 public key", code="key-malformed",

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from appliance.attestation import approvals, keyfile
+from appliance.cli import passphrase
 from appliance.errors import PolicyError
 from appliance.policy import Loaded, load
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 def _approval(args: argparse.Namespace, loaded: Loaded) -> approvals.Approval:
     """The new approval, which must count."""
     if args.key is not None:
-        key = keyfile.ed25519_private_key(args.key, _passphrase)
+        key = keyfile.ed25519_private_key(args.key, passphrase.ask)
         name = args.approver or approvals.name_of(loaded.policy, key.public_key().public_bytes_raw())
         made = approvals.approve(key, name, loaded.digest)
     elif args.approver is None:
@@ -58,9 +59,3 @@ def _approval(args: argparse.Namespace, loaded: Loaded) -> approvals.Approval:
         made = approvals.from_signature(args.approver, keyfile.read(args.signature, "signature"))
     approvals.check(loaded.policy, loaded.digest, made)
     return made
-
-
-def _passphrase() -> bytes:
-    import getpass
-
-    return getpass.getpass("passphrase of the key: ").encode()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
 from appliance.attestation import keyfile
+from appliance.cli import passphrase
 from appliance.imaging import formats, kubevirt, manifest, predict, provenance, sbom
 from appliance.policy import load
 
@@ -71,7 +71,7 @@ def _sbom(args: argparse.Namespace) -> int:
     files = predict.checked_files(args.image, document)
     loaded = load(args.policy) if args.policy else None
     made = sbom.make(document, loaded)
-    key = None if args.key is None else keyfile.ed25519_private_key(args.key, _passphrase)
+    key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     statement = provenance.statement(
         document, {**files, sbom.NAME: provenance.digest(made)}, args.builder)
     (args.image / provenance.ENVELOPE_NAME).unlink(missing_ok=True)
@@ -82,10 +82,6 @@ def _sbom(args: argparse.Namespace) -> int:
         keyfile.write_whole(args.image / name, data)
         print(f"{args.image / name}: {len(data)} bytes")
     return 0
-
-
-def _passphrase() -> bytes:
-    return getpass.getpass("passphrase of the key: ").encode()
 
 
 ACTIONS = {"export": _export, "kubevirt": _kubevirt, "sbom": _sbom}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.attestation import keyfile
 from appliance.attestation.measurements import Measurements
+from appliance.cli import passphrase
 from appliance.errors import ImageError
 from appliance.imaging import boot, predict, predict_golden, predict_idblock, predict_snp
 from appliance.imaging.machine import FIRMWARE
@@ -71,7 +71,7 @@ def _predict(args: argparse.Namespace) -> int:
         raise ImageError("an ID block is of a SEV-SNP launch", hint="name the firmware: --firmware OVMF.amdsev.fd")
     snp = None if args.firmware is None else predict.Snp(
         args.firmware, args.vcpus, args.cpu_model, _p384(args.id_key), _p384(args.author_key), args.guest_policy)
-    key = None if args.key is None else keyfile.ed25519_private_key(args.key, _passphrase)
+    key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
         args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key))
     print(found.to_json().decode() if args.json else "\n".join(_told(found, args.image, signed=key is not None)))
@@ -116,15 +116,11 @@ def _told_tpm(found: Measurements) -> list[str]:
 def _p384(path: Path | None) -> ec.EllipticCurvePrivateKey | None:
     if path is None:
         return None
-    key = keyfile.private_key(path, _passphrase)
+    key = keyfile.private_key(path, passphrase.ask)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ImageError(f"{path}: an ID block is signed with a P-384 key",
                          hint="openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384 -out id.pem")
     return key
-
-
-def _passphrase() -> bytes:
-    return getpass.getpass("passphrase of the key: ").encode()
 
 
 ACTIONS = {"predict": _predict, "record": _record}

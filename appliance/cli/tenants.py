@@ -7,6 +7,7 @@ from pathlib import Path
 
 from appliance.attestation import keyfile
 from appliance.boot import tenantlist
+from appliance.cli import passphrase
 from appliance.policy import load
 
 
@@ -28,15 +29,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"version {found.version}, {len(found.tenants)} tenants")
         return 0
     listed = tenantlist.decode(data, {"appliance", "version", "tenants"})
-    signed = tenantlist.sign(listed, keyfile.ed25519_private_key(args.key, _passphrase))
+    signed = tenantlist.sign(listed, keyfile.ed25519_private_key(args.key, passphrase.ask))
     if args.output is None:
         print(signed.decode(), end="")
     else:
         keyfile.write_whole(args.output, signed)
     return 0
-
-
-def _passphrase() -> bytes:
-    import getpass
-
-    return getpass.getpass("passphrase of the key: ").encode()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -141,13 +142,13 @@ def operators(listener: Listener, attestor: Attestor) -> Context:
     try:
         certificate, private = str(listener.certificate), str(listener.private_key)
         context.load_cert_chain(certificate, private, password=_no_password)
-        first = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0]
-    except (OSError, ValueError) as error:
+        key = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0].public_key()
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         detail = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         raise BootError(f'listener "{listener.name}": its certificate and key cannot be used: {detail}',
                         hint="certificate: a PEM chain, leaf first; private_key: its key in PEM, not encrypted",
                         code="tls-key") from None
-    context.channel = Channel(_sha256(first.public_key().public_bytes(
+    context.channel = Channel(_sha256(key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)))
     attestor.bind_tls_key(context.channel.tls_spki_sha256)
     return context
