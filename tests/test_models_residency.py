@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import closing
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from appliance.boot import budget, models
 from appliance.boot.footprint import Share
 from appliance.engine.engine import Engine
+from appliance.models import hidden_rows
 from appliance.models.residency import choose, packed_nbytes, spread
 from appliance.models.streamed import EMBEDDING, StreamedSource
 from appliance.models.tagged import open_tagged
 from appliance.policy import load
 from tests.support import server
 from tests.support.engines import kernels, running, synthetic_model
+from tests.support.ggufs import Tensor, build
 
 IDS = [1, 5, 9, 200, 17]
 
@@ -42,6 +45,26 @@ def test_more_memory_keeps_more(tmp_path: Path) -> None:
 def test_what_is_kept_lies_evenly(costs: list[int], room: int, expected: str) -> None:
     """As much as fits, in equal distances where all are alike."""
     assert expected == "".join(str(int(chosen)) for chosen in spread(costs, room))
+
+
+@pytest.mark.parametrize("groups", [1, 4, 5, 7, 50])
+def test_hidden_embeddings_take_no_more_than_their_bytes(groups: int, tmp_path: Path) -> None:
+    """However tiles and pieces fall, ciphertext takes its bytes and a tag for each 32 KiB at most, as is reckoned, and
+    every row of it is found."""
+    rows = 16 * groups - 3
+    weights = np.arange(rows * 256, dtype=np.float32).reshape(rows, 256)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(build([], [Tensor(EMBEDDING, 0, (256, rows), weights.tobytes())]))
+    with closing(StreamedSource(open_tagged(path, tile_size=81920))) as source:
+        assert source._embedding is not None
+        whole = groups * 16 * 256 * 4
+        assert whole < source._embedding.nbytes <= whole + 16 * -(-whole // 32768)
+        assert source._embedding.nbytes == hidden_rows.nbytes(source.segment(EMBEDDING))
+        with source.passing():
+            for index, address, row in source.rows(EMBEDDING, range(rows)):
+                found = np.ctypeslib.as_array((ctypes.c_float * (256 * 16)).from_address(
+                    address + row // 16 * 256 * 16 * 4)).reshape(256, 16)[:, row % 16]
+                assert np.array_equal(weights[index], found)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])

@@ -16,7 +16,7 @@ from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import OUTPUT
 from appliance.engine.kvcache import slot_nbytes
 from appliance.errors import ApplianceError
-from appliance.models import inspection, read_ahead, residency, sealed, tiling
+from appliance.models import hidden_rows, inspection, read_ahead, residency, sealed, tiling
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Strings
 from appliance.models.streamed import EMBEDDING
@@ -117,7 +117,7 @@ class Footprint:
         """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing."""
         if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
             return 0
-        return residency.packed_nbytes(self.tiles.of(EMBEDDING))
+        return hidden_rows.nbytes(self.tiles.of(EMBEDDING))
 
     def cache(self, slots: int) -> int:
         """Bytes of keys and values, those of a draft model included."""

@@ -19,19 +19,31 @@ PIECE_NBYTES = 64 << 10
 """Bytes of a piece at most, unless one group of rows has more."""
 
 
+def _pieces(segment: Segment) -> tuple[int, int]:
+    """Groups of rows in a piece, and pieces of every tile but the last."""
+    units = min(max(PIECE_NBYTES // segment.unit_nbytes, 1), segment.tile_units)
+    return units, -(-segment.tile_units // units)
+
+
+def nbytes(segment: Segment) -> int:
+    """Bytes of memory that a matrix takes so."""
+    units, per_tile = _pieces(segment)
+    last = segment.nbytes_of(segment.run_tiles - 1) // segment.unit_nbytes
+    count = (segment.tiles - 1) * per_tile + -(-last // units)
+    return segment.units * segment.unit_nbytes + count * TAG_NBYTES
+
+
 class HiddenRows:
     """The groups of 16 rows of one matrix, in kernel order, encrypted. A piece never crosses a tile."""
 
     def __init__(self, segment: Segment, tiles: Iterable[memoryview]) -> None:
         """Encrypt the `tiles` of a matrix, each view valid until the next. ModelError for too little memory."""
-        self._unit = segment.unit_nbytes
         self._tile_units = segment.tile_units
-        self._piece_units = min(max(PIECE_NBYTES // self._unit, 1), self._tile_units)
-        self._per_tile = -(-self._tile_units // self._piece_units)
-        self._stride = self._piece_units * self._unit + TAG_NBYTES
-        self._sizes: list[int] = []
+        self._piece_units, self._per_tile = _pieces(segment)
+        self._piece_nbytes = self._piece_units * segment.unit_nbytes
+        self._ends = [0]  # of each piece and its tag in the pages, behind a 0
         self._cipher = AESGCM(AESGCM.generate_key(256))
-        self._pages: mmap.mmap = anonymous(segment.tiles * self._per_tile * self._stride, "encrypted rows")
+        self._pages: mmap.mmap = anonymous(nbytes(segment), "encrypted rows")
         try:
             for tile in tiles:
                 self._encrypt(tile)
@@ -40,13 +52,11 @@ class HiddenRows:
             raise
 
     def _encrypt(self, tile: memoryview) -> None:
-        size = self._piece_units * self._unit
-        for first in range(0, len(tile), size):
-            number = len(self._sizes)
-            start = number * self._stride
-            record = self._cipher.encrypt(number.to_bytes(12, "big"), tile[first:first + size], None)
+        for first in range(0, len(tile), self._piece_nbytes):
+            number, start = len(self._ends) - 1, self._ends[-1]
+            record = self._cipher.encrypt(number.to_bytes(12, "big"), tile[first:first + self._piece_nbytes], None)
             self._pages[start:start + len(record)] = record
-            self._sizes.append(len(record) - TAG_NBYTES)
+            self._ends.append(start + len(record))
 
     @property
     def nbytes(self) -> int:
@@ -61,10 +71,10 @@ class HiddenRows:
 
     def read(self, number: int, buffer: memoryview) -> int:
         """Decrypt piece `number` into the start of `buffer`; its bytes."""
-        nbytes, start = self._sizes[number], number * self._stride
-        with memoryview(self._pages) as view, view[start:start + nbytes + TAG_NBYTES] as record:
-            self._cipher.decrypt_into(number.to_bytes(12, "big"), record, None, buffer[:nbytes])
-        return nbytes
+        start, end = self._ends[number:number + 2]
+        with memoryview(self._pages) as view, view[start:end] as record:
+            return self._cipher.decrypt_into(number.to_bytes(12, "big"), record, None,
+                                             buffer[:end - start - TAG_NBYTES])
 
     def close(self) -> None:
         """Wipe, and drop the key."""
