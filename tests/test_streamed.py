@@ -46,6 +46,33 @@ def expected() -> np.ndarray:
         return engine.logits(IDS)
 
 
+def _asked_of_the_disk() -> int:
+    """Bytes that this process has read so far, by the kernel's count."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain"])
+def test_what_reads_tell(kind: str, tmp_path: Path) -> None:
+    """A pass reads as much whatever its tokens are; one for nobody's next token leaves the output head out."""
+    _, make = stored(kind, tmp_path, synthetic_model("mixed"), 8192)
+    source = make()
+    segment = source.segment("output.weight")
+    head = sum(source.place(source.tile(segment.first_tile + index))[1] for index in range(segment.tiles))
+
+    def bytes_of(ids: list[int]) -> int:
+        before = _asked_of_the_disk()
+        empty = _asked_of_the_disk() - before  # what asking takes
+        before = _asked_of_the_disk()
+        engine.logits(ids, last=1)
+        return _asked_of_the_disk() - before - empty
+
+    with _engine(source) as engine:
+        whole = bytes_of([5])
+        assert abs(whole - bytes_of([300])) < head // 100
+        for ids in ([1, 5, 9], [1, 300, 200]):  # a pass for the last one alone
+            assert abs(2 * whole - head - bytes_of(ids)) < head // 100
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("tile_size", "threads", "how"), [
     (4096, 1, {}), (8192, 3, {"hidden": False}), (1 << 20, 2, {}),
