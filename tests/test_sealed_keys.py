@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,16 @@ def test_a_key_that_does_not_fit_leaves_no_file(room: int, tmp_path: Path) -> No
                           check=False, timeout=60)
     assert (2, True) == (done.returncode, f"{tmp_path}/key cannot be made" in done.stderr), done
     assert [] == list(tmp_path.iterdir())
+
+
+def test_a_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
+    """A file's name need not be text: what was done is reported all the same, with escapes, and exits with 0."""
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run([sys.executable, "-m", "appliance", "model", "key", b"k\xff.key"], cwd=tmp_path,
+                          env=environment, capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout.startswith("k\\udcff.key: a new key.")
+    assert ["k\udcff.key"] == [found.name for found in tmp_path.iterdir()]
 
 
 def test_zeros_are_no_key(tmp_path: Path) -> None:
