@@ -93,9 +93,10 @@ try:
         helper = stack.enter_context(open_resident(draft))
         stack.enter_context(Engine.open(source, threads=2, slots=1, kernels=table, draft=helper))
 except ApplianceError as error:
-    print(error.code, flush=True)
+    code = error.code
 finally:
     key.wipe()
+print(code, flush=True)
 sys.stdin.readline()
 """
 

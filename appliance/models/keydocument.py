@@ -5,7 +5,8 @@
     key 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
 
 Specified in docs/formats/key-release.md. A key without a version may stand alone, as `decode` reads it.
-Everything secret stays in bytearrays, which are wiped.
+Everything secret stays in bytearrays, which are wiped, and which have their size from the beginning: one that grows may
+move, and leave what it held so far where it was.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ def make(key: bytearray, version: int) -> bytearray:
     """The document of 32 bytes of key; the caller wipes it. ValueError for a version outside of 1 to 2^31."""
     if len(key) != NBYTES or not 1 <= version <= LAST_VERSION:
         raise ValueError(f"a key of {len(key)} bytes, or version {version}")
-    text = encode(key)
-    document = bytearray(MAGIC + b"version %d\nkey " % version)
-    document += text
-    document += b"\n"
-    wipe(text)
-    return document
+    return line(key, MAGIC + b"version %d\nkey " % version)
 
 
-def encode(key: bytearray) -> bytearray:
-    """A key as lower-case hexadecimal digits; the caller wipes them."""
-    return bytearray(_HEX[half] for byte in key for half in (byte >> 4, byte & 15))
+def line(key: bytearray, head: bytes = b"") -> bytearray:
+    """`head`, a key as lower-case hexadecimal digits, and a line feed; the caller wipes them."""
+    found = bytearray(len(head) + 2 * len(key) + 1)
+    found[:len(head)], found[-1:] = head, b"\n"
+    for index, byte in enumerate(key):
+        at = len(head) + 2 * index
+        found[at], found[at + 1] = _HEX[byte >> 4], _HEX[byte & 15]
+    return found
 
 
 def accept(text: bytearray, where: str, version: int | None) -> bytearray:
@@ -71,25 +72,33 @@ def decode(text: bytearray, where: str) -> bytearray:
     """The 32 bytes of a key as text: 64 lower-case hexadecimal digits, or 44 characters of base64 with its padding; a
     line feed may follow. ModelKeyError, which tells nothing of the text, for anything else."""
     end = len(text) - 1 if text.endswith(b"\n") else len(text)
-    if end == 64:
-        values = [_HEX.find(text[i]) for i in range(64)]
-        if min(values) >= 0:
-            return bytearray(high << 4 | low for high, low in zip(values[::2], values[1::2], strict=True))
-    if end == 44 and text[43] == ord("="):
-        values = [_BASE64.find(text[i]) for i in range(43)]
-        if min(values) >= 0 and values[42] & 3 == 0:
-            return _from_sixes(values)
+    found = bytearray(NBYTES)
+    if (end == 64 and _from_digits(text, found)) or (end == 44 and _from_base64(text, found)):
+        return found
+    wipe(found)
     raise ModelKeyError(f"{where}: {len(text)} bytes that are no key; allowed: {NBYTES} bytes as 64 digits 0-9 a-f, or "
                         "as 44 characters of base64", hint="make one with: appliance model key FILE")
 
 
-def _from_sixes(values: list[int]) -> bytearray:
-    """43 values of 6 bits, the last of which counts 4 bits, as 32 bytes."""
-    out = bytearray()
-    bits = count = 0
-    for value in values:
-        bits, count = (bits << 6 | value) & 0xFFFF, count + 6
+def _from_digits(text: bytearray, found: bytearray) -> bool:
+    """Whether `text` begins with the digits of 32 bytes, which `found` gets."""
+    for index in range(NBYTES):
+        high, low = _HEX.find(text[2 * index]), _HEX.find(text[2 * index + 1])
+        if high < 0 or low < 0:
+            return False
+        found[index] = high << 4 | low
+    return True
+
+
+def _from_base64(text: bytearray, found: bytearray) -> bool:
+    """The same for 43 characters, of 6 bits each but the last, which counts 4, and their padding."""
+    bits = count = at = 0
+    for index in range(43):
+        six = _BASE64.find(text[index])
+        if six < 0:
+            return False
+        bits, count = (bits << 6 | six) & 0xFFFF, count + 6
         if count >= 8:
             count -= 8
-            out.append(bits >> count & 0xFF)
-    return out
+            found[at], at = bits >> count & 0xFF, at + 1
+    return bits & 3 == 0 and text[43] == ord("=")

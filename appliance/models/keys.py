@@ -124,7 +124,7 @@ def new_key_file(path: Path, version: int | None = None) -> None:
     """Write 32 random bytes into a new file that only its owner can read: in hex, or with a `version` as a key
     document. ModelKeyError when the file exists."""
     key = bytearray(secrets.token_bytes(NBYTES))
-    text = keydocument.encode(key) + b"\n" if version is None else keydocument.make(key, version)
+    text = keydocument.line(key) if version is None else keydocument.make(key, version)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
