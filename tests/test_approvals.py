@@ -171,6 +171,13 @@ def test_a_strangers_key_is_refused_before_anything_is_written(policy: Path, tmp
     assert not approvals.beside(policy).exists()
 
 
+def test_a_name_without_a_signature_approves_nothing_and_says_so(policy: Path, capsys: pytest.CaptureFixture[str]
+                                                                 ) -> None:
+    """`--as NAME` alone is no approval, and not a question for the tally."""
+    assert 2 == main(["approve", str(policy), "--as", "alice"])
+    assert "error[approver-unused]" in capsys.readouterr().err
+
+
 def _approved(policy: Path, *names: str) -> approvals.Approvals:
     loaded, found = load(policy), None
     for name in names:

@@ -15,6 +15,7 @@ from appliance.cli.main import main
 from appliance.errors import PolicyError
 from appliance.policy import Policy, load
 from tests.support import hardware_server, server
+from tests.support.policies import BASE
 
 AUTHORITY = Ed25519PrivateKey.generate()
 HASHES = [server.sha256(str(number)) for number in range(4)]
@@ -82,12 +83,15 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("listed", "code"), WRONG)
-def test_what_is_signed_and_does_not_fit(listed: Any, code: str, policy: Policy, tmp_path: Path) -> None:
-    """Rolled back, for another deployment, or about a model that is not there."""
+def test_what_is_signed_and_does_not_fit(listed: Any, code: str, policy: Policy, tmp_path: Path,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """Rolled back, for another deployment, or about a model that is not there: for the boot and for the command."""
     (tmp_path / "tenants.json").write_bytes(tenantlist.sign(listed, AUTHORITY))
     with pytest.raises(PolicyError) as caught:
         tenantlist.tenants_of(policy, [tmp_path])
     assert code == caught.value.code
+    assert 2 == main(["tenants", str(tmp_path / "tenants.json"), "--policy", str(tmp_path / "policy.hcl")])
+    assert f"error[{code}]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("listed", MALFORMED)
@@ -100,6 +104,28 @@ def test_what_is_not_in_form_is_not_signed(listed: Any, policy: Policy) -> None:
     with pytest.raises(PolicyError):
         tenantlist.parse(json.dumps({"format": tenantlist.FORMAT, "list": listed,
                                      "signature": f"ed25519:{signature}"}).encode(), policy)
+
+
+def test_half_a_character_is_not_signed(policy: Policy) -> None:
+    """It has no canonical form."""
+    with pytest.raises(PolicyError) as caught:
+        tenantlist.sign(_list(appliance="\ud800"), AUTHORITY)
+    assert "tenants-malformed" == caught.value.code
+
+
+def test_a_policy_without_an_authority_accepts_no_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its tenants stand in it."""
+    (tmp_path / "policy.hcl").write_text(BASE)
+    (tmp_path / "tenants.json").write_bytes(tenantlist.sign(_list(appliance="demo"), AUTHORITY))
+    assert 2 == main(["tenants", str(tmp_path / "tenants.json"), "--policy", str(tmp_path / "policy.hcl")])
+    assert "error[tenants-signature]: tenant list: the policy pins no authority" in capsys.readouterr().err
+
+
+def test_a_name_that_no_folder_can_have_is_nowhere(policy: Policy, tmp_path: Path) -> None:
+    """255 characters of four bytes each: the policy allows them, the file system does not."""
+    long = policy.tenants.model_copy(update={"list_file": "\U0001f999" * 255})
+    with pytest.raises(PolicyError, match="is in none of"):
+        tenantlist.tenants_of(policy.model_copy(update={"tenants": long}), [tmp_path])
 
 
 @pytest.mark.parametrize("data", [
@@ -143,3 +169,5 @@ def test_signing_and_checking_by_command(policy: Policy, tmp_path: Path, capsys:
     signed.write_text(capsys.readouterr().out)
     assert 2 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl")])
     assert "tenants-signature" in capsys.readouterr().err
+    assert 2 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl"), "-o", str(source)])
+    assert "output-unused" in capsys.readouterr().err

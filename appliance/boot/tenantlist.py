@@ -7,6 +7,7 @@ The policy pins the authority that signs it and the lowest version that is accep
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,8 @@ class TenantList:
 
 
 def _wrong(problem: str, code: str = "tenants-malformed", hint: str | None = None) -> PolicyError:
-    return PolicyError(f"tenant list: {problem}", code=code, hint=hint or "write it with `appliance tenants sign`")
+    return PolicyError(f"tenant list: {problem}", code=code,
+                       hint=hint or "write it with `appliance tenants LIST.json --key KEY.pem -o OUT`")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -96,7 +98,10 @@ def message(listed: Any) -> bytes:
 def sign(listed: Any, key: Ed25519PrivateKey) -> bytes:
     """The file for a list, signed. Raises PolicyError if the list is not in form."""
     check(listed)
-    signature = f"ed25519:{key.sign(message(listed)).hex()}"
+    try:
+        signature = f"ed25519:{key.sign(message(listed)).hex()}"
+    except ValueError:
+        raise _wrong("a text in it has half a character") from None
     return canonical({"format": FORMAT, "list": listed, "signature": signature}) + b"\n"
 
 
@@ -108,8 +113,10 @@ def parse(data: bytes, policy: Policy) -> TenantList:
     value = decode(data, _KEYS)
     if value["format"] != FORMAT or not isinstance(value["signature"], str):
         raise _wrong("its format is not known", hint=f"known: {FORMAT}")
-    listed = value["list"]
-    authority = str(policy.tenants.authority)
+    listed, authority = value["list"], policy.tenants.authority
+    if authority is None:
+        raise _wrong("the policy pins no authority: its tenants stand in it", "tenants-signature",
+                     "a signed list needs `authority` and `list` in the policy's `tenants` block")
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(authority.removeprefix("ed25519:"))).verify(
             bytes.fromhex(value["signature"].removeprefix("ed25519:")), message(listed))
@@ -122,6 +129,7 @@ def parse(data: bytes, policy: Policy) -> TenantList:
     if found.version is None or found.version < policy.tenants.min_version:
         raise _wrong(f"version {found.version}, the policy accepts {policy.tenants.min_version} and later",
                      "tenants-version", "an older list would let revoked keys in again")
+    _models(found.tenants, policy)
     return found
 
 
@@ -152,9 +160,7 @@ def tenants_of(policy: Policy, folders: Sequence[Path]) -> TenantList:
         return TenantList(policy.tenants.tenants)
     for folder in folders:
         path = folder / policy.tenants.list_file
-        if path.exists():
-            found = parse(read(path), policy)
-            _models(found.tenants, policy)
-            return found
+        if os.path.exists(path):  # noqa: PTH110 - no errors of its own for a folder that fails or a name too long
+            return parse(read(path), policy)
     raise _wrong(f"{policy.tenants.list_file} is in none of {', '.join(map(str, folders))}", "tenants-absent",
                  "put the signed list beside the policy, or on the disk with the models")

@@ -13,9 +13,10 @@ from appliance.policy.digest import policy_pcr
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", help="the policy")
-    parser.add_argument("--json", action="store_true", help="print all forms of the digest as JSON")
-    parser.add_argument("--without-tenants", action="store_true",
-                        help="print a copy of the policy without its tenants, which has the same digest")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print all forms of the digest as JSON")
+    form.add_argument("--without-tenants", action="store_true",
+                      help="print a copy of the policy without its tenants, which has the same digest")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.boot import tenantlist
 from appliance.cli import passphrase
+from appliance.errors import PolicyError
 from appliance.policy import load
 
 
@@ -25,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
     """Sign, or check."""
     data = tenantlist.read(args.file)
     if args.policy is not None:
+        if args.output is not None:
+            raise PolicyError("--output is where a signed list goes: it needs --key", code="output-unused")
         found = tenantlist.parse(data, load(args.policy).policy)
         print(f"version {found.version}, {len(found.tenants)} tenants")
         return 0
