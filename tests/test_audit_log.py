@@ -176,6 +176,42 @@ def test_a_failing_sink_stops_everything() -> None:
                 log.write("service.draining", in_flight=1)
 
 
+def test_standard_output_that_does_not_block_loses_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts the service may have made the pipe so. A full one takes nothing, and says so without an error."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with os.fdopen(reader, "rb") as read, os.fdopen(writer, "wb", buffering=0) as standard:
+        monkeypatch.setattr("sys.stdout", standard)
+        filled = 0
+        while (taken := standard.write(b"\n" * 4096)) is not None:
+            filled += taken
+        log = AuditLog(open_sink(None))
+
+        def fill() -> None:
+            for _ in range(1000):  # more than a pipe holds
+                log.write("service.stopped", requests=3, refused=1)
+            log.close()
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()  # the pipe is full
+        read.read(filled)
+        assert list(range(1001)) == [json.loads(read.readline())["seq"] for _ in range(1001)]
+        thread.join()
+
+
+def test_a_sink_that_takes_nothing_stops_everything() -> None:
+    """Nothing is answered that is not recorded."""
+    class Full(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            return None  # type: ignore[return-value]
+
+    log = AuditLog(Full())
+    with pytest.raises(AuditError, match="a part of a record"):
+        log.write("service.stopped", requests=3, refused=1)
+
+
 def test_file_sink_is_private_and_appends(tmp_path: Path) -> None:
     """A new log has mode 0600 whatever the umask, and a second boot appends to it."""
     path = tmp_path / "audit.log"

@@ -7,8 +7,10 @@ in docs/formats/audit-log.md. The log knows nothing about requests or models; it
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
+import select
 import stat
 import sys
 import threading
@@ -38,7 +40,7 @@ class Sink(Protocol):
         ...
 
     def write(self, data: bytes, /) -> int | None:
-        """Write one line; how much of it was taken. OSError when it fails."""
+        """Write one line; how much of it was taken, None: nothing. OSError when it fails."""
         ...
 
     def close(self) -> None:
@@ -57,7 +59,7 @@ def open_sink(path: Path | None) -> BinaryIO:
     Raises AuditError when the file cannot be opened.
     """
     if path is None:
-        return os.fdopen(os.dup(sys.stdout.fileno()), "ab", buffering=0)
+        return _Standard(os.dup(sys.stdout.fileno()), "ab")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -70,6 +72,17 @@ def open_sink(path: Path | None) -> BinaryIO:
             f"audit log {path}: mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
             hint="it must be a regular file of the appliance's own user with mode 0600")
     return os.fdopen(descriptor, "ab", buffering=0)
+
+
+class _Standard(io.FileIO):
+    """Standard output, which waits for a reader also where whoever started the process has made it not to block: it
+    would take nothing then, without an error, and the record would be lost."""
+
+    def write(self, data: Any, /) -> int:
+        """Write one line; waits until it is taken."""
+        while (taken := super().write(data)) is None:
+            select.select([], [self], [])
+        return taken
 
 
 class AuditLog:
@@ -156,6 +169,6 @@ class AuditLog:
         except OSError as error:
             self._broken = True
             raise AuditError(f"audit log: {error.strerror}", hint="see that the disk has room") from None
-        if written is not None and written != len(line):
+        if written != len(line):
             self._broken = True
             raise AuditError("audit log: the sink took a part of a record", hint="see that the disk has room")
