@@ -215,6 +215,22 @@ def test_drains_on_sigterm(slow: Server) -> None:
     assert not (slow.folder / "api.sock").exists()
 
 
+def test_a_drain_lasts_as_long_as_the_policy_says(tmp_path: Path, tiny_model: Path) -> None:
+    """To parts of a second: what would take longer is cut off then, not before."""
+    server = Server(write_policy(tmp_path, {"tiny": tiny_model}, privacy='timing_padding {\n total = "60s"\n }',
+                                 service='drain_timeout = "2500ms"'), [tiny_model]).wait_ready()
+    try:
+        threading.Timer(1, server.process.terminate).start()
+        with server.http() as http:
+            answer = http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1})
+        assert (503, "shutting_down") == (answer.status_code, answer.json()["error"]["code"])
+        assert 0 == server.process.wait(10)
+        (began,), (ended,) = server.audit("service.draining"), server.audit("request.refused")
+        assert ended["mono_us"] - began["mono_us"] >= 2_500_000
+    finally:
+        server.stop()
+
+
 def test_second_sigterm_gives_up(slow: Server) -> None:
     """A second SIGTERM ends the service at once."""
     stream = slow.client().chat.completions.create(**CHAT, max_tokens=4, stream=True)

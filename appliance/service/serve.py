@@ -94,12 +94,13 @@ class Server(uvicorn.Server):
         self._tasks: list[asyncio.Task[None]] = []
         disk = service.booted.state
         self._keeper = None if disk is None else Keeper(service.accounts, disk)
-        drain = service.policy.service.drain_timeout_ms / 1000
+        drain = max(0.01, service.policy.service.drain_timeout_ms / 1000)  # at 0 it would not look who is there
         super().__init__(uvicorn.Config(
             create(service), http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
             log_config=None, log_level=None, access_log=False, proxy_headers=False, server_header=False,
             date_header=False, h11_max_incomplete_event_size=HEAD_BYTES,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=max(1, round(drain))))
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=drain))  # type: ignore[arg-type]  # asyncio waits for parts of a second, too
 
     async def startup(self, sockets: Any = None) -> None:
         """Take over the event loop's way to report exceptions, then accept connections, each listener in its way."""
