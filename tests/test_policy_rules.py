@@ -91,6 +91,10 @@ FIELDS = [
      "empty part"),
     ("service", 'listen "b" {\n kind = "tcp"\n port = 1\n address = «"localhost"\n}', "value", 'write "127.0.0.1"'),
     ("service", 'listen "b" {\n kind = "tcp"\n port = 1\n address = «"a.example"\n}', "value", "not an IP address"),
+    ("service", 'listen "b" {\n kind = "tcp"\n port = 1\n address = «"::1%lo"\n}', "value", 'write "::1"'),
+    ("service", 'listen "b" {\n kind = "tcp"\n port = 1\n address = «"::1%\\u001b[2J"\n}', "value", "names a zone"),
+    ("service", 'listen "b" {\n kind = "tcp"\n port = 1\n address = «"::ffff:127.0.0.1"\n}', "value",
+     'write "127.0.0.1"'),
     ("service", 'listen "b" {\n kind = "ra-tls"\n port = 1\n names = [«"A.example"]\n}', "value", "DNS name"),
     ("audit", f'timestamp_authority {{\n url = «"http://a.example/x"\n root_sha256 = "{HASH}"\n}}', "value",
      '"https://a.example/x"'),
@@ -109,6 +113,8 @@ FIELDS = [
     ("", 'model «"a b" {\n file = "a"\n sha256 = "' + HASH + '"\n}', "value", "the label is"),
     ("", '«model "demo" {\n file = "a"\n sha256 = "' + HASH + '"\n}', "duplicate", "line 8"),
 ]
+
+TLS = 'kind = "tls"\n port = 8080\n certificate = "/c"\n private_key = "/k"\n '
 
 RULES = [
     ("tee", "plaintext_budget = «\"128MiB\"\nmemory_budget = \"64MiB\"", "plaintext_budget is larger"),
@@ -162,6 +168,9 @@ RULES = [
     ("service", 'listen "b" {\n kind = "ra-tls"\n port = 1\n transport = "vsock"\n address = «"::1"\n}',
      "no IP address"),
     ("service", '«listen "b" {\n kind = "tcp"\n port = 8080\n}', 'where "api" listens'),
+    ("service", f'«listen "b" {{\n{TLS}address = "0.0.0.0"\n}}', 'where "api" listens'),
+    ("service", f'listen "b" {{\n{TLS}address = "::"\n}}\n«listen "c" {{\n{TLS}address = "::1"\n}}',
+     'where "b" listens'),
     ("service", 'listen "b" {\n kind = "unix"\n path = "/a"\n}\n«listen "c" {\n kind = "unix"\n path = "/a"\n}',
      'where "b" listens'),
 ]

@@ -181,14 +181,20 @@ class Address(Kind):
         """Return the address in its canonical text."""
         _expect(value, str, '"127.0.0.1"')
         try:
-            return str(ipaddress.ip_address(value))
+            found = ipaddress.ip_address(value)
         except ValueError:
             fix = 'write "127.0.0.1"' if value == "localhost" else 'write an address such as "127.0.0.1" or "::1"'
             raise Refused(f"is {shown(value)}, not an IP address", fix) from None
+        if isinstance(found, ipaddress.IPv6Address) and found.scope_id is not None:
+            raise Refused(f"is {shown(value)}, which names a zone of one machine",
+                          f'write "{str(found).partition("%")[0]}"')
+        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+            raise Refused(f"is {shown(value)}, an IPv4 address in IPv6 form", f'write "{found.ipv4_mapped}"')
+        return str(found)
 
     def allowed(self) -> str:
         """See `Kind`."""
-        return "an IPv4 or IPv6 address (no host name)"
+        return "an IPv4 or IPv6 address (no host name, no zone)"
 
     def json_schema(self) -> dict[str, Any]:
         """See `Kind`."""

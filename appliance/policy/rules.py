@@ -301,15 +301,24 @@ def listener_trust(block: Listener, policy: Policy) -> Findings:
 
 
 def listeners_apart(policy: Policy) -> Findings:
-    """Two listeners cannot share an address or a socket."""
-    seen: dict[tuple[Any, ...], str] = {}
+    """Two listeners cannot share an address or a socket; 0.0.0.0 and :: are every address of their kind."""
+    seen: dict[tuple[Any, ...], dict[str, str]] = {}  # kind of address and port, or path: listeners by address
     for block in policy.service.listeners:
-        vsock = block.kind == "vsock" or block.transport == "vsock"
-        place = (block.path,) if block.kind == "unix" else (("vsock" if vsock else block.host), block.port)
-        if place[-1] is not None and place in seen:
-            yield Finding(("service", "listen", block.name), f'this is where "{seen[place]}" listens',
+        address, everywhere = "", False
+        if block.kind == "unix":
+            place: tuple[Any, ...] = (block.path,)
+        elif block.kind == "vsock" or block.transport == "vsock":
+            place = ("vsock", block.port)
+        else:
+            ip = ipaddress.ip_address(block.host)
+            address, everywhere, place = "" if ip.is_unspecified else block.host, ip.is_unspecified, (
+                ip.version, block.port)
+        there = seen.setdefault(place, {})
+        other = there.get(address) or there.get("") or (next(iter(there.values()), None) if everywhere else None)
+        if place[-1] is not None and other is not None:
+            yield Finding(("service", "listen", block.name), f'this is where "{other}" listens',
                           "choose another port or path")
-        seen.setdefault(place, block.name)
+        there.setdefault(address, block.name)
 
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
