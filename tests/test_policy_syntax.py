@@ -96,6 +96,13 @@ MISTAKES = [
     ('a = «"x" == "y"', "expression", "computed", {"a": "<broken>"}),
     ("a = [«for x in y : x]\nb = 1", "expression", "computed", {"a": ["<broken>"], "b": 1}),
     ("a = [1, «b + 1, 3]", "expression", "computed", {"a": [1, "<broken>", 3]}),
+    ("a = «NULL\nb = 1", "expression", "leave the attribute out", {"a": "<broken>", "b": 1}),
+    ("a = «True\nb = 1", "expression", "write true", {"a": "<broken>", "b": 1}),
+    ("a = «.5\nb = 1", "syntax", "such as 8080 or 0.5", {"a": "<broken>", "b": 1}),
+    ("a = «+5\nb = 1", "syntax", "such as 8080", {"a": "<broken>", "b": 1}),
+    ("a = «\uff18\nb = 1", "syntax", "such as 8080", {"a": "<broken>", "b": 1}),
+    ("a = «\u201cx\u201d\nb = 1", "syntax", "straight double quotes", {"a": "<broken>", "b": 1}),
+    ("a = «'x'\nb = 1", "syntax", "straight double quotes", {"a": "<broken>", "b": 1}),
     ("a = «null", "expression", "leave the attribute out", {"a": "<broken>"}),
     ('a = "x «${b} y"\nc = 1', "expression", "$${", {"a": "<broken>", "c": 1}),
     ('a = "x «${f("}")} y"\nc = 1', "expression", "template", {"a": "<broken>", "c": 1}),
@@ -196,6 +203,11 @@ def test_encoding(data: bytes, words: str, place: tuple[int, int]) -> None:
     assert words in finding.summary
     assert place == (finding.line, finding.column)
     assert check_bytes(data).policy is None
+
+
+def test_a_file_in_another_encoding_is_one_finding() -> None:
+    """Not one for each of its characters."""
+    assert ["save the file as plain UTF-8"] == [d.fix for d in check_bytes(BASE.encode("utf-16")).diagnostics]
 
 
 def test_a_file_too_large_is_not_told_to_change_its_encoding() -> None:

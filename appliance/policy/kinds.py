@@ -99,6 +99,8 @@ def _expect(value: Any, kind: type, example: str) -> None:
         bare = value.strip()
         if (kind is int and re.fullmatch(r"[0-9]{1,15}", bare)) or (kind is bool and bare in ("true", "false")):
             fix = f"write {bare} without quotes"
+    if kind is int and isinstance(value, float) and value.is_integer():
+        fix = f"write {int(value)}"
     raise Refused(f"is {type_name(value)}, not {type_name(kind())}", fix)
 
 
@@ -154,7 +156,10 @@ class Number(Kind):
     def parse(self, value: Any) -> float:
         """Return the float; an integer literal is taken as one."""
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Refused(f"is {type_name(value)}, not a number", f"write {self.low}")
+            bare = value.strip() if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,15}(\.[0-9]{1,15})?\s*",
+                                                                           value) else None
+            raise Refused(f"is {type_name(value)}, not a number",
+                          f"write {self.low}" if bare is None else f"write {bare} without quotes")
         if not math.isfinite(value) or not self.low <= value <= self.high:
             nearest = self.low if value < self.low else self.high
             raise Refused(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")

@@ -19,6 +19,10 @@ from appliance.policy.tree import Attribute, BlockNode, Body, Broken, ListNode, 
 
 MAX_DEPTH = 24  # blocks, lists and objects inside of each other
 
+_VALUES = 'write "text" in straight double quotes, a number such as 8080 or 0.5, true, false, or a [list]'
+_NO_VALUE = frozenset(["null", "nil", "none"])
+_BOOLEANS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
+
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", ".", "(", "[",
                         "...", "!", "=>"])
 
@@ -26,10 +30,12 @@ _OPERATORS = frozenset(["+", "-", "*", "/", "%", "==", "!=", "<", ">", "<=", ">=
 def decode(data: bytes) -> tuple[str, str | None, Span]:
     """Return the text of a policy file, line ends as newlines, and what is wrong with its encoding, and where.
 
-    A text that is too long comes back empty; one with wrong bytes has replacement characters in it.
+    A text that is too long or UTF-16 comes back empty; one with wrong bytes has replacement characters in it.
     """
     if len(data) > MAX_BYTES:
         return "", f"the file has more than the {MAX_BYTES} bytes allowed", Span(0, 0)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "", "the file is UTF-16, not UTF-8", Span(0, 0)
     try:
         text, problem, at = data.decode("utf-8"), None, 0
     except UnicodeDecodeError as error:
@@ -128,14 +134,14 @@ class Parser:
                 if self.at == before:
                     self.at += 1
 
-    def _unexpected(self, wanted: str) -> None:
+    def _unexpected(self, wanted: str, fix: str = "") -> None:
         token = self.token
         found = {END: "the end of the file", NEWLINE: "the end of the line", BROKEN: "a broken value"}.get(
             token.kind, f"{token.value[:40]!r}")
         if token.kind != BROKEN:
             end = max(token.end, token.start + 1)
             self.report.error("syntax", f"{found} stands where {wanted} should", Span(token.start, end),
-                              fix=f"write {wanted}, or delete this")
+                              fix=fix or f"write {wanted}, or delete this")
 
     def _item(self, body: Body) -> None:
         """Read one attribute or block, which begins with a name."""
@@ -185,6 +191,7 @@ class Parser:
         self._skip_rest()
 
     def _attribute(self, body: Body, name: Token) -> None:
+        start = self.token
         value = self._value()
         first = body.attributes.get(name.value)
         if first is not None:
@@ -193,7 +200,9 @@ class Parser:
                               detail=f"each attribute once; the first stands on line {line}", fix="delete one of them")
         else:
             body.attributes[name.value] = Attribute(name.value, name.span, value)
-        if self.token.kind not in (NEWLINE, END) and not self._is("}", ",") and self.token.kind != NAME:
+        if isinstance(value, Broken) and self.token is start:  # reported: there is no value
+            self._skip_rest()
+        elif self.token.kind not in (NEWLINE, END) and not self._is("}", ",") and self.token.kind != NAME:
             self._unexpected("the end of the line")
             self._skip_rest()
         elif self._is(","):
@@ -279,7 +288,7 @@ class Parser:
             return self._object()
         if self._is("(", "!", "-"):
             return self._expression(token)
-        self._unexpected("a value")
+        self._unexpected("a value", _VALUES)
         return Broken(token.span)
 
     def _word(self) -> Node:
@@ -289,9 +298,12 @@ class Parser:
             return Literal(token.value == "true", token.span)
         if token.value == "for" or (after.kind == MARK and (after.value in _OPERATORS or after.value == ":")):
             return self._expression(token)
-        if token.value == "null":
-            self.report.error("expression", "null is not a value here", token.span,
+        if token.value.lower() in _NO_VALUE:
+            self.report.error("expression", f"{token.value} is not a value here", token.span,
                               fix="leave the attribute out to get its default")
+        elif token.value.lower() in _BOOLEANS:
+            self.report.error("expression", f"{token.value} is not a value here", token.span,
+                              detail="true or false, in lower case", fix=f"write {_BOOLEANS[token.value.lower()]}")
         else:
             self.report.error("expression", f"{token.value} is a reference, which has to be computed", token.span,
                               detail="a policy is data: a text stands in quotes", fix=f'write "{token.value}"')

@@ -115,6 +115,11 @@ class Lexer:
         if _NUMBER.fullmatch(word) and len(word) <= 40:
             self._push(NUMBER, word, match.end())
             return
+        if _NUMBER.fullmatch(word):
+            self.report.error("syntax", f"{word[:40]}... is not a number of at most 40 characters", Span(*match.span()),
+                              fix="write fewer digits")
+            self._push(BROKEN, word, match.end())
+            return
         fix = f'sizes and durations stand in quotes: write "{word}"' if re.fullmatch(r"[0-9]+[A-Za-z]+", word) else (
             "write decimal digits, without leading zeros, underscores or prefixes; texts stand in quotes")
         self.report.error("syntax", f"{word[:40]} is not a number", Span(*match.span()), fix=fix)
