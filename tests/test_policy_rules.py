@@ -127,6 +127,9 @@ RULES = [
     ("privacy", 'retention { audit = «"30d" }', "not kept"),
     ("privacy", 'retention { sessions = «"30d" }', "no model keeps sessions"),
     ("privacy", 'redaction { fields = «["messages", "user"] }', '"messages" cannot be dropped'),
+    ("privacy", 'redaction { fields = «["messages.role"] }', '"messages.role" cannot be dropped'),
+    ("privacy", 'redaction { fields = «["messages.content"] }', '"messages.content" cannot be dropped'),
+    ("privacy", 'redaction { fields = «["messages.content.text"] }', '"messages.content.text" cannot be dropped'),
     ("limits", "tokens_per_minute = «2559", "2560 tokens"),
     ("limits", "tokens_per_day = «2559", "2560 tokens"),
     ("tenants", "min_version = «1", "there is none"),
@@ -282,6 +285,14 @@ def test_warnings_leave_a_policy_valid(lines: str, words: str) -> None:
     assert checked.policy is not None
     assert [("warning", place)] == [(d.severity, (d.line, d.column)) for d in checked.diagnostics]
     assert words in checked.diagnostics[0].summary
+
+
+def test_an_auditors_models_are_warned_of() -> None:
+    """A field that has no effect is told: an auditor asks nothing."""
+    checked = check(with_lines("tenants", 'tenant "watch" {\n role = "auditor"\n models = ["demo"]\n '
+                               f'api_key_sha256 = ["{"ab12" * 16}"]\n}}'))
+    assert checked.policy is not None
+    assert ['tenants.tenant "watch".models'] == [d.path for d in checked.diagnostics if d.severity == "warning"]
 
 
 def test_warnings_on_hardware() -> None:

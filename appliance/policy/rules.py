@@ -17,7 +17,8 @@ from appliance.policy.kinds import closest
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 
 HARDWARE = ("sev-snp", "tdx")
-ESSENTIAL_FIELDS = frozenset({"messages", "prompt", "model", "stream", "max_tokens"})
+ESSENTIAL_FIELDS = frozenset({"messages", "messages.role", "messages.content", "messages.content.type",
+                              "messages.content.text", "prompt", "model", "stream", "max_tokens"})
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,9 @@ def tenant(block: Tenant, policy: Policy) -> Findings:
                           f'add model "{name}" {{ ... }}', f"models of this policy: {', '.join(names) or 'none'}")
     if not block.models and block.role == "user":
         yield Finding(("models",), "this tenant may ask no model", "list the models: models = [...]")
+    if block.models and block.role == "auditor":
+        yield Finding(("models",), "an auditor asks no model, so this list has no effect",
+                      'leave it out, or write role = "admin" or "user"', severity="warning")
 
 
 def draft(model: Model, policy: Policy) -> Findings:

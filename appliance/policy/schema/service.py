@@ -20,8 +20,7 @@ class Tenant(Block):
 
     name: Annotated[str, NAME] = Field(description="The tenant's name in the audit log.")
     role: Annotated[Literal["user", "auditor", "admin"], Choice(("user", "auditor", "admin"))] = Field(
-        default="user", description="`user` asks models. `auditor` reads metrics and the audit trail. `admin` may "
-        "do both.")
+        default="user", description="`user` asks models. `auditor` reads metrics. `admin` may do both.")
     models: Annotated[tuple[str, ...], SetOf(NAME)] = Field(
         default=(), description="The models that the tenant may ask, each by name; empty: none.")
     api_key_sha256: Annotated[tuple[str, ...], SetOf(Hash(256, "key"), 1, 64)] = Field(
