@@ -585,6 +585,21 @@ def test_measurements_are_the_builders_or_explicitly_taken(running: tuple[FakeAp
     assert "measurements-signature" in capsys.readouterr().err
     assert 0 == main(["verify", running[0].url, *bare, "--measurements-unsigned"])
     assert "taken as given, unsigned; rebuild them" in capsys.readouterr().out.split("not proved:")[1]
+    assert 2 == main(["verify", running[0].url, *words, "--measurements-unsigned"])
+    assert "contradict each other" in capsys.readouterr().err
+    none = [word for word in words if word not in ("--measurements", words[words.index("--measurements") + 1])]
+    assert 2 == main(["verify", running[0].url, *none])
+    assert "measurements-absent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_time_that_utc_does_not_have_is_bad_usage(time: str, running: tuple[FakeAppliance, Path], tmp_path: Path,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a traceback, whose exit code says that the evidence is invalid."""
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", running[0].url, *_files(tmp_path, running), "--at", time])
+    assert 2 == caught.value.code
+    assert "is no time such as" in capsys.readouterr().err
 
 
 def test_vendors_own_evidence_is_not_enough(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from appliance.attestation import keyfile
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
 from appliance.client import Verifier
+from appliance.errors import PolicyError
 
 DIGEST_BYTES = 48
 
@@ -47,6 +48,13 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
 
 def verifier(args: argparse.Namespace) -> Verifier:
     """The verifier of these arguments. Raises PolicyError, AttestationError."""
+    if args.measurements is None and (args.builder_key is not None or args.measurements_unsigned):
+        given = "--builder-key" if args.builder_key is not None else "--measurements-unsigned"
+        raise PolicyError(f"{given} says whom to believe about measurements, and there are none",
+                          code="measurements-absent", hint="give them: --measurements FILE")
+    if args.builder_key is not None and args.measurements_unsigned:
+        raise PolicyError("--builder-key and --measurements-unsigned contradict each other",
+                          code="measurements-unsigned", hint="give the key alone: the signature is then checked")
     return Verifier.from_files(
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
@@ -73,6 +81,6 @@ def time(text: str) -> datetime:
     """A time from the command line; without a zone it is UTC."""
     try:
         parsed = datetime.fromisoformat(text)
-    except ValueError:
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC, the first and last day may be before the year 1 or after 9999
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T07:00:00Z") from None
-    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
