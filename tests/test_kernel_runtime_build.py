@@ -251,6 +251,19 @@ def test_no_environment_variable_redirects(folder, copy, monkeypatch):
     assert (folder / copy.name).read_bytes() == copy.read_bytes()
 
 
+def test_a_build_writes_no_file_but_its_own(folder, copy):
+    """Not through a link that somebody laid where a new library might be written first, nor does anything stay."""
+    victim = copy.parent / "victim"
+    victim.write_bytes(b"as it was")
+    for suffix in (".so.new", ".json.new"):
+        copy.with_suffix(suffix).symlink_to(victim)
+    before = set(copy.parent.iterdir())
+    kernels.build(targets.detect(), copy.parent, names=NAMES, jobs=1)
+    assert b"as it was" == victim.read_bytes()
+    assert before == set(copy.parent.iterdir())
+    assert (folder / copy.name).read_bytes() == copy.read_bytes()
+
+
 @pytest.mark.parametrize(("name", "linker", "package"), [
     (targets.detect().name, "ld", "binutils"),
     ("neon", "aarch64-linux-gnu-ld", "binutils-aarch64-linux-gnu"),

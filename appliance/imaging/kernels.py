@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import queue
+import secrets
 import shutil
 import subprocess
 import sys
@@ -216,10 +217,15 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that a process that has the old one mapped keeps it."""
-    fresh = path.with_suffix(path.suffix + ".new")
-    fresh.write_bytes(data)
-    fresh.replace(path)
+    """Write a file so that a process that has the old one mapped keeps it. The new one has a name that nobody else has:
+    two may build at once, and no link leads elsewhere."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with fresh.open("xb") as file:
+            file.write(data)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def work(target: str, folder: Path) -> None:
