@@ -165,6 +165,8 @@ RULES = [
     ("service", 'listen "b" {\n kind = "tcp"\n port = «65536\n}', "no TCP port"),
     ("service", 'listen "b" {\n kind = "unix"\n path = "/a"\n port = «1\n}', "port means nothing"),
     ("service", 'listen "b" {\n kind = «"unix"\n}', "needs path"),
+    ("service", f'listen "b" {{\n kind = "unix"\n path = «"/{"a" * 107}"\n}}', "at most 107 bytes"),
+    ("service", f'listen "b" {{\n kind = "unix"\n path = «"/{"é" * 54}"\n}}', "at most 107 bytes"),
     ("service", 'listen "b" {\n kind = «"tls"\n port = 1\n private_key = "/k"\n}', "needs certificate"),
     ("service", 'listen "b" {\n kind = «"vsock"\n}', "needs port"),
     ("service", 'listen "b" {\n kind = "vsock"\n port = 1\n rotation = «"1h"\n}', "rotation means nothing"),

@@ -122,7 +122,7 @@ def test_a_policy_without_an_authority_accepts_no_list(tmp_path: Path, capsys: p
 
 
 def test_a_name_that_no_folder_can_have_is_nowhere(policy: Policy, tmp_path: Path) -> None:
-    """255 characters of four bytes each: the policy allows them, the file system does not."""
+    """Also where another reader of policies let it through: it ends in our error."""
     long = policy.tenants.model_copy(update={"list_file": "\U0001f999" * 255})
     with pytest.raises(PolicyError, match="is in none of"):
         tenantlist.tenants_of(policy.model_copy(update={"tenants": long}), [tmp_path])

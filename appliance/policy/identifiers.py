@@ -154,7 +154,7 @@ class Path(Kind):
         _expect(value, str, f'"{example}"')
         text: str = value
         parts = text.split("/")
-        if not text or len(text) > 255 or not text.isprintable() or "\\" in text:
+        if not text or len(text.encode(errors="replace")) > 255 or not text.isprintable() or "\\" in text:
             raise Refused(f"is {shown(text)}, which is no usable path", f'write something like "{example}"')
         if text.startswith("/") != self.absolute:
             raise Refused(f"is {shown(text)}, {'a relative' if self.absolute else 'an absolute'} path",
@@ -166,7 +166,7 @@ class Path(Kind):
     def allowed(self) -> str:
         """See `Kind`."""
         where = "an absolute path" if self.absolute else "a path relative to the policy's folder or the model folder"
-        return f"{where}, without . or .."
+        return f"{where}, without . or .., of at most 255 bytes"
 
     def json_schema(self) -> dict[str, Any]:
         """See `Kind`."""

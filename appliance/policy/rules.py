@@ -17,6 +17,7 @@ from appliance.policy.kinds import closest
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 
 HARDWARE = ("sev-snp", "tdx")
+MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
 ESSENTIAL_FIELDS = frozenset({"messages", "messages.role", "messages.content", "messages.content.type",
                               "messages.content.text", "prompt", "model", "stream", "max_tokens"})
 
@@ -290,6 +291,9 @@ def listener_fields(block: Listener, policy: Policy) -> Findings:
     over_vsock = block.kind == "vsock" or block.transport == "vsock"
     if over_vsock and block.address is not None and block.kind == "ra-tls":
         yield Finding(("address",), "vsock has no IP address", "delete address")
+    if block.kind == "unix" and block.path is not None and len(block.path.encode()) > MAX_SOCKET_PATH:
+        yield Finding(("path",), f"a socket's path of {len(block.path.encode())} bytes is more than the kernel takes",
+                      f"write one of at most {MAX_SOCKET_PATH} bytes")
     if block.port is not None and block.port > 65535 and not over_vsock:
         yield Finding(("port",), f"{block.port} is no TCP port", "write a number from 1 to 65535")
 

@@ -89,7 +89,7 @@ def listen_unix(name: str, path: Path) -> Listening:
         made.listen(BACKLOG)
     except OSError as error:
         made.close()
-        raise BootError(f'listener "{name}": cannot listen on {path}: {error.strerror}',
+        raise BootError(f'listener "{name}": cannot listen on {path}: {error.strerror or error}',
                         hint="its folder must exist and be writable; remove a dead socket's file") from None
     finally:
         os.umask(before)
