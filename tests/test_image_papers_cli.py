@@ -73,6 +73,17 @@ def test_what_is_missing_is_told(image: Path, capsys: pytest.CaptureFixture[str]
     assert (image / predict.OUTPUT).read_bytes().decode() == capsys.readouterr().out.strip()
 
 
+def test_a_manifest_without_its_fields_is_refused(image: Path, tmp_path: Path,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    """By every action that reads one, and with the field's name."""
+    (image / "image.json").write_text('{"format":"appliance/image/v1"}')
+    for words in (["predict", image], ["sbom", image], ["export", image, "--format", "vhd", "-o", tmp_path / "x"],
+                  ["container", image, "-o", tmp_path / "x"]):
+        assert 2 == _run(*words), words
+        assert "is absent" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_what_cannot_be_predicted_is_refused(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Firmware that measures no kernel; a key of the wrong kind; two sources of golden values, or none."""
     folder = image.parent

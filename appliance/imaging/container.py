@@ -13,6 +13,7 @@ from pathlib import Path
 
 from appliance.imaging import lockfile, manifest, rootfs
 from appliance.imaging.downloads import Downloads
+from appliance.imaging.predict import entry
 from appliance.imaging.recipe import Recipe
 from appliance.imaging.toolchain import Toolchain
 from appliance.imaging.tree import FOLDER, PROGRAM, Tree
@@ -35,7 +36,7 @@ def unpack(image: Path, into: Path, recipe: Recipe, downloads: Downloads) -> Non
 
 def export(image: Path, output: Path, recipe: Recipe, downloads: Downloads) -> None:
     """Write the archive: sorted, owned by root, with the image's time stamp."""
-    epoch = int(manifest.read(image)["source_date_epoch"])
+    epoch = int(entry(manifest.read(image), "source_date_epoch"))
     with tempfile.TemporaryDirectory(prefix="appliance-container-") as folder:
         root = Path(folder, "root")
         unpack(image, root, recipe, downloads)
