@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.cli.main import main
 from tests.support.policies import BASE
 
 VERBS = {
@@ -70,3 +71,12 @@ def test_a_copy_without_tenants_has_the_policys_own_bytes(folder: Path) -> None:
     digests = [json.loads(_run(folder, ["digest", name, "--json"]).stdout)["policy_sha384"]
                for name in ("valid.hcl", "copy.hcl")]
     assert digests[0] == digests[1]
+
+
+def test_an_interrupt_before_the_verb_has_begun_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while its modules are imported, which takes longer than most verbs do."""
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert 130 == main(["check", "valid.hcl"])

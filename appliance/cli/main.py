@@ -83,8 +83,11 @@ def _politely() -> Iterator[None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; an expected error is printed without a traceback."""
-    with _politely():
-        return _run(list(sys.argv[1:] if argv is None else argv))
+    try:
+        with _politely():
+            return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # also while the verb's modules are imported
+        return 130
 
 
 def _run(words: list[str]) -> int:
@@ -105,8 +108,6 @@ def _run(words: list[str]) -> int:
     except OSError as error:  # a full disk behind standard output, say: no answer either
         _drop_output()
         return _failed("system", str(error))
-    except KeyboardInterrupt:
-        return 130
 
 
 def _streams() -> bool:
