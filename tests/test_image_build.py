@@ -56,6 +56,16 @@ def _elsewhere(place: Path) -> tuple[Path, list[str]]:
     return place / "out/image", done.stdout.splitlines()[-1].split()
 
 
+def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service's user may have none: no variable, and no entry in the list of users."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)
+    with pytest.raises(ImageError, match="no home folder") as caught:
+        default_folder()
+    assert "--cache" in str(caught.value.hint)
+
+
 def test_two_builds_are_the_same_to_the_last_bit(image: Path, tmp_path: Path) -> None:
     """Another folder, checkout, year, time zone, user and umask: every artefact, every export and every paper has the
     same digest. Both builds are by others than each other: root and nobody, where the tests run as root."""

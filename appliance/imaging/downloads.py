@@ -18,9 +18,13 @@ LIMIT = 1 << 30  # bytes of one answer
 
 
 def default_folder() -> Path:
-    """`appliance` in the user's cache folder."""
+    """`appliance` in the user's cache folder. ImageError where the user has none."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "appliance"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "appliance"
+    except RuntimeError:
+        raise ImageError("this user has no home folder to keep downloads in",
+                         hint="name one: --cache DIR, or set HOME") from None
 
 
 def fetch(url: str) -> bytes:
