@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -80,3 +82,12 @@ def test_an_interrupt_before_the_verb_has_begun_is_one(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("importlib.import_module", interrupted)
     assert 130 == main(["check", "valid.hcl"])
+
+
+def test_what_no_verb_foresaw_is_told_where_output_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
+                                                              ) -> None:
+    """A file where a folder has to be made: in words, also where the caller keeps the output in memory."""
+    (tmp_path / "file").touch()
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert 2 == main(["image", "build", "-o", str(tmp_path / "file/image")])
+    assert capsys.readouterr().err.startswith("error[")

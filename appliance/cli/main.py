@@ -132,7 +132,8 @@ def _streams() -> bool:
 
 def _drop_output() -> None:
     """What is still to be written is lost: the interpreter, as it ends, shall not try again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(io.UnsupportedOperation):  # not a file: a text in memory, say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(code: str, text: str) -> int:
