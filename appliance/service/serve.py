@@ -29,6 +29,7 @@ from appliance.service.quotas import Keeper
 from appliance.service.tls import RaTls
 
 KEEP_ALIVE_SECONDS = 15
+DRAIN_STEP = 0.05  # seconds from one look at who is still there to the next
 Announce = Callable[[list[Listening]], None]
 
 
@@ -94,13 +95,11 @@ class Server(uvicorn.Server):
         self._tasks: list[asyncio.Task[None]] = []
         disk = service.booted.state
         self._keeper = None if disk is None else Keeper(service.accounts, disk)
-        drain = max(0.01, service.policy.service.drain_timeout_ms / 1000)  # at 0 it would not look who is there
         super().__init__(uvicorn.Config(
             create(service), http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
             log_config=None, log_level=None, access_log=False, proxy_headers=False, server_header=False,
             date_header=False, h11_max_incomplete_event_size=HEAD_BYTES,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=drain))  # type: ignore[arg-type]  # asyncio waits for parts of a second, too
+            timeout_keep_alive=KEEP_ALIVE_SECONDS))
 
     async def startup(self, sockets: Any = None) -> None:
         """Take over the event loop's way to report exceptions, then accept connections, each listener in its way."""
@@ -137,13 +136,26 @@ class Server(uvicorn.Server):
         self._service.unaudited = True
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Drain: stop accepting, let requests in progress end, cancel them when the time is over."""
+        """Drain: stop accepting, let requests in progress end, cancel them when the time is over or at a second signal.
+
+        Not as uvicorn does it, which knows whole seconds, and from Python 3.12 on waits for all connections to close
+        when a second signal has come, too.
+        """
         self._service.draining = True
         self._service.metrics.ready.set(0)
         for task in self._tasks:
             task.cancel()
         self._service.audit.write("service.draining", in_flight=self._service.in_progress)
-        await super().shutdown(sockets=sockets)
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._service.policy.service.drain_timeout_ms / 1000
+        while (self.server_state.connections or self.server_state.tasks) and not self.force_exit and loop.time() < end:
+            await asyncio.sleep(DRAIN_STEP)
+        for task in self.server_state.tasks:
+            task.cancel()
         if self._keeper is not None:
             self._keeper.finish()
 
