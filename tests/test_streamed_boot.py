@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from appliance.boot import budget, modelkeys, models
@@ -135,3 +137,48 @@ def test_an_altered_file(sealed: Path, tiny_model: Path) -> None:
         assert expected == session.run(ask).tokens
         with pytest.raises(TamperedError, match="does not authenticate"):
             running.engine.logits([1, 2])
+
+
+def _short_of_memory(sealed: Path, plain: Path) -> Path:
+    """A policy for the streamed model, whose records find no place in memory, beside a plain one."""
+    (sealed.parent / "other.gguf").write_bytes(plain.read_bytes())
+    written = _policy(sealed, plain, "streaming_decrypt = true")
+    other = server.MODEL.format(name="other", file="other.gguf", more="",
+                                sha256=hashlib.sha256(plain.read_bytes()).hexdigest())
+    text = written.read_text().replace('["tiny"]', '["tiny", "other"]') + other
+    written.write_text(text)
+    files = {"tiny": sealed, "other": sealed.parent / "other.gguf"}
+    least = budget.divide(load(written).policy, files, 1, compiles=kernels().origin != "ahead").nbytes
+    written.write_text(text.replace("tee {", f'tee {{\n memory_budget = "{(least >> 20) + 8}MiB"\n').replace(
+        '["simulated"] }', '["simulated"]\n}'))
+    return written
+
+
+@pytest.mark.parametrize("how", ["altered", "cut"])
+def test_a_service_tells_of_an_altered_file(how: str, sealed: Path, tiny_model: Path) -> None:
+    """Callers, the audit log and /health learn that a model's file was altered; other models answer on."""
+    running = server.Server(_short_of_memory(sealed, tiny_model), [sealed]).wait_ready()
+    try:
+        with running.http() as http:
+            def ask(model: str) -> httpx.Response:
+                return http.post("/v1/completions", json={"model": model, "prompt": "▁aa▁ba", "max_tokens": 4,
+                                                          "temperature": 0})
+
+            def failures() -> dict[str, str | None]:
+                return {model["name"]: model["failure"] for model in http.get("/health").json()["models"]}
+
+            right = ask("other").json()["choices"][0]["text"]
+            assert (200, right) == (ask("tiny").status_code, ask("tiny").json()["choices"][0]["text"])
+            assert {"tiny": None, "other": None} == failures()
+            if how == "cut":
+                os.truncate(sealed, sealed.stat().st_size // 2)
+            else:
+                sealed.write_bytes(bytes(byte ^ 1 for byte in sealed.read_bytes()))
+            for _ in range(2):
+                refused = ask("tiny")
+                assert (500, "model_tampered") == (refused.status_code, refused.json()["error"]["code"])
+            assert running.audited(refused.headers["x-request-id"])["code"] == "model_tampered"
+            assert {"tiny": "model-tampered", "other": None} == failures()
+            assert right == ask("other").json()["choices"][0]["text"]
+    finally:
+        assert 0 == running.stop()

@@ -69,6 +69,11 @@ class RunningModel:
                            sealed_header_sha256=None if header is None else header.hex())
 
     @property
+    def failure(self) -> str | None:
+        """The code of the error that ended it: a disk that lies or fails. None for one that answers."""
+        return self.source.failure if isinstance(self.source, StreamedSource) else None
+
+    @property
     def streamed_plaintext(self) -> int:
         """Bytes of plaintext weights that a model which must be streamed can have at one moment; 0 for another."""
         return self.source.plaintext_nbytes if isinstance(

@@ -213,6 +213,12 @@ class StreamedSource(Opened):
         return self.alive_limit + self.resident_nbytes + 3 * vectors
 
     @property
+    def failure(self) -> str | None:
+        """The code of the error with which every pass is refused from now on; None while there is none."""
+        error = self._failure
+        return error.code if isinstance(error, ApplianceError) else None if error is None else "model-unreadable"
+
+    @property
     def resident_nbytes(self) -> int:
         """Bytes of matrices that are kept decrypted."""
         return 0 if self._arena is None else len(self._arena)

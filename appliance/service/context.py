@@ -157,7 +157,8 @@ class Service:
             "policy_sha384": self.booted.policy_digest.hex(),
             "self_test_sha384": self.booted.self_test.digest.hex(),
             "generation": state.generation,
-            "models": [{"name": model.name, "sha256": model.sha256} for model in state.models],
+            "models": [{"name": model.name, "sha256": model.sha256, "failure": self.booted.models[model.name].failure}
+                       for model in state.models],
             "hardening": [measure.as_json() for measure in self.booted.measures],
             "state": None if disk is None else {"epoch": disk.epoch, "disk": disk.disk.hex(), "free_bytes": disk.free},
             "boot": self.booted.report.as_json(),

@@ -19,6 +19,7 @@ from appliance.errors import (
     EngineError,
     ModelError,
     ServiceError,
+    TamperedError,
     TemplateError,
     TokenizerError,
 )
@@ -71,6 +72,8 @@ PROBLEMS: dict[str, Problem] = {
     # 500: us
     "internal_error": Problem(500, SERVER, "an internal error occurred"),
     "engine_error": Problem(500, SERVER, "inference failed"),
+    "model_tampered": Problem(500, SERVER, "the model's file was altered: it answers no more until the next boot"),
+    "model_unreadable": Problem(500, SERVER, "the model's file cannot be read: it answers no more until the next boot"),
     "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment"),
     "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all"),
     "overloaded": Problem(503, SERVER, "the queue is full: retry later"),
@@ -87,7 +90,8 @@ CODES: dict[type, str] = {
     TemplateError: "template_refused",
     CapacityError: "context_length_exceeded",
     EngineError: "engine_error",
-    ModelError: "engine_error",  # a streamed model whose disk fails or lies
+    TamperedError: "model_tampered",  # of a streamed model,
+    ModelError: "model_unreadable",  # whose disk lies or fails
     AttestationError: "attestation_failed",
 }
 
