@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from appliance.models import sealed, sealed_header, sealed_restore, signature, t
 from appliance.models.disk_random import RandomFile
 from tests.fuzz import driver, sealed_fuzz
 from tests.support import sealed_by_spec as spec
+from tests.support.sealed_by_spec import Part
 from tests.support.sealed_models import KEY, TILE_SIZE, parts, small, with_gaps
 from tests.support.sealed_models import sealed as seal
 
@@ -132,6 +134,20 @@ def test_a_flag_for_gaps_that_do_not_exist_is_refused() -> None:
     tight = gguf[:end]
     with pytest.raises(FormatError):
         _read(spec.seal(tight, start, tensors[:1], KEY, bytes(32), TILE_SIZE, gaps=True))
+
+
+def test_gaps_that_need_no_tiles_are_refused_when_they_are_restored(tmp_path: Path) -> None:
+    """Gaps of zeros have no tiles: whoever restores the file refuses another encoding of it."""
+    gguf, path = small(), tmp_path / "m.sealed"
+    start, tensors = parts(gguf)
+    blank = [Part(first.offset + first.nbytes, second.offset - first.offset - first.nbytes)
+             for first, second in itertools.pairwise([*tensors, Part(len(gguf), 0)])]
+    everything = sorted([*tensors, *(gap for gap in blank if gap.nbytes)], key=lambda part: part.offset)
+    assert everything != tensors
+    path.write_bytes(spec.seal(gguf, start, everything, KEY, bytes(32), TILE_SIZE, gaps=True))
+    with pytest.raises(TamperedError, match="every byte of them is zero"):
+        sealed_restore.unseal(path, tmp_path / "m", KEY)
+    assert not (tmp_path / "m").exists()
 
 
 SIZES = [0, 1, 4095, 4097, 12 << 20 | 1, (16 << 20) + 4096, -4096]

@@ -72,12 +72,13 @@ def _structure(path: Path, header_sha256: bytes | None, sha256: bytes | None) ->
 
 def _restore(model: SealedModel, sink: Sink, progress: Progress | None) -> dict[str, bytes]:
     """Send the whole GGUF file to `sink`; return the SHA-256 of each tensor. TamperedError when the whole has another
-    SHA-256 than the header says."""
+    SHA-256 than the header says, or gaps are sealed that need not be: one file has one encoding."""
     whole, tensors = hashlib.sha256(model.header.gguf), {}
     sink(model.header.gguf, 0)
-    part, name = hashlib.sha256(), None
+    part, name, blank = hashlib.sha256(), None, model.header.gaps
     for tile, data in _tiles(model):
         info = tile.segment.info
+        blank = blank and (info is not None or data.count(0) == len(data))
         if info is not None and info.name != name:
             part, name = hashlib.sha256(), info.name
         sink(data, tile.source_offset)
@@ -88,6 +89,8 @@ def _restore(model: SealedModel, sink: Sink, progress: Progress | None) -> dict[
                 tensors[info.name] = part.digest()
         if progress is not None:
             progress(tile.source_offset + tile.source_nbytes, model.tiling.size)
+    if blank:
+        raise TamperedError(f"{model.path}: gaps are sealed, though every byte of them is zero")
     if whole.digest() != model.sha256:
         raise TamperedError(f"{model.path}: the tiles make a file with SHA-256 {whole.hexdigest()}; the header states "
                             f"{model.sha256.hex()}", hint="whoever sealed this file sealed another model than stated")
