@@ -260,6 +260,18 @@ except MemoryError:
 """
 
 
+def test_a_refusal_tells_that_the_file_is_damaged(tmp_path: Path, tiny_model: Path) -> None:
+    """Whose header cannot be read counts with its size: who has too little memory for that learns why it counts so."""
+    policy = _policy(tmp_path, tiny_model, '"auto"')
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF" + bytes(100))
+    with damaged.open("r+b") as file:
+        file.truncate(1 << 40)
+    found = budget.divide(policy, {"tiny": damaged}, 1 << 34)
+    assert found.refusal is not None
+    assert f"1,048,576 MiB tiny: the whole file ({damaged}: byte 4: the version is 0" in found.refusal
+
+
 def test_the_kernel_refuses_more_than_the_budget() -> None:
     """Once all is loaded, a process cannot take more than what the budget leaves."""
     assert "refused\n" == subprocess.run([sys.executable, "-c", GREEDY], capture_output=True, text=True,

@@ -69,6 +69,7 @@ class Footprint:
     draft: Architecture | None = None
     draft_tiles: Tiling | None = None
     foreign: str | None = None  # why llama.cpp runs it; what that takes beside the file is not reckoned
+    fault: str | None = None  # why the header says nothing usable
 
     @property
     def streaming(self) -> bool | str:
@@ -145,7 +146,9 @@ class Footprint:
         """Everything that this model takes with what it is given. Loading comes on top, for one model at a time."""
         name = self.name
         if share.resident is None or self.tiles is None:
-            yield Line(f"{name}: resident weights", self.weights)
+            whole = self.fault is not None and self.foreign is None
+            yield Line(f"{name}: the whole file ({self.fault})" if whole else f"{name}: resident weights",
+                       self.weights)
         else:
             if share.resident:
                 yield Line(f"{name}: room for resident weights", share.resident)
@@ -213,26 +216,27 @@ def read(model: Model, limits: Limits, files: dict[str, Path], *, simulated: boo
     """The footprint of a policy's model. `simulated`: the policy is for development."""
     path = files[model.name]
     size = path.stat().st_size if os.path.isfile(path) else 0  # noqa: PTH113 - it raises nothing
-    sealed_file, tiles = _tiling(path) if size else (False, None)
+    sealed_file, tiles, fault = _tiling(path) if size else (False, None, None)
     shape = None if tiles is None else _shape(tiles.gguf)
     context = positions(model, limits) if shape is None else shape.context(positions(model, limits))
     helper = None
     if model.draft_model is not None and os.path.isfile(files[model.draft_model]):  # noqa: PTH113
         helper = _tiling(files[model.draft_model])[1]
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
-                     helper, backends.foreign_reason(model, path, simulated=simulated) if size else None)
+                     helper, backends.foreign_reason(model, path, simulated=simulated) if size else None, fault)
 
 
-def _tiling(path: Path) -> tuple[bool, Tiling | None]:
-    """Whether a file is sealed, and its tiles; None where its header says nothing usable."""
+def _tiling(path: Path) -> tuple[bool, Tiling | None, str | None]:
+    """Whether a file is sealed, and its tiles; None where its header says nothing usable, and why."""
     found = False
     try:
         found = inspection.is_sealed(path)
         if found:
-            return True, sealed.structure(path)[1]
-        return False, Tiling(inspection.header(path), path.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False)
-    except ApplianceError:
-        return found, None
+            return True, sealed.structure(path)[1], None
+        whole = inspection.header(path)
+        return False, Tiling(whole, path.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False), None
+    except ApplianceError as error:
+        return found, None, error.summary
 
 
 def _shape(header: GGUFFile) -> Architecture | None:
