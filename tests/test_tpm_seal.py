@@ -200,3 +200,12 @@ def test_no_tpm(tmp_path: Path) -> None:
     with pytest.raises(ModelKeyError) as caught:
         fetched(tmp_path / "m", tmp_path / "none", [4])
     assert "tpm-absent" == caught.value.code
+
+
+def test_a_file_in_the_place_of_a_tpm(tmp_path: Path) -> None:
+    """Nothing is written into it: it may be the model, by a slip of who typed the command."""
+    (tmp_path / "m").write_bytes(b"model")
+    (tmp_path / "m.tpm-key").write_bytes(tpm_seal.MAGIC)
+    with pytest.raises(ModelKeyError, match="neither a device nor a socket") as caught:
+        fetched(tmp_path / "m", tmp_path / "m", [4])
+    assert ("tpm-absent", b"model") == (caught.value.code, (tmp_path / "m").read_bytes())

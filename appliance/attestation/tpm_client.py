@@ -10,6 +10,7 @@ The TPM may belong to the host: every length in its answers is checked, and what
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -179,8 +180,11 @@ def policy_session(tpm: Tpm) -> int:
 
 def _open(path: Path) -> int:
     """A file descriptor: of the device, or of a connection to a simulator's Unix socket."""
-    if not stat.S_ISSOCK(path.stat().st_mode):
+    mode = path.stat().st_mode
+    if stat.S_ISCHR(mode):
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    if not stat.S_ISSOCK(mode):  # commands would be written into a file
+        raise OSError(errno.ENODEV, "it is neither a device nor a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(path))
         wait = struct.pack("ll", int(_TIMEOUT_SECONDS), 0)
