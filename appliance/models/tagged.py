@@ -188,7 +188,7 @@ class _Scan:
         start = tile.number * TAG_NBYTES
         self._tags[start:start + TAG_NBYTES] = self._cipher.encrypt(_nonce(tile), b"", view)
         if tile.segment.kind == "gap" and not self._gaps:
-            self._gaps = any(view)
+            self._gaps = bool(np.frombuffer(view, np.uint8).any())
 
     def _expect_end(self) -> None:
         with contextlib.suppress(TamperedError):
