@@ -117,7 +117,8 @@ class Slice(Expression):
             return []
         if not isinstance(target, list | tuple):
             raise Fault(f"{kind(target)} has no slices")
-        return make_list(run.budget, target[span])
+        items = make_list(run.budget, target[span])
+        return items if isinstance(target, list) else tuple(items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ result.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 
 from appliance.engine.jinja import text as texts
@@ -40,6 +41,8 @@ from appliance.engine.jinja.values import (
     measure,
     to_text,
 )
+
+_WORD = re.compile(r"([-\s({\[<]+)")  # what words begin after
 
 
 def default(budget: Budget, value: Value, replacement: Value = "", boolean: bool = False) -> Value:
@@ -78,6 +81,11 @@ def recased(change: Callable[[str], str]) -> Callable[..., str]:
         return texts.recase(text, change(text))
 
     return apply
+
+
+def _title(text: str) -> str:
+    """Each word with its first letter alone in upper case; only white space, brackets and hyphens part words."""
+    return "".join(word[:1].upper() + word[1:].lower() for word in _WORD.split(text))
 
 
 def replace(budget: Budget, value: Value, old: Value, new: Value, count: Value = None) -> str:
@@ -204,11 +212,12 @@ def selecting(wanted: bool, by_attribute: bool) -> Callable[..., list[Value]]:
 
 
 def indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, blank: bool = False) -> str:
-    """Each line but the first indented."""
+    """Each line but the first indented; all that ends a line becomes a newline."""
     text = to_text(budget, value)
     margin = width if isinstance(width, str) else " " * whole(width, "a width", 0, MAX_WIDTH)
-    budget.make(len(text) + (len(margin) + ITEM_COST) * (text.count("\n") + 1))
-    lines = texts.parts_in_order(text, text.split("\n"), 1)
+    text = joined(budget, [text, "\n"])
+    budget.make(len(text) + (len(margin) + ITEM_COST) * len(text.splitlines()))
+    lines = texts.lines(text)
     rows = [joined(budget, [margin, line]) if index and (line or is_true(blank)) else line
             for index, line in enumerate(lines)]
     result = texts.join("\n", rows)
@@ -244,19 +253,22 @@ def pairs(budget: Budget, value: Value) -> list[Value]:
 
 
 def to_int(budget: Budget, value: Value, default: Value = 0) -> Value:
-    """As a whole number, or the default."""
+    """As a whole number, without what follows its point, or the default."""
     if isinstance(value, str) and len(value) > MAX_WIDTH:
         return default
-    try:
-        return bounded(int(value))
-    except (TypeError, ValueError, OverflowError):
-        return default
+    for number in (int, lambda text: int(float(text))):
+        try:
+            return bounded(number(value))
+        except (TypeError, ValueError, OverflowError):
+            continue
+    return default
 
 
-def extreme(index: int) -> Callable[[Budget, Value], Value]:
-    """`min` and `max`."""
-    pick = end_item(index)
-    return lambda budget, value: pick(budget, sort(budget, value, case_sensitive=True))
+def extreme(greatest: bool) -> Callable[..., Value]:
+    """`min` and `max`: the first among equals."""
+    first = end_item(0)
+    return lambda budget, value, case_sensitive=False: first(
+        budget, sort(budget, value, greatest, case_sensitive))
 
 
 FILTERS: Mapping[str, Callable[..., Value]] = {
@@ -264,9 +276,9 @@ FILTERS: Mapping[str, Callable[..., Value]] = {
     "d": default, "default": default, "dictsort": dictsort, "first": end_item(0), "from_json": from_json,
     "fromjson": from_json, "indent": indent, "int": to_int, "items": pairs, "join": join, "last": end_item(-1),
     "length": length, "list": lambda budget, value: make_list(budget, items_of(budget, value)),
-    "lower": recased(str.lower), "map": map_items, "max": extreme(-1), "min": extreme(0),
+    "lower": recased(str.lower), "map": map_items, "max": extreme(True), "min": extreme(False),
     "reject": selecting(False, False), "rejectattr": selecting(False, True), "replace": replace, "reverse": reverse,
-    "safe": lambda _, value: value, "select": selecting(True, False), "selectattr": selecting(True, True),
-    "sort": sort, "string": to_text, "title": recased(str.title), "tojson": tojson, "trim": stripping(),
+    "safe": to_text, "select": selecting(True, False), "selectattr": selecting(True, True),
+    "sort": sort, "string": to_text, "title": recased(_title), "tojson": tojson, "trim": stripping(),
     "unique": unique, "upper": recased(str.upper),
 }

@@ -90,10 +90,7 @@ def _splitting(split: Callable[..., list[str]]) -> Callable[..., list[Value]]:
 
 def _split_lines(budget: Budget, text: str, keepends: Value = False) -> list[Value]:
     budget.make(len(text) + ITEM_COST * (1 + len(text)))
-    with_ends = texts.parts_in_order(text, text.splitlines(keepends=True), 0)
-    if keepends:
-        return list(with_ends)
-    return [texts.part(line, 0, len(line.splitlines()[0])) for line in with_ends]
+    return list(texts.lines(text, keepends=bool(keepends)))
 
 
 def _asking(question: Callable[..., Value]) -> Callable[..., Value]:

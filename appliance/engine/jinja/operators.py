@@ -115,8 +115,12 @@ def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
     for name in names:
         if isinstance(value, dict):
             value = value.get(name, Undefined(str(name)))
-        elif isinstance(value, list | tuple) and str(name).isdecimal() and len(str(name)) < 9:
-            value = value[int(name)] if int(name) < len(value) else Undefined(str(name))
+        elif isinstance(value, str | list | tuple) and str(name).isdecimal() and len(str(name)) < 9:
+            index = int(name)
+            if index >= len(value):
+                value = Undefined(str(name))
+            else:
+                value = texts.part(value, index, index + 1) if isinstance(value, str) else value[index]
         elif isinstance(value, Namespace):
             value = value.values.get(str(name), Undefined(str(name)))
         else:

@@ -72,7 +72,8 @@ class If(Statement):
 
 @dataclass(frozen=True, slots=True)
 class For(Statement):
-    """`{% for names in items if condition %}`; what is set within stays within."""
+    """`{% for names in items if condition %}`; what is set within stays within. Its `else` runs when no turn came to
+    its end, also where all were left by `continue`."""
 
     names: Sequence[str]
     items: Expression
@@ -82,7 +83,7 @@ class For(Statement):
 
     def run(self, run: Run, scope: Scope) -> None:
         items = self._items(run, scope)
-        loop = Loop(items)
+        loop, came_to_end = Loop(items), False
         for index, item in enumerate(items):
             run.budget.step()
             loop.index0 = index
@@ -94,7 +95,8 @@ class For(Statement):
                 continue
             except Break:
                 break
-        if not items and self.otherwise is not None:
+            came_to_end = True
+        if not came_to_end and self.otherwise is not None:
             self.otherwise.run(run, scope)
 
     def _items(self, run: Run, scope: Scope) -> Sequence[Value]:

@@ -17,7 +17,7 @@ TESTS: Mapping[str, Callable[..., bool]] = {
     "undefined": lambda _, value: isinstance(value, Undefined),
     "none": lambda _, value: value is None, "string": lambda _, value: isinstance(value, str),
     "mapping": lambda _, value: isinstance(value, dict),
-    "sequence": lambda _, value: isinstance(value, str | list | tuple | dict),
+    "sequence": lambda _, value: isinstance(value, str | list | tuple | dict | Undefined),
     "iterable": lambda _, value: isinstance(value, str | list | tuple | dict | Undefined),
     "number": lambda _, value: isinstance(value, int | float), "boolean": lambda _, value: isinstance(value, bool),
     "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),

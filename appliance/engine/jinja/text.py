@@ -87,6 +87,12 @@ def parts_in_order(text: str, pieces: Sequence[str], gap: int | None = None) -> 
     return found
 
 
+def lines(text: str, keepends: bool = False) -> list[str]:
+    """The lines of `text`, by whatever ends a line in Unicode."""
+    with_ends = parts_in_order(text, text.splitlines(keepends=True), 0)
+    return with_ends if keepends else [part(line, 0, len(line.splitlines()[0])) for line in with_ends]
+
+
 def strip(text: str, characters: str | None, left: bool = True, right: bool = True) -> str:
     """`text` without white space (or `characters`) at its ends."""
     rest = text.lstrip(characters) if left else text
