@@ -141,6 +141,10 @@ OPENAI_ERRORS: list[tuple[dict[str, Any], type[openai.APIStatusError], str, str 
     ({"extra_body": {"beam": 3}}, openai.BadRequestError, "unknown_parameter", "beam"),
     ({"temperature": 3}, openai.BadRequestError, "invalid_value", "temperature"),
     ({"max_tokens": 513}, openai.BadRequestError, "generation_length_exceeded", "max_tokens"),
+    ({"max_completion_tokens": 513}, openai.BadRequestError, "generation_length_exceeded", "max_completion_tokens"),
+    ({"max_completion_tokens": 5, "max_tokens": 6}, openai.BadRequestError, "invalid_value", "max_tokens"),
+    ({"stream_options": {"include_usage": True}}, openai.BadRequestError, "invalid_value", "stream_options"),
+    ({"top_logprobs": 1}, openai.BadRequestError, "invalid_value", "top_logprobs"),
     ({"messages": [{"role": "user", "content": "a " * 3000}]}, openai.BadRequestError, "context_length_exceeded", None),
     ({"logprobs": True, "top_logprobs": 6}, openai.BadRequestError, "unsupported_parameter", "logprobs"),
     ({"logit_bias": {"512": 1}}, openai.BadRequestError, "invalid_value", "logit_bias"),
@@ -156,6 +160,12 @@ def test_official_client_raises_its_own_errors(
     with pytest.raises(kind) as caught:
         _chat(service, **more)
     assert (code, param) == (caught.value.code, caught.value.param)
+
+
+def test_refusals_name_bounds_to_the_last_digit(service: Server) -> None:
+    """A bound of the policy stands in the refusal as the policy has it, however large it is."""
+    with pytest.raises(openai.BadRequestError, match="top_k: allowed are 0 to 1000000$"):
+        _chat(service, extra_body={"top_k": 1_000_001})
 
 
 @pytest.mark.parametrize("key", ["", "sk-wrong", KEY + " "[:0] + "x", AUDITOR_KEY.upper()])

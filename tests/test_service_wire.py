@@ -114,14 +114,14 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"temperature": "1"}, "invalid_value", "temperature"),
     ({"temperature": True}, "invalid_value", "temperature"),
     ({"max_tokens": 0}, "invalid_value", "max_tokens"),
-    ({"max_tokens": 5, "max_completion_tokens": 6}, "invalid_value", None),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "invalid_value", "max_tokens"),
     ({"stop": ["a"] * 17}, "invalid_value", "stop"),
     ({"stop": ""}, "invalid_value", "stop"),
     ({"logit_bias": {"x": 1}}, "invalid_value", "logit_bias"),
     ({"logit_bias": {"5": 1, "05": -1}}, "invalid_value", "logit_bias"),
     ({"logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
-    ({"top_logprobs": 3}, "invalid_value", None),
-    ({"stream_options": {"include_usage": True}}, "invalid_value", None),
+    ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
+    ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
     ({"seed": 2**64}, "invalid_value", "seed"),
 ]
 

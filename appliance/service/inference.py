@@ -54,7 +54,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
                                param="logprobs")
         sampling = choose_sampling(model, request)
         prompt = await _encoded(service, model, request)
-        bound = _answer_tokens(service, model, len(prompt), request.wanted_tokens)
+        bound = _answer_tokens(service, model, len(prompt), request)
         grant = account.admit_tokens(round_up(len(prompt), service.rounding) + round_up(bound, service.rounding))
     finally:
         exchange.headers.update(account.headers())
@@ -83,16 +83,16 @@ def _too_long(most: int) -> RequestError:
     return RequestError("context_length_exceeded", f"the prompt is longer than {most} tokens")
 
 
-def _answer_tokens(service: Service, model: ServedModel, prompt: int, wanted: int | None) -> int:
+def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:
     """How many tokens the answer may have. Counts in refusals are the policy's, not the request's."""
-    limits, most = service.policy.limits, _most_tokens(service, model)
+    limits, most, wanted = service.policy.limits, _most_tokens(service, model), request.wanted_tokens
     if prompt > most:
         raise _too_long(most)
     if prompt == 0:
-        raise RequestError("invalid_value", "the prompt is empty")
+        raise RequestError("invalid_value", "the prompt is empty", param="prompt")
     if wanted is not None and wanted > limits.generation_tokens:
-        raise RequestError("generation_length_exceeded", f"max_tokens: at most {limits.generation_tokens} are allowed",
-                           param="max_tokens")
+        raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
+                           "are allowed", param=request.bound_name)
     return min(wanted or limits.generation_tokens, model.running.context_length - prompt)
 
 
@@ -102,7 +102,7 @@ def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
     for name in BOUNDED:
         rule, asked = getattr(model.policy.sampling, name), getattr(request, name)
         if asked is not None and not rule.min <= asked <= rule.max:
-            raise RequestError("invalid_value", f"{name}: allowed are {rule.min:g} to {rule.max:g}", param=name)
+            raise RequestError("invalid_value", f"{name}: allowed are {rule.min:.15g} to {rule.max:.15g}", param=name)
         values[name] = rule.default if asked is None else asked
     if any(len(stop) > MAX_LENGTH for stop in request.stops):
         raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")

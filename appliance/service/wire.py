@@ -146,7 +146,7 @@ class SamplingRequest(_Wire):
     @model_validator(mode="after")
     def _options_need_stream(self) -> SamplingRequest:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream = true")
+            raise RequestError("invalid_value", "stream_options needs stream = true", param="stream_options")
         return self
 
     @property
@@ -160,6 +160,11 @@ class SamplingRequest(_Wire):
     def wanted_tokens(self) -> int | None:
         """The caller's bound on generated tokens."""
         return self.max_tokens
+
+    @property
+    def bound_name(self) -> str:
+        """The name by which the caller gave that bound."""
+        return "max_tokens"
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -183,15 +188,20 @@ class ChatRequest(SamplingRequest):
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs = true")
+            raise RequestError("invalid_value", "top_logprobs needs logprobs = true", param="top_logprobs")
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
-            raise ValueError("max_tokens and max_completion_tokens differ")
+            raise RequestError("invalid_value", "max_tokens and max_completion_tokens differ", param="max_tokens")
         return self
 
     @property
     def wanted_tokens(self) -> int | None:
         """The caller's bound on generated tokens, by its new or its old name."""
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def bound_name(self) -> str:
+        """See `SamplingRequest`."""
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
     @property
     def wanted_logprobs(self) -> int | None:
