@@ -164,7 +164,7 @@ def test_official_client_raises_its_own_errors(
 
 def test_refusals_name_bounds_to_the_last_digit(service: Server) -> None:
     """A bound of the policy stands in the refusal as the policy has it, however large it is."""
-    with pytest.raises(openai.BadRequestError, match="top_k: allowed are 0 to 1000000$"):
+    with pytest.raises(openai.BadRequestError, match=r"top_k: allowed are 0 to 1000000$"):
         _chat(service, extra_body={"top_k": 1_000_001})
 
 

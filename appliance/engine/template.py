@@ -6,7 +6,9 @@ of special tokens, `raise_exception`, `strftime_now`, `tojson`, loop controls, t
 Whoever writes a message must not be able to write control tokens: a message with the text `<|im_end|>` would end
 its turn and forge the next one. So every string of the messages and tools is marked as coming from outside, marks
 follow the characters through the template (`jinja.text`), and `encode` reads control tokens only where all
-characters are the template's own. Any other text gives the same ids as tokenizing the rendered prompt as a whole.
+characters are the template's own. Files call some of them "user-defined", which any text may name: those that the
+template itself uses are control tokens, too. Any other text gives the same ids as tokenizing the rendered prompt as a
+whole.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from appliance.engine.jinja import Template
-from appliance.engine.jinja.text import is_marked, spans_of
+from appliance.engine.jinja.text import is_marked, own_of, spans_of
 from appliance.engine.jinja.values import Budget, Function, Value
 from appliance.engine.template_messages import CHATML, outside, prepare
 from appliance.engine.tokenizer import Tokenizer
@@ -87,7 +89,8 @@ class ChatTemplate:
         than `most`."""
         text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables,
                            now=now)
-        ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text), most=most)
+        ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text),
+                               own=self.source + "\0" + own_of(text), most=most)
         if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
             ids.insert(0, tokenizer.bos)
         return ids

@@ -48,6 +48,12 @@ def spans_of(text: str) -> tuple[Span, ...]:
     return text.spans if isinstance(text, Marked) else ()
 
 
+def own_of(text: str) -> str:
+    """The characters of `text` that are the template's own; a NUL stands for each stretch of others."""
+    ends = [0, *(end for span in spans_of(text) for end in span), len(text)]
+    return "\0".join(str(text[start:end]) for start, end in zip(ends[::2], ends[1::2], strict=True))
+
+
 def concatenate(parts: Iterable[str]) -> str:
     """All parts in a row, spans and all."""
     parts = list(parts)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, special_tokens
+from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, is_mark, special_tokens
 from appliance.errors import CapacityError
 
 TEXT = -1  # Fragment.token of a stretch that is no special token
@@ -43,11 +43,11 @@ class Partitioner:
         self._all = found
         self._user_defined = [special for special in found if not special.kind & SPECIAL]
 
-    def partition(self, text: str, parse_special: bool, untrusted: Sequence[Span] = (),
+    def partition(self, text: str, parse_special: bool, untrusted: Sequence[Span] = (), own: str = "",
                   most: int = sys.maxsize) -> list[Fragment]:
         """The fragments of `text`, in order, none of them empty text. Control tokens are found only with
-        `parse_special`, and never where they touch an `untrusted` span; user-defined tokens always are. CapacityError
-        when more than `most` are found."""
+        `parse_special`, and never where they touch an `untrusted` span; user-defined tokens always are, but those that
+        mark something in `own` never there either. CapacityError when more than `most` are found."""
         specials = self._all if parse_special else self._user_defined
         present = [special for special in specials if special.text in text]
         if not present:
@@ -58,7 +58,8 @@ class Partitioner:
             barred[start:end] = b"\1" * (end - start)
         found: list[Fragment] = []
         for special in present:
-            for fragment in _occurrences(text, special, taken, barred if special.kind & SPECIAL else None):
+            guarded = special.kind & SPECIAL or (special.text in own and is_mark(special.text))
+            for fragment in _occurrences(text, special, taken, barred if guarded else None):
                 found.append(fragment)
                 check_count(len(found), most)
         found.sort()

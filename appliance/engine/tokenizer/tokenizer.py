@@ -12,7 +12,7 @@ import numpy as np
 from appliance.engine.tokenizer.merging import merge
 from appliance.engine.tokenizer.partition import TEXT, Partitioner, Span, check_count
 from appliance.engine.tokenizer.splitting import Splitter
-from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, read, strings
+from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, is_mark, read, strings
 from appliance.errors import TokenizerError
 
 MAX_MERGES = 1 << 22
@@ -56,18 +56,19 @@ class Tokenizer:
         self.add_eos = vocabulary.add_eos
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
-               untrusted: Sequence[Span] = (), most: int = sys.maxsize) -> list[int]:
+               untrusted: Sequence[Span] = (), own: str = "", most: int = sys.maxsize) -> list[int]:
         """Token ids of `text`; CapacityError as soon as it is certain that there are more than `most`, so that what a
         text takes goes with what is allowed, not with its length. `add_special` adds what the model wants around a
         text (such as bos); `parse_special` reads the text of control tokens as these tokens, but where it touches one
-        of the `untrusted` (start, end) spans. Words are looked up once per call: nothing is kept between calls, so
-        that no text can be guessed from how long another one takes. TokenizerError for lone surrogates."""
+        of the `untrusted` (start, end) spans; so it is with user-defined tokens that are marks in `own`. Words are
+        looked up once per call: nothing is kept between calls, so that no text can be guessed from how long another
+        one takes. TokenizerError for lone surrogates."""
         _check_text(text)
         vocabulary = self._vocabulary
         ids: list[int] = [vocabulary.special["bos"]] if add_special and self.add_bos else []
         known: dict[str, Ids] = {}
         after_special = True
-        for start, end, token in self._partitioner.partition(text, parse_special, untrusted, most):
+        for start, end, token in self._partitioner.partition(text, parse_special, untrusted, own, most):
             if token != TEXT:
                 ids.append(token)
             else:
@@ -163,9 +164,14 @@ def _check_text(text: str) -> None:
 
 
 def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
-    """The tokens that words may become: all but control tokens, so that no text merges into one."""
-    kinds = vocabulary.kinds
-    return {text: token for text, token in vocabulary.ids.items() if not kinds[token] & SPECIAL}
+    """The tokens that words may become: all but control tokens and marks, so that no text merges into one. A mark is
+    found before words are (`partition`), or must not be found."""
+    return {text: token for text, token in vocabulary.ids.items() if not _is_guarded(vocabulary, text, token)}
+
+
+def _is_guarded(vocabulary: Vocabulary, text: str, token: int) -> bool:
+    kind = vocabulary.kinds[token]
+    return bool(kind & SPECIAL or (kind & Kind.USER_DEFINED and is_mark(text)))
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
@@ -245,8 +251,8 @@ def _has_merges(metadata: Mapping[str, Any]) -> bool:
 
 
 def _forbid_special_merges(vocabulary: Vocabulary, ranks: dict[str, int]) -> None:
-    for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True):
-        if kind & SPECIAL:
+    for token, text in enumerate(vocabulary.texts):
+        if _is_guarded(vocabulary, text, token):
             for at in range(1, len(text)):
                 ranks.pop(f"{text[:at]} {text[at:]}", None)
 

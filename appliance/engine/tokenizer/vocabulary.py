@@ -289,3 +289,8 @@ def special_tokens(vocabulary: Vocabulary) -> Iterable[int]:
     """The ids of tokens that are looked for in text before anything else."""
     wanted = SPECIAL | Kind.USER_DEFINED
     return (token for token, kind in enumerate(vocabulary.kinds) if kind & wanted)
+
+
+def is_mark(text: str) -> bool:
+    """Whether a user-defined token looks like <|user|> or [INST], and not like a word, signs or white space."""
+    return any(map(str.isalnum, text)) and not all(letter.isalnum() or letter.isspace() for letter in text)
