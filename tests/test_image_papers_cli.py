@@ -14,7 +14,7 @@ from appliance.attestation import measurements
 from appliance.cli.main import main
 from appliance.imaging import predict, provenance
 from appliance.policy import load
-from tests.support import fake_firmware, fake_image, fake_tpm
+from tests.support import fake_firmware, fake_image, fake_tpm, images
 from tests.support.expected import ROOT
 
 DEMO = ROOT / "examples/demo.hcl"
@@ -127,6 +127,7 @@ def test_a_disk_is_exported_and_a_manifest_rendered(tmp_path: Path, capsys: pyte
 
 def test_what_would_be_ignored_is_refused(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another policy for an image that has one; a vsock device that the host lacks; a policy that no boot keeps."""
+    images.need("qemu-system-x86_64")
     other = tmp_path / "other.hcl"
     other.write_text(DEMO.read_text().replace('name   = "demo"', 'name   = "another"'))
     kept = tmp_path / "kept.hcl"
