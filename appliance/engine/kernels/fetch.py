@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.engine.kernels import fetch_layout
 from appliance.engine.kernels.atomic import exchange_long, load_long
+from appliance.engine.kernels.fetch_layout import FAULTS, WORKER_NBYTES, K, M, S
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.pack import pack_groups
 from appliance.engine.kernels.registry import kernel
@@ -35,25 +35,8 @@ call_update = pointer_call("i4(i8,i8,i8,i8,i4)")
 call_control = pointer_call("i4(i8,i4,i4,i8)")
 call_final = pointer_call("i4(i8,i8,i8)")
 
-_S, _K, _M = fetch_layout.STREAM, fetch_layout.WORKER, fetch_layout.MATRIX
-# numba freezes module constants, not dictionary items.
-READ, ERRNO, ADVISE, INIT, UPDATE = _S["READ"], _S["ERRNO"], _S["ADVISE"], _S["INIT"], _S["UPDATE"]
-CONTROL, FINAL, DESCRIPTOR = _S["CONTROL"], _S["FINAL"], _S["DESCRIPTOR"]
-EXTRA, EXTRA_NBYTES, PIECE, FAULT = _S["EXTRA"], _S["EXTRA_NBYTES"], _S["PIECE"], _S["FAULT"]
-WORKERS, TILE_NBYTES, WORKER_NBYTES = _S["WORKERS"], _S["TILE_NBYTES"], fetch_layout.WORKER_NBYTES
-PLAN, PLAN_COUNT, WINDOW, COLD = _S["PLAN"], _S["PLAN_COUNT"], _S["WINDOW"], _S["COLD"]
-CURSOR, DROP = _S["CURSOR"], _S["DROP"]
-CONTEXT, TILE, OTHER, RECORD = _K["CONTEXT"], _K["TILE"], _K["OTHER"], _K["RECORD"]
-HELD, OTHER_HELD, ALIVE, COUNT = _K["HELD"], _K["OTHER_HELD"], _K["ALIVE"], _K["COUNT"]
-NONCE, NONCE_END, TAG, TAG_END = _K["NONCE"], _K["NONCE_END"], _K["TAG"], _K["TAG_END"]
-VECTOR, VECTOR_NBYTES, FIRST_PLANNED = _K["VECTOR"], _K["VECTOR_NBYTES"], _M["FIRST_PLANNED"]
-STREAM_TABLE, FIRST_TILE, LAST = _M["STREAM_TABLE"], _M["FIRST_TILE"], _M["LAST"]
-NBYTES, LAST_NBYTES, OFFSET = _M["NBYTES"], _M["LAST_NBYTES"], _M["OFFSET"]
-RECORD_NBYTES, LAST_RECORD_NBYTES, KEPT = _M["RECORD_NBYTES"], _M["LAST_RECORD_NBYTES"], _M["KEPT"]
-ROW_NBYTES, CHUNK, PACK, BLOCKS, TAGS = _M["ROW_NBYTES"], _M["CHUNK"], _M["PACK"], _M["BLOCKS"], _M["TAGS"]
-_FAULTS = fetch_layout.FAULTS
 UNREADABLE, END, TAMPERED, PADDING, RANGE = (
-    _FAULTS.index(name) << 48 for name in ("read", "end", "tag", "padding", "range"))
+    FAULTS.index(name) << 48 for name in ("read", "end", "tag", "padding", "range"))
 TAG_NBYTES, SET_TAG = 16, 0x11  # EVP_CTRL_AEAD_SET_TAG
 EINTR = 4
 NOWAIT, WILL_NEED, DO_NOT_NEED = 8, 3, 4  # RWF_NOWAIT of preadv2; POSIX_FADV_*
@@ -68,18 +51,18 @@ after the other come slower, and these reads lie in between."""
 @device
 def read_some(stream: int, worker: int, address: int, nbytes: int, offset: int, flags: int) -> int:
     """One call of preadv2: bytes read, or less than 0."""
-    set_i64(worker + VECTOR, address)
-    set_i64(worker + VECTOR_NBYTES, nbytes)
-    return call_read(get_i64(stream + READ), get_i64(stream + DESCRIPTOR), worker + VECTOR, 1, offset, flags)
+    set_i64(worker + K.VECTOR, address)
+    set_i64(worker + K.VECTOR_NBYTES, nbytes)
+    return call_read(get_i64(stream + S.READ), get_i64(stream + S.DESCRIPTOR), worker + K.VECTOR, 1, offset, flags)
 
 
 @device(inline=False)
 def read(stream: int, worker: int, address: int, nbytes: int, offset: int) -> int:
     """Read `nbytes` from byte `offset` of the file; 0 or a fault."""
-    if get_i64(stream + WINDOW) > 0:
+    if get_i64(stream + S.WINDOW) > 0:
         count = max(read_some(stream, worker, address, nbytes, offset, NOWAIT), 0)
         if count < nbytes:
-            set_i64(stream + COLD, get_i64(stream + PLAN_COUNT))
+            set_i64(stream + S.COLD, get_i64(stream + S.PLAN_COUNT))
         address += count
         offset += count
         nbytes -= count
@@ -88,7 +71,7 @@ def read(stream: int, worker: int, address: int, nbytes: int, offset: int) -> in
         if count == 0:
             return END
         if count < 0:
-            errno = get_i32(call_errno(get_i64(stream + ERRNO)))
+            errno = get_i32(call_errno(get_i64(stream + S.ERRNO)))
             if errno != EINTR:
                 return UNREADABLE | errno << 32
             count = 0
@@ -101,30 +84,30 @@ def read(stream: int, worker: int, address: int, nbytes: int, offset: int) -> in
 @device
 def advise(stream: int, offset: int, nbytes: int, advice: int) -> None:
     """Tell the system about bytes of the file; what it makes of that does not matter."""
-    call_advise(get_i64(stream + ADVISE), get_i64(stream + DESCRIPTOR), offset, nbytes, advice)
+    call_advise(get_i64(stream + S.ADVISE), get_i64(stream + S.DESCRIPTOR), offset, nbytes, advice)
 
 
 @device
 def forget(stream: int, offset: int, nbytes: int) -> None:
     """Let the page cache drop what was read, where it has no room: not where a whole pass has found all of it there."""
-    if get_i64(stream + DROP) != 0 and get_i64(stream + COLD) > 0:
+    if get_i64(stream + S.DROP) != 0 and get_i64(stream + S.COLD) > 0:
         advise(stream, offset, nbytes, DO_NOT_NEED)
 
 
 @device(inline=False)
 def look_ahead(stream: int, position: int) -> None:
     """Tell the system of the records up to WINDOW after number `position` of the plan; each is told of once a pass."""
-    cold, count = get_i64(stream + COLD), get_i64(stream + PLAN_COUNT)
-    if cold <= 0 or get_i64(stream + WINDOW) <= 0:
+    cold, count = get_i64(stream + S.COLD), get_i64(stream + S.PLAN_COUNT)
+    if cold <= 0 or get_i64(stream + S.WINDOW) <= 0:
         return
-    set_i64(stream + COLD, cold - 1)
-    target, seen = position + get_i64(stream + WINDOW), load_long(stream + CURSOR)
+    set_i64(stream + S.COLD, cold - 1)
+    target, seen = position + get_i64(stream + S.WINDOW), load_long(stream + S.CURSOR)
     while seen < target:
         first = max(seen, position + 1)
-        now = exchange_long(stream + CURSOR, seen, target)
+        now = exchange_long(stream + S.CURSOR, seen, target)
         if now == seen:
             for number in range(first, target):
-                entry = get_i64(stream + PLAN) + 16 * (number % count)
+                entry = get_i64(stream + S.PLAN) + 16 * (number % count)
                 advise(stream, get_i64(entry), get_i64(entry + 8), WILL_NEED)
             return
         seen = now
@@ -139,35 +122,35 @@ def turned(number: int) -> int:
 @device
 def begin(stream: int, worker: int, number: int) -> bool:
     """Start a message: its nonce is `number` in 12 bytes, most significant first; and the associated data of all."""
-    set_i64(worker + NONCE, 0)
-    set_i64(worker + NONCE + 4, turned(number) << 32 | turned(number >> 32))
-    context = get_i64(worker + CONTEXT)
-    return (call_init(get_i64(stream + INIT), context, 0, 0, 0, worker + NONCE) == 1
-            and call_update(get_i64(stream + UPDATE), context, 0, worker + COUNT, get_i64(stream + EXTRA),
-                            get_i64(stream + EXTRA_NBYTES)) == 1)
+    set_i64(worker + K.NONCE, 0)
+    set_i64(worker + K.NONCE + 4, turned(number) << 32 | turned(number >> 32))
+    context = get_i64(worker + K.CONTEXT)
+    return (call_init(get_i64(stream + S.INIT), context, 0, 0, 0, worker + K.NONCE) == 1
+            and call_update(get_i64(stream + S.UPDATE), context, 0, worker + K.COUNT, get_i64(stream + S.EXTRA),
+                            get_i64(stream + S.EXTRA_NBYTES)) == 1)
 
 
 @device
 def keep_tag(worker: int, address: int) -> None:
     """The tag that the message must have."""
-    set_i64(worker + TAG, get_i64(address))
-    set_i64(worker + TAG_END, get_i64(address + 8))
+    set_i64(worker + K.TAG, get_i64(address))
+    set_i64(worker + K.TAG_END, get_i64(address + 8))
 
 
 @device
 def end(stream: int, worker: int, out: int) -> bool:
     """Whether the message has the tag TAG."""
-    context = get_i64(worker + CONTEXT)
-    return (call_control(get_i64(stream + CONTROL), context, SET_TAG, TAG_NBYTES, worker + TAG) == 1
-            and call_final(get_i64(stream + FINAL), context, out, worker + COUNT) == 1)
+    context = get_i64(worker + K.CONTEXT)
+    return (call_control(get_i64(stream + S.CONTROL), context, SET_TAG, TAG_NBYTES, worker + K.TAG) == 1
+            and call_final(get_i64(stream + S.FINAL), context, out, worker + K.COUNT) == 1)
 
 
 @device(inline=False)
 def decrypt(stream: int, worker: int, piece: int, at: int, held: int, nbytes: int) -> int:
     """Bytes at .. at + held of a record are at address `piece`: decrypt ciphertext, keep the tag, check padding."""
-    text, update = min(held, max(nbytes - at, 0)), get_i64(stream + UPDATE)
-    out = get_i64(worker + TILE) + at
-    if text > 0 and call_update(update, get_i64(worker + CONTEXT), out, worker + COUNT, piece, text) != 1:
+    text, update = min(held, max(nbytes - at, 0)), get_i64(stream + S.UPDATE)
+    out = get_i64(worker + K.TILE) + at
+    if text > 0 and call_update(update, get_i64(worker + K.CONTEXT), out, worker + K.COUNT, piece, text) != 1:
         return TAMPERED
     if at <= nbytes and nbytes + TAG_NBYTES <= at + held:  # a tag crosses no piece: both are multiples of 16
         keep_tag(worker, piece + text)
@@ -180,7 +163,7 @@ def decrypt(stream: int, worker: int, piece: int, at: int, held: int, nbytes: in
 @device(inline=False)
 def open_read(stream: int, worker: int, offset: int, record_nbytes: int, nbytes: int) -> int:
     """Read a record from byte `offset` of the file, in pieces, and decrypt it; 0 or a fault."""
-    piece, most, at = get_i64(worker + RECORD), get_i64(stream + PIECE), 0
+    piece, most, at = get_i64(worker + K.RECORD), get_i64(stream + S.PIECE), 0
     while at < record_nbytes:
         held = min(most, record_nbytes - at)
         fault = read(stream, worker, piece, held, offset + at)
@@ -196,8 +179,8 @@ def open_read(stream: int, worker: int, offset: int, record_nbytes: int, nbytes:
 @device(inline=False)
 def open_kept(stream: int, worker: int, record: int, nbytes: int) -> int:
     """Decrypt the record at address `record`; 0 or a fault. Its padding was looked at when it was read, for good."""
-    update, context, count = get_i64(stream + UPDATE), get_i64(worker + CONTEXT), worker + COUNT
-    out, at = get_i64(worker + TILE), 0
+    update, context, count = get_i64(stream + S.UPDATE), get_i64(worker + K.CONTEXT), worker + K.COUNT
+    out, at = get_i64(worker + K.TILE), 0
     while at < nbytes:
         held = min(KEPT_PIECE, nbytes - at)
         if KEPT_AHEAD > 0:
@@ -214,26 +197,27 @@ def open_kept(stream: int, worker: int, record: int, nbytes: int) -> int:
 @device(inline=False)
 def open_tile(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> int:
     """Decrypt tile `tile` of a matrix into the worker's tile; 0 or a fault."""
-    last = tile == get_i64(matrix + LAST)
-    record = get_i64(matrix + LAST_RECORD_NBYTES) if last else get_i64(matrix + RECORD_NBYTES)
-    offset, kept = tile * get_i64(matrix + RECORD_NBYTES), get_i64(matrix + KEPT)
-    if not begin(stream, worker, get_i64(matrix + FIRST_TILE) + tile):
+    last = tile == get_i64(matrix + M.LAST)
+    record = get_i64(matrix + M.LAST_RECORD_NBYTES) if last else get_i64(matrix + M.RECORD_NBYTES)
+    offset, kept = tile * get_i64(matrix + M.RECORD_NBYTES), get_i64(matrix + M.KEPT)
+    if not begin(stream, worker, get_i64(matrix + M.FIRST_TILE) + tile):
         return TAMPERED
     if kept != 0:
         fault = open_kept(stream, worker, kept + offset, nbytes)
     else:
-        look_ahead(stream, get_i64(matrix + FIRST_PLANNED) + tile)
-        fault = open_read(stream, worker, get_i64(matrix + OFFSET) + offset, record, nbytes)
+        look_ahead(stream, get_i64(matrix + M.FIRST_PLANNED) + tile)
+        fault = open_read(stream, worker, get_i64(matrix + M.OFFSET) + offset, record, nbytes)
     if fault != 0:
         return fault
-    return 0 if end(stream, worker, get_i64(worker + TILE) + nbytes) else TAMPERED
+    return 0 if end(stream, worker, get_i64(worker + K.TILE) + nbytes) else TAMPERED
 
 
 @device(inline=False)
 def pack_rows_read(stream: int, worker: int, matrix: int, offset: int, nbytes: int) -> int:
     """Read `nbytes` bytes of rows from byte `offset` of the file, add them to the message, and pack them into the
     worker's tile; the last group is filled up with zeros. 0 or a fault."""
-    rows, chunk, row_nbytes, at = get_i64(worker + RECORD), get_i64(matrix + CHUNK), get_i64(matrix + ROW_NBYTES), 0
+    rows, at = get_i64(worker + K.RECORD), 0
+    chunk, row_nbytes = get_i64(matrix + M.CHUNK), get_i64(matrix + M.ROW_NBYTES)
     while at < nbytes:
         held = min(chunk, nbytes - at)
         groups = (held + 16 * row_nbytes - 1) // (16 * row_nbytes)
@@ -242,9 +226,9 @@ def pack_rows_read(stream: int, worker: int, matrix: int, offset: int, nbytes: i
         fault = read(stream, worker, rows, held, offset + at)
         if fault != 0:
             return fault
-        if (call_update(get_i64(stream + UPDATE), get_i64(worker + CONTEXT), 0, worker + COUNT, rows, held) != 1
-                or pack_groups(get_i64(matrix + PACK), rows, row_nbytes, get_i64(matrix + BLOCKS), groups,
-                               get_i64(worker + TILE) + at) != 0):
+        if (call_update(get_i64(stream + S.UPDATE), get_i64(worker + K.CONTEXT), 0, worker + K.COUNT, rows, held) != 1
+                or pack_groups(get_i64(matrix + M.PACK), rows, row_nbytes, get_i64(matrix + M.BLOCKS), groups,
+                               get_i64(worker + K.TILE) + at) != 0):
             return TAMPERED
         at += held
     return 0
@@ -253,58 +237,58 @@ def pack_rows_read(stream: int, worker: int, matrix: int, offset: int, nbytes: i
 @device(inline=False)
 def open_rows(stream: int, worker: int, matrix: int, tile: int, nbytes: int) -> int:
     """Tile `tile` of a plain matrix, packed, in the worker's tile; 0 or a fault."""
-    last = tile == get_i64(matrix + LAST)
-    record = get_i64(matrix + LAST_RECORD_NBYTES) if last else get_i64(matrix + RECORD_NBYTES)
-    offset = get_i64(matrix + OFFSET) + tile * get_i64(matrix + RECORD_NBYTES)
+    last = tile == get_i64(matrix + M.LAST)
+    record = get_i64(matrix + M.LAST_RECORD_NBYTES) if last else get_i64(matrix + M.RECORD_NBYTES)
+    offset = get_i64(matrix + M.OFFSET) + tile * get_i64(matrix + M.RECORD_NBYTES)
     if not begin(stream, worker, offset):
         return TAMPERED
-    look_ahead(stream, get_i64(matrix + FIRST_PLANNED) + tile)
+    look_ahead(stream, get_i64(matrix + M.FIRST_PLANNED) + tile)
     fault = pack_rows_read(stream, worker, matrix, offset, record)
     if fault != 0:
         return fault
     forget(stream, offset, record)
-    keep_tag(worker, get_i64(matrix + TAGS) + TAG_NBYTES * tile)
-    return 0 if end(stream, worker, get_i64(worker + TILE) + nbytes) else TAMPERED
+    keep_tag(worker, get_i64(matrix + M.TAGS) + TAG_NBYTES * tile)
+    return 0 if end(stream, worker, get_i64(worker + K.TILE) + nbytes) else TAMPERED
 
 
 @device(inline=False)
 def refuse(stream: int, worker: int, fault: int) -> None:
     """Record the first fault, if this is it, and wipe the worker's tile."""
     if fault != 0:
-        exchange_long(stream + FAULT, 0, fault)
-    tile = get_i64(worker + TILE)
-    for at in range(0, get_i64(stream + TILE_NBYTES), 8):
+        exchange_long(stream + S.FAULT, 0, fault)
+    tile = get_i64(worker + K.TILE)
+    for at in range(0, get_i64(stream + S.TILE_NBYTES), 8):
         set_i64(tile + at, 0)
 
 
 def _fetch(open_one: Any) -> Any:
     """The kernel that opens tiles with a function."""
     def fetch(matrix: int, tile: int, thread: int) -> int:
-        stream = get_i64(matrix + STREAM_TABLE)
-        worker = get_i64(stream + WORKERS) + WORKER_NBYTES * thread
-        place, number = get_i64(worker + TILE), get_i64(matrix + FIRST_TILE) + tile
-        if load_long(stream + FAULT) == 0:
-            if get_i64(worker + HELD) == number + 1:
+        stream = get_i64(matrix + M.STREAM_TABLE)
+        worker = get_i64(stream + S.WORKERS) + WORKER_NBYTES * thread
+        place, number = get_i64(worker + K.TILE), get_i64(matrix + M.FIRST_TILE) + tile
+        if load_long(stream + S.FAULT) == 0:
+            if get_i64(worker + K.HELD) == number + 1:
                 return place
-            if get_i64(worker + OTHER_HELD) == number + 1:
-                return get_i64(worker + OTHER)
-        set_i64(worker + OTHER_HELD, get_i64(worker + HELD) if place != get_i64(worker + OTHER) else 0)
-        set_i64(worker + HELD, 0)
-        set_i64(worker + TILE, get_i64(worker + OTHER))
-        set_i64(worker + OTHER, place)
-        if load_long(stream + FAULT) != 0:
+            if get_i64(worker + K.OTHER_HELD) == number + 1:
+                return get_i64(worker + K.OTHER)
+        set_i64(worker + K.OTHER_HELD, get_i64(worker + K.HELD) if place != get_i64(worker + K.OTHER) else 0)
+        set_i64(worker + K.HELD, 0)
+        set_i64(worker + K.TILE, get_i64(worker + K.OTHER))
+        set_i64(worker + K.OTHER, place)
+        if load_long(stream + S.FAULT) != 0:
             refuse(stream, worker, 0)
-        elif not 0 <= tile <= get_i64(matrix + LAST):
+        elif not 0 <= tile <= get_i64(matrix + M.LAST):
             refuse(stream, worker, RANGE | number & 0xffffffff)
         else:
-            nbytes = get_i64(matrix + LAST_NBYTES) if tile == get_i64(matrix + LAST) else get_i64(matrix + NBYTES)
-            set_i64(worker + ALIVE, max(get_i64(worker + ALIVE), nbytes))
+            nbytes = get_i64(matrix + M.LAST_NBYTES) if tile == get_i64(matrix + M.LAST) else get_i64(matrix + M.NBYTES)
+            set_i64(worker + K.ALIVE, max(get_i64(worker + K.ALIVE), nbytes))
             fault = open_one(stream, worker, matrix, tile, nbytes)
             if fault != 0:
                 refuse(stream, worker, fault | number)
             else:
-                set_i64(worker + HELD, number + 1)
-        return get_i64(worker + TILE)
+                set_i64(worker + K.HELD, number + 1)
+        return get_i64(worker + K.TILE)
     return fetch
 
 

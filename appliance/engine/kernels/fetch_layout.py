@@ -6,7 +6,7 @@ A table STREAM for a model, one WORKER for each thread, one MATRIX for each stre
 
 from __future__ import annotations
 
-from appliance.engine.kernels.step_layout import words
+from appliance.engine.kernels.step_layout import frozen, words
 
 # Addresses of C functions: READ (preadv2), ERRNO (__errno_location) and ADVISE (posix_fadvise) of the C library, the
 # others of libcrypto. DESCRIPTOR: of the file. EXTRA: address and size of the associated data of every tile. PIECE:
@@ -35,6 +35,8 @@ WORKER_NBYTES = 128
 MATRIX = words("STREAM_TABLE FIRST_TILE LAST NBYTES LAST_NBYTES OFFSET RECORD_NBYTES LAST_RECORD_NBYTES KEPT "
                "FIRST_PLANNED ROW_NBYTES CHUNK PACK BLOCKS TAGS")
 MATRIX_NBYTES = 8 * len(MATRIX)
+
+S, K, M = (frozen(table) for table in (STREAM, WORKER, MATRIX))
 
 # A fault is FAULTS.index(kind) << 48 | errno << 32 | number of the tile.
 FAULTS = ("none", "read", "end", "tag", "padding", "range")

@@ -14,9 +14,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from appliance.engine.kernels import pack_layout
 from appliance.engine.kernels.emit import I16, I32, I64, Code, Val, vector
 from appliance.engine.kernels.jit import DEBUG, device
+from appliance.engine.kernels.pack_layout import KINDS, MOVE_NBYTES, PACK_NBYTES, TERM_NBYTES, M, P, T
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.vector import (
     LANES,
@@ -30,14 +30,7 @@ from appliance.engine.kernels.vector import (
     store_i32,
 )
 
-_P, _M, _T = pack_layout.PACK, pack_layout.MOVE, pack_layout.TERM
-# numba freezes module constants, not dictionary items.
-BLOCK, MOVES, PACK_NBYTES = _P["BLOCK"], _P["MOVES"], pack_layout.PACK_NBYTES
-KIND, FROM, TO, COUNT = _M["KIND"], _M["FROM"], _M["TO"], _M["COUNT"]
-NBYTES, FLIP, TERMS = _M["NBYTES"], _M["FLIP"], _M["TERMS"]
-SOURCE, MASK, TURN = _T["SOURCE"], _T["MASK"], _T["TURN"]
-MOVE_NBYTES, TERM_NBYTES = pack_layout.MOVE_NBYTES, pack_layout.TERM_NBYTES
-QUAD, WORD, OCTET, HALF, EVENS, TERMED = range(len(pack_layout.KINDS))
+QUAD, WORD, OCTET, HALF, EVENS, TERMED = range(len(KINDS))
 
 
 def _picked(code: Code, first: Val, second: Val, lanes: list[int]) -> Val:
@@ -129,23 +122,23 @@ def word(code: Code, value: Val) -> Val:
 @device(inline=False)
 def sum_terms(move: int, record: int) -> None:
     """One word of each of 16 rows, put together from others of the record."""
-    terms, total = get_i64(move + TERMS), splat_i32(0)
-    for index in range(get_i64(move + COUNT)):
+    terms, total = get_i64(move + M.TERMS), splat_i32(0)
+    for index in range(get_i64(move + M.COUNT)):
         term = terms + TERM_NBYTES * index
-        part = load_i32(record + get_i64(term + SOURCE)) & splat_i32(word(get_i64(term + MASK)))
-        total = total | turned(part, get_i64(term + TURN))
-    store_i32(record + get_i64(move + TO), total)
+        part = load_i32(record + get_i64(term + T.SOURCE)) & splat_i32(word(get_i64(term + T.MASK)))
+        total = total | turned(part, get_i64(term + T.TURN))
+    store_i32(record + get_i64(move + M.TO), total)
 
 
 @device(inline=False)
 def move_units(move: int, block: int, stride: int, record: int) -> None:
     """The units of one table MOVE: from the block of each of 16 rows to the record."""
-    kind, nbytes, flip = get_i64(move + KIND), get_i64(move + NBYTES), word(get_i64(move + FLIP))
-    place, out = block + get_i64(move + FROM), record + get_i64(move + TO)
+    kind, nbytes, flip = get_i64(move + M.KIND), get_i64(move + M.NBYTES), word(get_i64(move + M.FLIP))
+    place, out = block + get_i64(move + M.FROM), record + get_i64(move + M.TO)
     if kind == TERMED:
         sum_terms(move, record)
         return
-    for _ in range(get_i64(move + COUNT)):
+    for _ in range(get_i64(move + M.COUNT)):
         if kind == QUAD:
             move_quad(place, stride, out, flip)
         elif kind == WORD:
@@ -163,11 +156,11 @@ def move_units(move: int, block: int, stride: int, record: int) -> None:
 @device(inline=False)
 def leads_out(move: int, block: int) -> bool:
     """Whether a table MOVE leaves a block of `block` bytes of a row, or its record."""
-    nbytes = get_i64(move + COUNT) * get_i64(move + NBYTES)
-    first, to, last = get_i64(move + FROM), get_i64(move + TO), 16 * block - 64
-    if get_i64(move + KIND) == TERMED:
-        for index in range(get_i64(move + COUNT)):
-            if not 0 <= get_i64(get_i64(move + TERMS) + TERM_NBYTES * index + SOURCE) <= last:
+    nbytes = get_i64(move + M.COUNT) * get_i64(move + M.NBYTES)
+    first, to, last = get_i64(move + M.FROM), get_i64(move + M.TO), 16 * block - 64
+    if get_i64(move + M.KIND) == TERMED:
+        for index in range(get_i64(move + M.COUNT)):
+            if not 0 <= get_i64(get_i64(move + M.TERMS) + TERM_NBYTES * index + T.SOURCE) <= last:
                 return True
         return not 0 <= to <= last
     return nbytes < 0 or first < 0 or first + nbytes > block or to < 0 or to + 16 * nbytes > 16 * block
@@ -176,16 +169,16 @@ def leads_out(move: int, block: int) -> bool:
 @device(inline=False)
 def pack_block(pack: int, block: int, place: int, stride: int, record: int) -> None:
     """All moves of one block of 16 rows."""
-    for index in range(get_i64(pack + MOVES)):
+    for index in range(get_i64(pack + P.MOVES)):
         move_units(pack + PACK_NBYTES + MOVE_NBYTES * index, place, stride, record)
 
 
 @device(inline=False)
 def pack_groups(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
     """See `pack_rows`."""
-    block = get_i64(pack + BLOCK)
+    block = get_i64(pack + P.BLOCK)
     if DEBUG:
-        for index in range(get_i64(pack + MOVES)):
+        for index in range(get_i64(pack + P.MOVES)):
             if leads_out(pack + PACK_NBYTES + MOVE_NBYTES * index, block):
                 return 1
     for group in range(groups):

@@ -5,7 +5,7 @@ A table PACK for a block format, and after it MOVES tables MOVE, done in their o
 
 from __future__ import annotations
 
-from appliance.engine.kernels.step_layout import words
+from appliance.engine.kernels.step_layout import frozen, words
 
 # BLOCK: bytes of a block of one row; a record of 16 rows has 16 times as many.
 PACK = words("BLOCK MOVES")
@@ -20,6 +20,8 @@ MOVE_NBYTES = 8 * len(MOVE)
 # Bits of a word of the record: those in MASK, of the word at byte SOURCE of the record, turned left by TURN.
 TERM = words("SOURCE MASK TURN")
 TERM_NBYTES = 8 * len(TERM)
+
+P, M, T = (frozen(table) for table in (PACK, MOVE, TERM))
 
 # What a unit is, and its NBYTES: 4 words of 4 bytes; a word; 8 halves of 2 bytes; a half; a word of the even ones of 8
 # bytes (which fills half its place in the record); terms.
