@@ -26,7 +26,7 @@ from numba.core import types
 
 from appliance.engine.kernels import attention_f16, attention_quantised
 from appliance.engine.kernels.activation import exp2_f32
-from appliance.engine.kernels.attention_code import tile_shape, weigh
+from appliance.engine.kernels.attention_code import gather, scores, tile_shape, weigh
 from appliance.engine.kernels.attention_layout import (
     BLOCK,
     CACHE_FORMATS,
@@ -58,27 +58,29 @@ SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)"
 
 
 def _parts(cache_format: str) -> tuple[Any, ...]:
-    """The emitters of scores and of weighted values."""
+    """The emitters of scores and of weighted values, of a few rows and vectors."""
     quants = QUANTS[cache_format]
     if not quants:
-        return attention_f16.scores, attention_f16.gather
-    return tuple(functools.partial(part, quants) for part in (attention_quantised.scores, attention_quantised.gather))
+        return attention_f16.score_sums, attention_f16.gather_vectors
+    return tuple(functools.partial(part, quants)
+                 for part in (attention_quantised.score_sums, attention_quantised.gather_vectors))
 
 
 def _tile(cache_format: str, rows: int) -> Any:
     """The operation on `rows` query rows and one block."""
-    scores, gather = _parts(cache_format)
+    score_sums, gather_vectors = _parts(cache_format)
 
     def tile(code: Code, query: Val, head_size: Val, state: Val, keys: Val, values: Val, position: Val, count: Val,
              weights: Val, ahead: Val) -> None:
         spread = head_size * 4 + VALUES
-        found = scores(code, rows, query, keys, head_size, ahead)
+        found = scores(code, rows, query, keys, head_size, ahead, score_sums)
         shrink = [weigh(code, found[row], state + spread * row, position, weights + WEIGHTS_NBYTES * row)
                   for row in range(rows)]
         at_once = tile_shape(code)[0]
         for first in range(0, rows, at_once):
-            gather(code, range(first, min(first + at_once, rows)), shrink, state + VALUES, spread, values, head_size,
-                   count, weights, ahead if first == 0 else None)
+            gather(code, head_size, functools.partial(
+                gather_vectors, code, range(first, min(first + at_once, rows)), shrink, state + VALUES, spread, values,
+                head_size, count, weights, ahead if first == 0 else None))
     tile.__name__, tile.__doc__ = f"tile_{rows}", f"One block for {rows} query rows."
     return operation(types.void, *[i64] * 9)(tile)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 from numba.core import cgutils
 
 from appliance.engine.kernels.activation import power_of_two
 from appliance.engine.kernels.attention_layout import BLOCK, LANES, POSITION, SUMS
-from appliance.engine.kernels.emit import F32, I16, I32, Code, Val
+from appliance.engine.kernels.emit import F32, I16, I32, Code, Locals, Val
 
 VECTORS = BLOCK // LANES
 _HIDDEN = -1e30  # score of a position that a row must not see: far below NOTHING, so that its weight is zero
@@ -15,21 +17,11 @@ _NEGLIGIBLE = -100.0  # a weight below 2^-100 of the largest is zero
 LARGEST_HALF = 65504.0
 
 
-class Variable:
-    """A value that a loop changes; LLVM keeps it in a register."""
-
-    def __init__(self, code: Code, start: Val) -> None:
-        self._code = code
-        self._place = cgutils.alloca_once(code.b, start.type)
-        self.set(start)
-
-    def get(self) -> Val:
-        """The value now."""
-        return Val(self._code, self._code.b.load(self._place))
-
-    def set(self, value: Val) -> None:
-        """Give it a value."""
-        self._code.b.store(value.ir, self._place)
+def variable(code: Code, start: Val) -> Locals:
+    """A value that a loop changes."""
+    found = Locals(code, start.type, 1)
+    found.set(0, start)
+    return found
 
 
 def halves(code: Code, address: Val) -> Val:
@@ -40,6 +32,35 @@ def halves(code: Code, address: Val) -> Val:
 def tile_shape(code: Code) -> tuple[int, int]:
     """Rows and vectors that accumulate in registers together; changes no bit."""
     return (4, 4) if code.target == "avx512vnni" else (2, 2)
+
+
+def scores(code: Code, rows: int, query: Val, keys: Val, head_size: Val, ahead: Val,
+           sums_of: Callable[..., list[list[Val]]]) -> list[list[Val]]:
+    """[row][vector]: 16 scores each, of `rows` query rows with the BLOCK positions at `keys`; `sums_of` emits those of
+    a few rows and vectors.
+
+    What is read is prefetched `ahead` bytes on: the processor does not foresee the way from block to block.
+    """
+    at_once, wide = tile_shape(code)
+    found: list[list[Val]] = [[] for _ in range(rows)]
+    for first in range(0, rows, at_once):
+        chosen = range(first, min(first + at_once, rows))
+        for start in range(0, VECTORS, wide):
+            sums = sums_of(code, chosen, range(start, start + wide), query, keys, head_size,
+                           ahead if first == 0 else None)
+            for row, line in zip(chosen, sums, strict=True):
+                found[row] += line
+    return found
+
+
+def gather(code: Code, head_size: Val, emit: Callable[[Val, int], None]) -> None:
+    """Emit all vectors of a head's values, a few at a time: `emit(first, vectors)`."""
+    wide = tile_shape(code)[1]
+    whole = head_size >> {2: 5, 4: 6}[wide]
+    with cgutils.for_range(code.b, whole.ir) as loop:
+        emit(Val(code, loop.index) * wide, wide)
+    with cgutils.for_range(code.b, (head_size >> 4).ir, (whole * wide).ir) as loop:
+        emit(Val(code, loop[0]), 1)
 
 
 def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val) -> Val:

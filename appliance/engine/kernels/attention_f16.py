@@ -11,7 +11,7 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from appliance.engine.kernels.attention_code import LARGEST_HALF, VECTORS, Variable, halves, tile_shape
+from appliance.engine.kernels.attention_code import LARGEST_HALF, halves, variable
 from appliance.engine.kernels.attention_layout import LANES, WEIGHTS_NBYTES
 from appliance.engine.kernels.emit import F32, Code, Val
 from appliance.engine.kernels.registry import kernel
@@ -19,27 +19,11 @@ from appliance.engine.kernels.rope import rotate
 from appliance.engine.kernels.vector import f32x16, i64, load_f32, operation
 
 
-def scores(code: Code, rows: int, query: Val, keys: Val, head_size: Val, ahead: Val) -> list[list[Val]]:
-    """[row][vector]: 16 scores each, of `rows` query rows with the BLOCK positions at `keys`.
-
-    What is read is prefetched `ahead` bytes on: the processor does not foresee the way from block to block.
-    """
-    at_once, wide = tile_shape(code)
-    found: list[list[Val]] = [[] for _ in range(rows)]
-    for first in range(0, rows, at_once):
-        chosen = range(first, min(first + at_once, rows))
-        for start in range(0, VECTORS, wide):
-            sums = _score_sums(code, chosen, range(start, start + wide), query, keys, head_size,
-                               ahead if first == 0 else None)
-            for row, line in zip(chosen, sums, strict=True):
-                found[row] += line
-    return found
-
-
-def _score_sums(code: Code, rows: range, vectors: range, query: Val, keys: Val, head_size: Val,
-                ahead: Val | None) -> list[list[Val]]:
+def score_sums(code: Code, rows: range, vectors: range, query: Val, keys: Val, head_size: Val,
+               ahead: Val | None) -> list[list[Val]]:
+    """[row][vector]: 16 scores each."""
     zero = code.constant(ir.VectorType(F32, LANES), 0.0)
-    sums = [[Variable(code, zero) for _ in vectors] for _ in rows]
+    sums = [[variable(code, zero) for _ in vectors] for _ in rows]
     unroll = 4
     with cgutils.for_range(code.b, (head_size >> 2).ir) as loop:
         element = Val(code, loop.index) * unroll
@@ -53,14 +37,16 @@ def _score_sums(code: Code, rows: range, vectors: range, query: Val, keys: Val, 
             for row, line in zip(rows, sums, strict=True):
                 factor = code.broadcast(query + head_size * (4 * row) + (element + part) * 4, F32, LANES)
                 for lane, total in zip(lanes, line, strict=True):
-                    total.set(code.fma(lane, factor, total.get()))
-    return [[total.get() for total in line] for line in sums]
+                    total.set(0, code.fma(lane, factor, total.get(0)))
+    return [[total.get(0) for total in line] for line in sums]
 
 
-def _gather_vectors(code: Code, rows: range, vectors: int, shrink: list[Val], place: Val, spread: Val, values: Val,
-            step: Val, count: Val, weights: Val, ahead: Val | None) -> None:
-    """place[row][vector] = place * shrink + sum over `count` positions of weight * value."""
-    totals = [[Variable(code, code.load(place + spread * row + 64 * v, F32, LANES) * shrink[row])
+def gather_vectors(code: Code, rows: range, shrink: list[Val], state: Val, spread: Val, values: Val, head_size: Val,
+                   count: Val, weights: Val, ahead: Val | None, first: Val, vectors: int) -> None:
+    """Shrink the value sums of `rows` at `state` and add the weighted values of `count` positions: `vectors` vectors
+    from vector `first` on."""
+    place, values, step = state + first * 64, values + first * 32, head_size * 2
+    totals = [[variable(code, code.load(place + spread * row + 64 * v, F32, LANES) * shrink[row])
                for v in range(vectors)] for row in rows]
     with cgutils.for_range(code.b, count.ir) as loop:
         index = Val(code, loop.index)
@@ -71,25 +57,10 @@ def _gather_vectors(code: Code, rows: range, vectors: int, shrink: list[Val], pl
         for row, line in zip(rows, totals, strict=True):
             weight = code.broadcast(weights + WEIGHTS_NBYTES * row + index * 4, F32, LANES)
             for lane, total in zip(lanes, line, strict=True):
-                total.set(code.fma(lane, weight, total.get()))
+                total.set(0, code.fma(lane, weight, total.get(0)))
     for row, line in zip(rows, totals, strict=True):
         for v, total in enumerate(line):
-            code.store(place + spread * row + 64 * v, total.get())
-
-
-def gather(code: Code, rows: range, shrink: list[Val], state: Val, spread: Val, values: Val, head_size: Val,
-           count: Val, weights: Val, ahead: Val | None) -> None:
-    """Shrink the value sums of `rows` at `state` and add the weighted values of `count` positions."""
-    wide = tile_shape(code)[1]
-    whole = head_size >> {2: 5, 4: 6}[wide]
-    with cgutils.for_range(code.b, whole.ir) as loop:
-        offset = Val(code, loop.index) * (LANES * wide)
-        _gather_vectors(code, rows, wide, shrink, state + offset * 4, spread, values + offset * 2, head_size * 2,
-                        count, weights, ahead)
-    with cgutils.for_range(code.b, (head_size >> 4).ir, (whole * wide).ir) as loop:
-        offset = Val(code, loop[0]) * LANES
-        _gather_vectors(code, rows, 1, shrink, state + offset * 4, spread, values + offset * 2, head_size * 2,
-                        count, weights, ahead)
+            code.store(place + spread * row + 64 * v, total.get(0))
 
 
 def _finite_half(code: Code, x: Val) -> Val:

@@ -30,7 +30,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-from appliance.engine.kernels.attention_code import LARGEST_HALF, VECTORS, Variable, halves, tile_shape
+from appliance.engine.kernels.attention_code import LARGEST_HALF, VECTORS, halves, variable
 from appliance.engine.kernels.attention_layout import (
     GROUP,
     LANES,
@@ -75,25 +75,12 @@ def _count(head_size: Val) -> Val:
     return (head_size + (GROUP - 1)) >> 5
 
 
-def scores(quants: int, code: Code, rows: int, query: Val, keys: Val, head_size: Val, ahead: Val) -> list[list[Val]]:
-    """[row][vector]: 16 scores each, of `rows` query rows with the BLOCK positions at `keys`."""
-    at_once, wide = tile_shape(code)
-    found: list[list[Val]] = [[] for _ in range(rows)]
-    for first in range(0, rows, at_once):
-        chosen = range(first, min(first + at_once, rows))
-        for start in range(0, VECTORS, wide):
-            sums = _score_sums(quants, code, chosen, range(start, start + wide), query, keys, head_size,
-                               ahead if first == 0 else None)
-            for row, line in zip(chosen, sums, strict=True):
-                found[row] += line
-    return found
-
-
-def _score_sums(quants: int, code: Code, rows: range, vectors: range, query: Val, keys: Val, head_size: Val,
-                ahead: Val | None) -> list[list[Val]]:
+def score_sums(quants: int, code: Code, rows: range, vectors: range, query: Val, keys: Val, head_size: Val,
+               ahead: Val | None) -> list[list[Val]]:
+    """[row][vector]: 16 scores each."""
     groups, zero = _count(head_size), code.constant(ir.VectorType(F32, LANES), 0.0)
     each = LANES * quants  # bytes of 16 positions and a group
-    sums = [[Variable(code, zero) for _ in vectors] for _ in rows]
+    sums = [[variable(code, zero) for _ in vectors] for _ in rows]
     with cgutils.for_range(code.b, groups.ir) as loop:
         group = Val(code, loop.index)
         asked = [query + head_size * (4 * row) + group * QUERY_NBYTES for row in rows]
@@ -108,8 +95,8 @@ def _score_sums(quants: int, code: Code, rows: range, vectors: range, query: Val
             for index, vector in enumerate(vectors):
                 total = sums[row][index]
                 scale = halves(code, scales + 2 * LANES * vector) * factor
-                total.set(code.fma(dots[row][index].convert("sitofp", F32), scale, total.get()))
-    return [[total.get() for total in line] for line in sums]
+                total.set(0, code.fma(dots[row][index].convert("sitofp", F32), scale, total.get(0)))
+    return [[total.get(0) for total in line] for line in sums]
 
 
 def _dots(quants: int, code: Code, asked: list[Val], places: list[Val], ahead: Val | None) -> list[list[Val]]:
@@ -135,27 +122,13 @@ def _dots(quants: int, code: Code, asked: list[Val], places: list[Val], ahead: V
     return dots
 
 
-def gather(quants: int, code: Code, rows: range, shrink: list[Val], state: Val, spread: Val, values: Val,
-           head_size: Val, count: Val, weights: Val, ahead: Val | None) -> None:
-    """Shrink the value sums of `rows` at `state` and add the weighted values of `count` positions."""
-    wide = tile_shape(code)[1]
-    whole = head_size >> {2: 5, 4: 6}[wide]
-
-    def vectors(first: Val, number: int) -> None:
-        _gather_vectors(quants, code, rows, first, number, shrink, state + first * 64, spread, values,
-                        _count(head_size), count, weights, ahead)
-    with cgutils.for_range(code.b, whole.ir) as loop:
-        vectors(Val(code, loop.index) * wide, wide)
-    with cgutils.for_range(code.b, (head_size >> 4).ir, (whole * wide).ir) as loop:
-        vectors(Val(code, loop[0]), 1)
-
-
-def _gather_vectors(quants: int, code: Code, rows: range, first: Val, vectors: int, shrink: list[Val], place: Val,
-                    spread: Val, values: Val, groups: Val, count: Val, weights: Val, ahead: Val | None) -> None:
-    """place[row][vector] = place * shrink + sum of weight * value, for `vectors` vectors from vector `first` on."""
-    group = first >> 1
+def gather_vectors(quants: int, code: Code, rows: range, shrink: list[Val], state: Val, spread: Val, values: Val,
+                   head_size: Val, count: Val, weights: Val, ahead: Val | None, first: Val, vectors: int) -> None:
+    """Shrink the value sums of `rows` at `state` and add the weighted values of `count` positions: `vectors` vectors
+    from vector `first` on."""
+    place, groups, group = state + first * 64, _count(head_size), first >> 1
     scaled = _scaled(code, rows, max(1, vectors // 2), values + group * SCALES_NBYTES, weights)
-    totals = [[Variable(code, code.load(place + spread * row + 64 * v, F32, LANES) * shrink[row])
+    totals = [[variable(code, code.load(place + spread * row + 64 * v, F32, LANES) * shrink[row])
                for v in range(vectors)] for row in rows]
     with cgutils.for_range(code.b, count.ir) as loop:
         index = Val(code, loop.index)
@@ -166,10 +139,10 @@ def _gather_vectors(quants: int, code: Code, rows: range, first: Val, vectors: i
         for line, places in zip(totals, scaled, strict=True):
             for v, total in enumerate(line):
                 weight = code.broadcast(places[v // 2] + index * 4, F32, LANES)
-                total.set(code.fma(lanes[v], weight, total.get()))
+                total.set(0, code.fma(lanes[v], weight, total.get(0)))
     for row, line in zip(rows, totals, strict=True):
         for v, total in enumerate(line):
-            code.store(place + spread * row + 64 * v, total.get())
+            code.store(place + spread * row + 64 * v, total.get(0))
 
 
 def _scaled(code: Code, rows: range, groups: int, scales: Val, weights: Val) -> list[list[Val]]:
