@@ -174,6 +174,8 @@ class Code:
 
     def splat(self, scalar: Val, lanes: int) -> Val:
         """A scalar in every lane."""
+        if lanes == 1:
+            return scalar
         type_ = ir.VectorType(scalar.type, lanes)
         first = self.b.insert_element(ir.Constant(type_, ir.Undefined), scalar.ir, ir.Constant(I32, 0))
         return Val(self, first).shuffle([0] * lanes)

@@ -32,7 +32,7 @@ SEGMENT = 256
 """Columns of unquantised weights that are summed up before they are added to a result."""
 
 _COLUMNS = 8  # unrolled
-_READ = {"F32": Rows.floats, "F16": Rows.halves, "BF16": Rows.brains}
+READ = {"F32": Rows.floats, "F16": Rows.halves, "BF16": Rows.brains}
 
 Grid = dict[tuple[int, int], Val]  # by (stream, token)
 
@@ -156,7 +156,7 @@ def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val,
         shares = prefetch.shares(here, _COLUMNS * record, _COLUMNS)
         for column in range(_COLUMNS):
             next(shares)
-            weights = [_READ[format_name](stream, column * record) for stream in here]
+            weights = [READ[format_name](stream, column * record) for stream in here]
             for index, (stream, token) in enumerate(grid):
                 place = 2 * index + column % 2
                 sums.set(place, code.fma(weights[stream], vectors.float(column, token), sums.get(place)))
