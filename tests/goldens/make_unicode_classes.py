@@ -1,30 +1,23 @@
-"""Write appliance/engine/tokenizer/unicode_classes.py from the Unicode Character Database, version 15.1.
+"""Write appliance/engine/tokenizer/unicode_classes.json from the Unicode Character Database, version 15.1.
 
 Run with Python 3.13, whose `unicodedata` is that version: `python3.13 tests/goldens/make_unicode_classes.py`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
 from pathlib import Path
 
 VERSION = "15.1.0"
-TARGET = Path(__file__).parents[2] / "appliance/engine/tokenizer/unicode_classes.py"
+TARGET = Path(__file__).parents[2] / "appliance/engine/tokenizer/unicode_classes.json"
 # White_Space of PropList.txt beyond ASCII; str.isspace() differs from it (U+001C to U+001F).
 WHITE_SPACE = frozenset([0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000])
-HEAD = '''"""Character classes of Unicode {version}, the same on every Python version.
-
-Made by tests/goldens/make_unicode_classes.py: do not edit. Each entry is a first code point (hexadecimal) and
-the class from there to the next entry: L letter, N number, P punctuation, S symbol, M mark, w white space,
-o anything else (control, format, surrogate, private use, unassigned). llama.cpp classes by the same version.
-"""
-
-VERSION = "{version}"
-RANGES = """
-{rows}
-"""
-'''
+SAYS = (
+    "Each entry is a first code point (hexadecimal) and the class from there to the next entry: L letter, N number, "
+    "P punctuation, S symbol, M mark, w white space, o anything else (control, format, surrogate, private use, "
+    "unassigned). llama.cpp classes by the same version.")
 
 
 def class_of(code: int) -> str:
@@ -36,7 +29,7 @@ def class_of(code: int) -> str:
 
 
 def main() -> None:
-    """Write the module."""
+    """Write the table."""
     if unicodedata.unidata_version != VERSION:
         sys.exit(f"this Python has Unicode {unicodedata.unidata_version}; needed: {VERSION} (Python 3.13)")
     entries, last = [], ""
@@ -51,7 +44,9 @@ def main() -> None:
             rows.append(row)
             row = ""
         row = f"{row} {entry}" if row else entry
-    TARGET.write_text(HEAD.format(version=VERSION, rows="\n".join([*rows, row])))
+    found = {"made_by": "tests/goldens/make_unicode_classes.py", "says": SAYS, "unicode": VERSION,
+             "ranges": [*rows, row]}
+    TARGET.write_text(json.dumps(found, indent=1) + "\n", encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ piece as if it were the whole text: `(?!\\S)` holds at the end of a piece.
 
 from __future__ import annotations
 
+import importlib.resources
+import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -19,12 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.tokenizer.pretokenizers import PreTokenizer, Stage
-from appliance.engine.tokenizer.unicode_classes import RANGES
 
 MAX_CODE = 0x110000
 Pieces: TypeAlias = "array[int]"  # the ends of the pieces, ascending; the first begins at 0
 _SHORT = 1 << 16  # characters; of a longer text there is no list of words
 
+# Character classes of one version of Unicode, the same on every Python version: first code points, and the class from
+# there on, beyond ASCII.
+_RANGES = " ".join(json.loads(importlib.resources.files(__package__).joinpath("unicode_classes.json").read_text(
+    encoding="ascii"))["ranges"]).split()
 # The view's letter for each class letter of the table.
 _VIEW = {"L": 0xD2, "N": 0xD1, "P": 0xD3, "M": 0xD4, "S": 0xD5, "w": 0x0B, "o": 0xD0}
 _HAN_LETTER, _HAN_OTHER = 0xD6, 0xD7
@@ -44,7 +49,7 @@ def class_table(han: bool = False) -> NDArray[np.uint8]:
     """uint8[0x110000]: the view's character of each code point; with `han`, Chinese characters apart."""
     table = np.empty(MAX_CODE, np.uint8)
     table[:128] = np.arange(128)
-    entries = [(int(entry[:-1], 16), _VIEW[entry[-1]]) for entry in RANGES.split()]
+    entries = [(int(entry[:-1], 16), _VIEW[entry[-1]]) for entry in _RANGES]
     for (start, value), (end, _) in zip(entries, [*entries[1:], (MAX_CODE, 0)], strict=True):
         table[start:end] = value
     for start, last in _HAN if han else ():
