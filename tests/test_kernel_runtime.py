@@ -235,13 +235,12 @@ def test_unknown_kernel():
         table.load().address("nothing")
 
 
-@pytest.mark.parametrize(("nbytes", "alignment", "huge"), [(0, 64, False), (1, 64, False), (100, 4096, False),
-                                                           (1 << 20, 64, False), (5 << 20, 64, True)])
-def test_blocks_are_aligned_zeroed_and_writable(nbytes, alignment, huge):
+@pytest.mark.parametrize(("nbytes", "huge"), [(0, False), (1, False), (100, False), (1 << 20, False), (5 << 20, True)])
+def test_blocks_are_aligned_zeroed_and_writable(nbytes, huge):
     """A block starts where it should, is zero, and its address is that of its views."""
-    block = memory.aligned(nbytes, alignment=alignment, huge=huge)
+    block = memory.Memory(nbytes, huge=huge)
     view = block.view("u1")
-    assert 0 == block.address % (2 << 20 if huge else alignment)
+    assert 0 == block.address % (2 << 20 if huge else 64)
     assert block.address == view.ctypes.data or nbytes == 0
     assert nbytes == len(view)
     assert not view.any()
@@ -252,7 +251,7 @@ def test_blocks_are_aligned_zeroed_and_writable(nbytes, alignment, huge):
 
 def test_views_stay_inside():
     """A view past the end, or before the start, is refused."""
-    block = memory.aligned(100)
+    block = memory.Memory(100)
     assert 25 == len(block.view("f4"))
     for offset, count in ((0, 26), (-4, 1), (100, 1), (4, 25)):
         with pytest.raises(ValueError, match="view of"):
@@ -262,7 +261,7 @@ def test_views_stay_inside():
 def test_memory_that_does_not_exist():
     """A block larger than the address space is an EngineError, not a crash."""
     with pytest.raises(EngineError, match="no memory"):
-        memory.aligned(1 << 60)
+        memory.Memory(1 << 60)
 
 
 def group(root: Path, name: str, **files: str) -> None:

@@ -242,7 +242,7 @@ def test_oversubscribed_machine_does_not_collapse(kernels):
 def test_arguments_survive_the_call(kernels):
     """A job's arguments block is read by every thread from the address given."""
     with threads.Pool(kernels, 2) as pool:
-        block = memory.aligned(64 + 256)
+        block = memory.Memory(64 + 256)
         words = block.view("i8")
         words[0], words[1] = pool.team, 4
         pool.run(kernels.address("lockstep_probe"), block.address)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from appliance.errors import EngineError, FormatError, ModelError, PinError, UnsupportedError
-from appliance.models import layout
 from appliance.models.quants import FORMATS
 from appliance.models.resident import open_resident
 from tests.support.ggufs import STRING, U16, Tensor, build, kv
+from tests.support.kernel_order import deinterleave
 
 
 def _tensors(rows: int, columns: int) -> list[Tensor]:
@@ -49,7 +49,7 @@ def test_every_weight_is_the_files(model: tuple[Path, list[Tensor]]) -> None:
             weight = source.weight(tensor.name)
             assert (37, 512, 0) == (weight.rows, weight.columns, weight.address % 64)
             packed = ctypes.string_at(weight.address, weight.nbytes)
-            assert tensor.data == layout.deinterleave(weight.format, packed, weight.rows, weight.columns)
+            assert tensor.data == deinterleave(weight.format, packed, weight.rows, weight.columns)
     assert [0, 1, 2, 3, 4] == source.vector("v32").tolist()
     assert [0.5, -1, 2] == source.vector("v16").tolist()
     assert pin == source.sha256
@@ -69,7 +69,7 @@ def test_matrices_longer_than_a_run(tmp_path: Path, metadata: int) -> None:
     for seed, each in enumerate(data):
         weight = source.weight(f"w{seed}")
         packed = ctypes.string_at(weight.address, weight.nbytes)
-        assert each == layout.deinterleave(weight.format, packed, 20001, 256)
+        assert each == deinterleave(weight.format, packed, 20001, 256)
     source.close()
 
 

@@ -213,12 +213,11 @@ def test_text_token_by_token(name: str, text: str | bytes, wanted: str) -> None:
 
 
 def test_stream_without_control_tokens() -> None:
-    """Control tokens have no text in a stream, unless it is asked for."""
+    """Control tokens have no text in a stream; the text of all tokens has them."""
     ids = BPE.encode("a<|im_end|>b", parse_special=True)
-    for skip, wanted in ((True, "ab"), (False, "a<|im_end|>b")):
-        stream = TextStream(BPE, skip_special=skip)
-        assert wanted == "".join(map(stream.push, ids)) + stream.finish()
-    assert "ab" == BPE.decode(ids, skip_special=True)
+    stream = TextStream(BPE)
+    assert "ab" == "".join(map(stream.push, ids)) + stream.finish()
+    assert "a<|im_end|>b" == BPE.decode(ids)
 
 
 def test_untrusted_spans() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from appliance.boot import kernel_attention, kernel_fetch, kernel_inputs, kernel_model
 from appliance.engine.kernels.attention_layout import CACHE_FORMATS
-from appliance.engine.kernels.memory import aligned
+from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
@@ -33,7 +33,7 @@ _IN_STEP = b"all threads kept step"
 def quantise(table: KernelTable, kind: str, tokens: int, label: str, columns: int = kernel_inputs.COLUMNS) -> bytes:
     """Activations of `tokens` rows of fixed floats, as the kernel lays them out."""
     values = kernel_inputs.placed(kernel_inputs.floats(label, tokens, columns))
-    out = aligned(activation_nbytes(kind, columns, tokens))
+    out = Memory(activation_nbytes(kind, columns, tokens))
     table.function(f"quantise_{kind}")(values.address, 4 * columns, columns, out.address, 0, tokens, tokens)
     return out.view(np.uint8).tobytes()
 
@@ -44,7 +44,7 @@ def product(table: KernelTable, name: str, tokens: int, columns: int) -> bytes:
     weights = kernel_inputs.packed(name, kernel_inputs.weights(name, rows, columns), rows, columns)
     activations = kernel_inputs.placed(np.frombuffer(
         quantise(table, kind, tokens, f"product {tokens}", columns), np.uint8))
-    out = aligned(4 * rows * tokens)
+    out = Memory(4 * rows * tokens)
     call = table.function(f"product_{SHAPES[name].suffix}")
     for accumulate in (0, 1):
         call(weights.address, columns, activations.address, tokens, out.address, 4 * rows, accumulate, 0, rows // 16)
@@ -55,7 +55,7 @@ def gather(table: KernelTable, name: str) -> bytes:
     """float32 (3, COLUMNS): the first, a middle and the last row, decoded."""
     rows, columns = kernel_inputs.ROWS, kernel_inputs.COLUMNS
     weights = kernel_inputs.packed(name, kernel_inputs.weights(name), rows, columns)
-    out = aligned(4 * columns * 3)
+    out = Memory(4 * columns * 3)
     for index, row in enumerate((0, 21, rows - 1)):
         table.function(f"gather_{SHAPES[name].suffix}")(
             weights.address, columns, row, out.address + 4 * columns * index)
@@ -67,7 +67,7 @@ def pack(table: KernelTable, _name: str) -> bytes:
     rows, columns, found, packing = kernel_inputs.ROWS - 3, kernel_inputs.COLUMNS, [], Packing(table)
     for name in sorted(SHAPES):
         block_format = quants.FORMATS[name]
-        out = aligned(layout.interleaved_nbytes(block_format, rows, columns))
+        out = Memory(layout.interleaved_nbytes(block_format, rows, columns))
         packing(block_format, kernel_inputs.weights(name, rows, columns), rows, columns, out.view(np.uint8))
         found.append(out.view(np.uint8).tobytes())
     return b"".join(found)

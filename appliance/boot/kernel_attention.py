@@ -14,7 +14,7 @@ from appliance.engine.kernels.attention_layout import (
     head_nbytes,
     state_nbytes,
 )
-from appliance.engine.kernels.memory import Memory, aligned
+from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.table import KernelTable
 
 HEAD_SIZE = 80  # two and a half groups of 32, five vectors: whole and left-over parts of every loop
@@ -42,7 +42,7 @@ def _filled(table: KernelTable, cache_format: str) -> list[Memory]:
     stride = head_nbytes(cache_format, HEAD_SIZE)
     rows = [kernel_inputs.placed(cached(part)) for part in ("keys", "values")]
     angles = kernel_inputs.placed(np.tile(np.array([1, 0], np.float32), HEAD_SIZE // 2))
-    cache = [aligned(-(-POSITIONS // BLOCK) * stride) for _ in rows]
+    cache = [Memory(-(-POSITIONS // BLOCK) * stride) for _ in rows]
     remember = table.function(f"remember_{cache_format}")
     for position in range(POSITIONS):
         key, value = (row.address + 4 * HEAD_SIZE * position for row in rows)
@@ -70,7 +70,7 @@ def attend(table: KernelTable, cache_format: str) -> bytes:
         asked = kernel_inputs.placed(queries(rows))
         if cache_format != "f16":
             table.function("query_q8")(asked.address, rows, HEAD_SIZE)
-        states, scratch = aligned(state_nbytes(HEAD_SIZE) * rows), aligned(SCRATCH_NBYTES)
+        states, scratch = Memory(state_nbytes(HEAD_SIZE) * rows), Memory(SCRATCH_NBYTES)
         states.view(np.float32).reshape(rows, -1)[:, 0] = NOTHING
         states.view(np.int32).reshape(rows, -1)[:, POSITION // 4] = positions(rows)
         table.function(f"attend_{cache_format}")(

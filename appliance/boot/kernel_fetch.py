@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.boot import kernel_inputs
 from appliance.engine.kernels import fetch_layout
-from appliance.engine.kernels.memory import Memory, aligned
+from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.packing import Packing, blocks
 from appliance.errors import EngineError
@@ -47,9 +47,9 @@ class _Case:
                  stream: dict[str, int], matrix: dict[str, int]) -> None:
         self._call, self._cipher = table.function(kernel), libcrypto.Cipher(library, _secret("key"))
         self.records, self._read = records, _READ(self._hand_out)
-        self.tile, self._kept = aligned(TILES[0]), aligned(len(records) + RECORD_ALIGNMENT)
-        self._piece = aligned(RECORD_ALIGNMENT)
-        self._stream, self._worker, self._matrix = (aligned(nbytes) for nbytes in (
+        self.tile, self._kept = Memory(TILES[0]), Memory(len(records) + RECORD_ALIGNMENT)
+        self._piece = Memory(RECORD_ALIGNMENT)
+        self._stream, self._worker, self._matrix = (Memory(nbytes) for nbytes in (
             fetch_layout.STREAM_NBYTES, fetch_layout.WORKER_NBYTES, fetch_layout.MATRIX_NBYTES))
         _words(self._stream, fetch_layout.STREAM, {
             **native.functions(library), "READ": ctypes.cast(self._read, ctypes.c_void_p).value or 0,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.kernels.memory import Memory, aligned
+from appliance.engine.kernels.memory import Memory
 from appliance.models import layout, quants
 
 Floats = NDArray[np.float32]
@@ -71,13 +71,13 @@ def _finite(blocks: NDArray[Any], field: str, scale: float) -> None:
 def packed(name: str, data: bytes, rows: int, columns: int) -> Memory:
     """Rows in kernel order, in memory that a kernel may read."""
     order = layout.interleave(quants.FORMATS[name], data, rows, columns)
-    memory = aligned(len(order))
+    memory = Memory(len(order))
     memory.view(np.uint8)[:] = np.frombuffer(order, np.uint8)
     return memory
 
 
 def placed(values: NDArray[Any]) -> Memory:
     """An array's bytes in memory that a kernel may read."""
-    memory = aligned(values.nbytes)
+    memory = Memory(values.nbytes)
     memory.view(np.uint8)[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     return memory

@@ -11,26 +11,18 @@ from typing import Protocol
 
 from appliance.engine.sampler import Logits, Sampler, Sampling
 from appliance.engine.stops import StopFilter
-from appliance.engine.tokenizer.stream import TextStream
+from appliance.engine.tokenizer.stream import Pieces, TextStream
 from appliance.errors import CapacityError, EngineError
 
 STOP, LENGTH, CANCELLED, FAILED = "stop", "length", "cancelled", "failed"
 
 
-class Vocabulary(Protocol):
+class Vocabulary(Pieces, Protocol):
     """What an answer asks of a tokenizer."""
 
     @property
     def eot_ids(self) -> Collection[int]:
         """Tokens that end a generation."""
-        ...
-
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token."""
-        ...
-
-    def is_special(self, token: int) -> bool:
-        """Whether the token is a control token."""
         ...
 
 

@@ -15,7 +15,8 @@ Some runs also change bits, before rows are interleaved:
   `bits[i]`. See `_planes_32` (Q5_0, Q5_1), `_planes_q3_k` and `_planes_q5_k`.
 
 Everything else keeps the bytes of GGUF (see `quants.py`): Q4_K's scale words stay packed, nibbles stay in pairs.
-`deinterleave(interleave(x)) == x` for every input. Interleaving knows nothing of values: NaN scales pass through.
+`deinterleave_into` gives back what `interleave_into` took, for every input: they know nothing of values, NaN scales
+pass through.
 """
 
 from __future__ import annotations
@@ -228,11 +229,4 @@ def interleave(block_format: BlockFormat, data: Any, rows: int, columns: int) ->
     """`interleave_into` new memory."""
     out = np.empty(interleaved_nbytes(block_format, rows, columns), np.uint8)
     interleave_into(block_format, data, rows, columns, out)
-    return out.tobytes()
-
-
-def deinterleave(block_format: BlockFormat, data: Any, rows: int, columns: int) -> bytes:
-    """`deinterleave_into` new memory."""
-    out = np.empty(rows * block_format.row_nbytes(columns), np.uint8)
-    deinterleave_into(block_format, data, rows, columns, out)
     return out.tobytes()

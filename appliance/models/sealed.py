@@ -160,13 +160,13 @@ class SealedModel(Opened):
 
 
 def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
-                sha256: bytes | None = None, direct: bool = False) -> SealedModel:
+                sha256: bytes | None = None) -> SealedModel:
     """Open the sealed model at `path`. The caller wipes `master_key` (32 bytes) afterwards.
 
     `header_sha256` and `sha256` (of the plaintext GGUF) are the pins, 32 bytes each; without the first, whoever has
-    the key may have sealed any model. `direct` bypasses the page cache. PinError for another file than pinned,
-    ModelKeyError for another key, TamperedError for a header that does not authenticate, FormatError and
-    UnsupportedError for its content, ModelError for the disk.
+    the key may have sealed any model. PinError for another file than pinned, ModelKeyError for another key,
+    TamperedError for a header that does not authenticate, FormatError and UnsupportedError for its content, ModelError
+    for the disk.
     """
     file = RandomFile(path)
     try:
@@ -178,8 +178,6 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
             header.authenticate(keys)
             file_gguf, tiles = header.layout()
             sealed_header.check_size(file.size, tiles)
-            if direct:
-                file.bypass_cache()
             return SealedModel(file, header, file_gguf, tiles, keys)
         finally:
             keys.wipe()

@@ -17,7 +17,7 @@ import llvmlite.binding as llvm
 
 from appliance.boot import kernel_answers, kernel_inputs
 from appliance.engine.kernels import registry, shapes, table, targets
-from appliance.engine.kernels.memory import aligned
+from appliance.engine.kernels.memory import Memory
 
 targets.compile_for(sys.argv[1])
 
@@ -78,7 +78,7 @@ def multiply(kernels: table.KernelTable, name: str) -> None:
     for columns in (shapes.column_multiple(name) * count for count in BLOCKS):
         weights = kernel_inputs.packed(name, kernel_inputs.weights(name, rows, columns), rows, columns)
         for tokens in TOKENS:
-            activations, out = aligned(shapes.activation_nbytes(kind, columns, tokens)), aligned(4 * rows * tokens)
+            activations, out = Memory(shapes.activation_nbytes(kind, columns, tokens)), Memory(4 * rows * tokens)
             for accumulate in (0, 1):
                 kernels.function(f"product_{shapes.SHAPES[name].suffix}")(
                     weights.address, columns, activations.address, tokens, out.address, 4 * rows, accumulate, 0,

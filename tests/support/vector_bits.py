@@ -41,23 +41,35 @@ def inputs() -> dict[str, np.ndarray]:
 
 
 def _kernels() -> Any:
+    from numba.core import types
+
+    from appliance.engine.kernels.emit import I16, Code, Val
     from appliance.engine.kernels.vector import (
         dot7,
+        f32x16,
         fma_f32,
         get_f32,
+        i64,
         largest_f32,
-        load_f16,
         load_f32,
         load_i32,
         nearest_i32,
+        operation,
         round_f16,
         set_f32,
         splat_i32,
-        store_f16,
         store_f32,
         store_i32,
         sum_f32,
     )
+
+    @operation(f32x16, i64)
+    def load_f16(code: Code, address: Val) -> Val:
+        return code.half_to_float(code.load(address, I16, 16))
+
+    @operation(types.void, i64, f32x16)
+    def store_f16(code: Code, address: Val, value: Val) -> None:
+        code.store(address, code.float_to_half(value))
 
     def run(half: int, x: int, y: int, z: int, u: int, s: int, out: int, count: int) -> None:
         for i in range(count // 16):

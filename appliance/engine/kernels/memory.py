@@ -27,12 +27,11 @@ _MAPPED = 1 << 20  # from this size on a block is its own mapping and goes back 
 class Memory:
     """A zeroed block: `.address` (int), `.nbytes`, and views. It is freed when nothing refers to it or its views."""
 
-    def __init__(self, nbytes: int, *, alignment: int = ALIGNMENT, huge: bool = False) -> None:
-        """Allocate `nbytes` at a multiple of `alignment` (a power of two); `huge` asks for huge pages."""
-        if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
-            raise ValueError(f"block of {nbytes} bytes at multiples of {alignment}")
-        if huge and nbytes >= _HUGE:
-            alignment = max(alignment, _HUGE)
+    def __init__(self, nbytes: int, *, huge: bool = False) -> None:
+        """Allocate `nbytes` at a multiple of ALIGNMENT; `huge` asks for huge pages."""
+        if nbytes < 0:
+            raise ValueError(f"block of {nbytes} bytes")
+        alignment = _HUGE if huge and nbytes >= _HUGE else ALIGNMENT
         total = nbytes + alignment + SLACK
         self.own = total >= _MAPPED
         """Whether nothing else is in its pages."""
@@ -69,8 +68,3 @@ class Memory:
             words = piece[:piece.size & ~7].view(np.uint64)
             if words.any() or piece[words.nbytes:].any():
                 piece[:] = 0
-
-
-def aligned(nbytes: int, *, alignment: int = ALIGNMENT, huge: bool = False) -> Memory:
-    """A zeroed block of `nbytes` at a multiple of `alignment`."""
-    return Memory(nbytes, alignment=alignment, huge=huge)

@@ -19,21 +19,10 @@ from appliance.engine.kernels import amx, amx_blocks, amx_superblocks
 from appliance.engine.kernels.formats import FORMATS, Super
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
-from appliance.engine.kernels.shapes import (
-    ACTIVATIONS,
-    GROUP_ROWS,
-    SHAPES,
-    TILES,
-    activation_kind,
-    activation_nbytes,
-    group_nbytes,
-    padded_rows,
-)
+from appliance.engine.kernels.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES, TILES
 from appliance.engine.kernels.targets import compiling
 from appliance.engine.kernels.tile import SEGMENT, bytes_ahead, tile
 from appliance.engine.kernels.vector import prefetch_write
-
-__all__ = ["SIGNATURE", "activation_kind", "activation_nbytes", "group_nbytes", "padded_rows"]
 
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i4,i8,i8)"
 

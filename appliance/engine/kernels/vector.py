@@ -108,12 +108,6 @@ def load_f32(code: Code, address: Val) -> Val:
     return code.load(address, F32, LANES)
 
 
-@operation(f32x16, i64)
-def load_f16(code: Code, address: Val) -> Val:
-    """16 binary16, widened."""
-    return code.half_to_float(code.load(address, I16, LANES))
-
-
 @operation(types.void, i64, i32x16)
 def store_i32(code: Code, address: Val, value: Val) -> None:
     """16 int32."""
@@ -124,12 +118,6 @@ def store_i32(code: Code, address: Val, value: Val) -> None:
 def store_f32(code: Code, address: Val, value: Val) -> None:
     """16 float32."""
     code.store(address, value)
-
-
-@operation(types.void, i64, f32x16)
-def store_f16(code: Code, address: Val, value: Val) -> None:
-    """16 float32 rounded to binary16, ties to even."""
-    code.store(address, code.float_to_half(value))
 
 
 @operation(i32x16, i32)

@@ -22,14 +22,13 @@ class TextStream:
     """Turns generated tokens into text as they come. Bytes that are no UTF-8 become U+FFFD, one for each maximal
     part of a character, as `bytes.decode(errors="replace")` has it; control tokens have no text."""
 
-    def __init__(self, tokenizer: Pieces, *, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Pieces) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
         """The text that is complete with this token; empty while a character is not."""
-        if self._skip_special and self._tokenizer.is_special(token):
+        if self._tokenizer.is_special(token):
             return ""
         return self._decoder.decode(self._tokenizer.piece(token))
 

@@ -101,13 +101,13 @@ class Tokenizer:
         """Tokens that a text without special tokens cannot have fewer of, by its length."""
         return self._letters(text) // self._longest
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD. A model that puts a space before a text
         has it removed again."""
         parts: list[bytes] = []
         strip = self._vocabulary.add_space_prefix
         for token in ids:
-            piece = b"" if skip_special and self.is_special(token) else self.piece(token)
+            piece = self.piece(token)
             parts.append(piece.removeprefix(b" ") if strip else piece)
             strip = False
         return b"".join(parts).decode("utf-8", "replace")
