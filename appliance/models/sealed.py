@@ -25,7 +25,6 @@ from appliance.models.locked import LockedBuffer
 from appliance.models.opened import Opened
 from appliance.models.sealed_header import Header, Keys
 from appliance.models.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
-from appliance.models.worker import Worker
 
 _ZEROS = bytes(RECORD_ALIGNMENT)
 _EXTRA_AT = 64
@@ -63,44 +62,16 @@ class SealedModel(Opened):
         """
         return self.read(self.tiling.tile(number), buffer)
 
-    def read(self, tile: Tile, buffer: Any) -> int:
-        """`read_tile`, of a tile that was looked up before."""
+    def read(self, tile: Tile, buffer: Any, record: memoryview | None = None) -> int:
+        """`read_tile`, of a tile that was looked up before. `record`: room for a record, of the thread that reads."""
         view = fitting(buffer, tile.nbytes)
-        record = self._scratch.view(tile.record_nbytes)
+        record = self._scratch.view(tile.record_nbytes) if record is None else record[:tile.record_nbytes]
         try:
             self._file.read_into(record, tile.offset)
         except BaseException:
             wipe(view)
             raise
         self.decrypt(tile, record, view)
-        return tile.nbytes
-
-    def read_by(self, tile: Tile, worker: Worker, kept: memoryview | None = None,
-                record: memoryview | None = None) -> int:
-        """`read` into the buffers of a worker, which only one thread uses. `kept`: the message, from `keep`; `record`:
-        the whole record, in memory that nobody else writes; with neither it is read."""
-        window = worker.window(tile)
-        try:
-            if record is not None:
-                message = tile.nbytes + TAG_NBYTES
-                kept = record[:message]
-                if bytes(record[message:]) != window.zeros:
-                    raise InvalidTag
-            elif kept is None:
-                if os.preadv(self._file.descriptor, (window.record,), tile.offset) != tile.record_nbytes:
-                    self._file.read_into(window.record, tile.offset)  # which says what the matter is
-                if bytes(window.padding) != window.zeros:
-                    raise InvalidTag
-            self._cipher.decrypt_into(nonce(tile.number), kept or window.message, self.header_sha256, window.tile)
-        except InvalidTag:
-            wipe(window.tile)
-            raise self.altered(tile) from None
-        except OSError as error:
-            wipe(window.tile)
-            raise self._file.unreadable(tile.offset, error.strerror or str(error)) from None
-        except BaseException:
-            wipe(window.tile)
-            raise
         return tile.nbytes
 
     def keep(self, segment: Segment, view: memoryview) -> None:
@@ -119,7 +90,7 @@ class SealedModel(Opened):
         `tile.nbytes` bytes. TamperedError as `read_tile`; `view` is wiped then."""
         message = tile.nbytes + TAG_NBYTES
         try:
-            if record[message:] != _ZEROS[:tile.record_nbytes - message]:
+            if bytes(record[message:]) != _ZEROS[:tile.record_nbytes - message]:
                 raise InvalidTag
             self._cipher.decrypt_into(nonce(tile.number), record[:message], self.header_sha256, view)
         except InvalidTag:

@@ -77,7 +77,6 @@ class StreamedSource(Opened):
         self._arena: mmap.mmap | None = None
         self._records: mmap.mmap | None = None
         self._kept: dict[int, int] = {}  # number of a matrix' first tile -> offset in the records
-        self._messages: dict[int, memoryview] = {}
         self._embedding: HiddenRows | None = None
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
@@ -384,11 +383,11 @@ class StreamedSource(Opened):
 
     def _open(self, tiles: SealedModel, tile: Tile, worker: Worker) -> int:
         """Decrypt a tile of a sealed file: its record is kept, or was read ahead, or is read."""
-        kept = self._message(tile)
-        if kept is not None:
-            return tiles.read_by(tile, worker, kept)
-        with self._read_ahead(tile) as record:
-            return tiles.read_by(tile, worker, record=record)
+        with self._kept_record(tile) or self._read_ahead(tile) as record:
+            if record is None:
+                return tiles.read(tile, worker.tile, worker.record)
+            tiles.decrypt(tile, record, worker.tile[:tile.nbytes])
+        return tile.nbytes
 
     @contextmanager
     def _read_ahead(self, tile: Tile) -> Iterator[memoryview | None]:
@@ -401,15 +400,14 @@ class StreamedSource(Opened):
             if found is not None and self._ahead is not None:
                 self._ahead.give_back(offset)
 
-    def _message(self, tile: Tile) -> memoryview | None:
-        """Ciphertext and tag of a tile whose record is kept; None for another."""
-        found = self._messages.get(tile.number)
+    def _kept_record(self, tile: Tile) -> memoryview | None:
+        """The record of a tile that is kept; None for another."""
         start = self._kept.get(tile.segment.first_tile)
-        if found is None and start is not None and self._records is not None:
-            start += tile.offset - tile.segment.offset
-            found = memoryview(self._records)[start:start + tile.nbytes + tiling.TAG_NBYTES]
-            self._messages[tile.number] = found
-        return found
+        if start is None or self._records is None:
+            return None
+        start += tile.offset - tile.segment.offset
+        with memoryview(self._records) as records:
+            return records[start:start + tile.record_nbytes]
 
     def _count(self, worker: Worker, nbytes: int) -> None:
         if nbytes > worker.alive:
@@ -441,8 +439,6 @@ class StreamedSource(Opened):
         if self._arena is not None:
             discard(self._arena, secret=True)
             self._arena = None
-        for message in self._messages.values():
-            message.release()
         if self._records is not None:
             discard(self._records)
             self._records = None

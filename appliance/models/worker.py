@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
 
 from appliance.models.libcrypto import Cipher
 from appliance.models.locked import LockedBuffer
 from appliance.models.resident import ALIGNMENT, address
-from appliance.models.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Tile
+from appliance.models.tiling import RECORD_ALIGNMENT
 
 SLOTS = 2
 """Tiles of plaintext that a thread has room for. It decrypts into each in turn: what is written where the core's cache
@@ -17,17 +16,6 @@ cache is larger: see `StreamedSource.native`.)"""
 
 PIECE_NBYTES = 256 << 10
 """Of a record, read at a time by compiled code: small enough to stay in a core's cache beside the tile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Views for tiles of one size: the record, the message in it, the padding after that, and the plaintext."""
-
-    record: memoryview
-    message: memoryview
-    padding: memoryview
-    zeros: bytes
-    tile: memoryview
 
 
 class Worker:
@@ -47,9 +35,8 @@ class Worker:
         self._slot, self._held = 0, [-1] * SLOTS  # numbers of the tiles in the slots
         self.address, self.tile = self.addresses[0], self.tiles[0]
         """Of the slot in use."""
-        self._record = mmap.mmap(-1, max(record_nbytes, RECORD_ALIGNMENT), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.record_address = address(self._record)
-        self._windows: dict[tuple[int, int], Window] = {}
+        record = mmap.mmap(-1, max(record_nbytes, RECORD_ALIGNMENT), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.record, self.record_address = memoryview(record), address(record)
         self.cipher: Cipher | None = None
         """By libcrypto, for compiled code."""
         self.alive = 0
@@ -74,15 +61,6 @@ class Worker:
         """Address of the tile `number`, where a slot has it."""
         return self.addresses[self._held.index(number)] if number in self._held else None
 
-    def window(self, tile: Tile) -> Window:
-        """Views for a tile in the slot in use."""
-        found = self._windows.get((self._slot, tile.nbytes))
-        if found is None:
-            message, record = tile.nbytes + TAG_NBYTES, memoryview(self._record)[:tile.record_nbytes]
-            found = self._windows[self._slot, tile.nbytes] = Window(
-                record, record[:message], record[message:], bytes(len(record) - message), self.tile[:tile.nbytes])
-        return found
-
     def wipe(self) -> None:
         """Overwrite what was used."""
         if self.alive:
@@ -93,10 +71,6 @@ class Worker:
         """Wipe and give the memory back."""
         if self.cipher is not None:
             self.cipher.close()
-        for window in self._windows.values():
-            for view in (window.message, window.padding, window.record, window.tile):
-                view.release()
-        self._windows.clear()
         for view in (*self.tiles, self.rows):
             view.release()
         self._memory.close()
