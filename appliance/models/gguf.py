@@ -14,13 +14,13 @@ are laid out alike (3 allowed big-endian files, refused here). Memory stays in p
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from appliance.errors import UnsupportedError
+from appliance.errors import FormatError, UnsupportedError
 from appliance.models import quants
 from appliance.models.cursor import Buffer, Cursor, malformed
 from appliance.models.metadata import Metadata, Numbers, Strings, Value, describe
@@ -36,6 +36,9 @@ MAX_TENSOR_NAME_NBYTES = 63  # what ggml can hold
 MAX_TEXT_NBYTES = 16 << 20  # a chat template is a few KiB
 MAX_STRINGS = 1 << 22  # the largest vocabularies have under 2^19 tokens
 MAX_DIMENSIONS = 4
+MAX_HEADER_NBYTES = 256 << 20
+
+_FIRST_NBYTES = 16 << 20  # headers hold a vocabulary: a few MiB
 
 _KEY_MIN_NBYTES = 8 + 1 + 4 + 1  # a name of one byte and a value of one
 _TENSOR_MIN_NBYTES = 8 + 1 + 4 + 8 + 4 + 8  # a name of one byte and one dimension
@@ -99,6 +102,25 @@ def parse(buffer: Buffer, size: int | None = None) -> GGUFFile:
     data_offset = cursor.offset + -cursor.offset % alignment
     tensors = _place(entries, data_offset, size)
     return GGUFFile(version, Metadata(values), MappingProxyType(tensors), alignment, data_offset)
+
+
+def read(read_into: Callable[[memoryview, int], None], size: int) -> tuple[bytearray, GGUFFile]:
+    """The first bytes of a file of `size` bytes, and the header in them: four times more are read each time that they
+    do not suffice, but no more than a header may have, as what is none would be read to its end. `read_into` fills a
+    view from an offset on, and no byte twice. Errors as `parse`."""
+    buffer, most = bytearray(), min(size, MAX_HEADER_NBYTES)
+    while True:
+        before, start = buffer, len(buffer)
+        buffer = bytearray(min(most, max(_FIRST_NBYTES, 4 * start)))
+        buffer[:start] = before
+        before[:] = bytes(start)  # its end may be weights
+        with memoryview(buffer)[start:] as view:
+            read_into(view, start)
+        try:
+            return buffer, parse(buffer, size)
+        except FormatError:
+            if len(buffer) == most:
+                raise
 
 
 def _version(cursor: Cursor) -> int:

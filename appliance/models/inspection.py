@@ -7,13 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import FormatError
 from appliance.models import gguf, sealed, sealed_header
 from appliance.models.disk import DiskFile
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Metadata, Strings
-
-_FIRST_NBYTES = 16 << 20  # headers hold a vocabulary: a few MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +89,8 @@ def is_sealed(path: Path) -> bool:
 
 
 def _header(file: DiskFile) -> GGUFFile:
-    """Parse as much of the file as its header needs, reading four times more each time that it does not suffice; no
-    more than a header may have, as what is none would be read to its end."""
-    buffer, most = bytearray(), min(file.size, sealed_header.MAX_GGUF_HEADER_NBYTES)
-    while True:
-        wanted = min(most, max(_FIRST_NBYTES, 4 * len(buffer)))
-        start = len(buffer)
-        buffer += bytes(wanted - start)
-        with memoryview(buffer)[start:] as view:
-            file.read_into(view)
-        try:
-            return gguf.parse(bytes(buffer), file.size)
-        except FormatError:
-            if len(buffer) == most:
-                raise
+    """The header of a plain file, nothing of which was read before."""
+    return gguf.read(lambda view, start: file.read_into(view), file.size)[1]
 
 
 def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) -> Inspection:

@@ -36,7 +36,6 @@ from appliance.models.tiling import RECORD_ALIGNMENT, Tiling
 FAMILY = b"appliance/sealed-model/"
 MAGIC = FAMILY + b"2"
 KEY_NBYTES = SALT_NBYTES = MAC_NBYTES = 32
-MAX_GGUF_HEADER_NBYTES = 256 << 20
 
 _FIXED = struct.Struct("<24sIIQQ32s32s32s")
 _GAPS = 1
@@ -153,7 +152,7 @@ def read(file: RandomFile) -> Header:
     tiling.check_tile_size(tile_size)
     if flags & ~_GAPS:
         raise malformed(28, "the flags", f"{flags:#x}", "0x0 and 0x1")
-    room = min(file.size - _FIXED.size - MAC_NBYTES, MAX_GGUF_HEADER_NBYTES, size)
+    room = min(file.size - _FIXED.size - MAC_NBYTES, gguf.MAX_HEADER_NBYTES, size)
     if nbytes > room:
         raise malformed(40, "the size of the GGUF header", nbytes, f"at most {room}")
     rest = bytearray(_padded(_FIXED.size + nbytes + MAC_NBYTES) - _FIXED.size)

@@ -25,14 +25,10 @@ from appliance.errors import FormatError, TamperedError
 from appliance.models import gguf, pins, stacks, tiling
 from appliance.models.disk import Progress, naming
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
-from appliance.models.gguf import GGUFFile
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.models.locked import LockedBuffer
 from appliance.models.opened import Opened
 from appliance.models.tiling import TAG_NBYTES, Tile, Tiling
-
-MAX_HEADER_NBYTES = 256 << 20
-_FIRST_NBYTES = 16 << 20
 
 
 def _nonce(tile: Tile) -> bytes:
@@ -150,7 +146,7 @@ class _Scan:
 
     def __init__(self, file: RandomFile, tile_size: int, key: LockedBuffer) -> None:
         self._file, self._tile_size, self._key = file, tile_size, key
-        self._prefix, self._gguf = _read_header(file)
+        self._prefix, self._gguf = gguf.read(file.read_into, file.size)
         self._tiling = Tiling(self._gguf, file.size, tile_size, gaps=True)
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self._tags = bytearray(len(self._tiling) * TAG_NBYTES)
@@ -206,21 +202,3 @@ class _Scan:
                 for segment in tiles.segments if segment.kind != "gap")
             tiles = Tiling(self._gguf, self._file.size, self._tile_size, gaps=False)
         return PlainTiles(self._file, header, tiles, digest, self._key, tags, gaps=self._gaps)
-
-
-def _read_header(file: RandomFile) -> tuple[bytearray, GGUFFile]:
-    """The file's first bytes and the header in them, reading four times more each time that they do not suffice."""
-    buffer = bytearray()
-    most = min(file.size, MAX_HEADER_NBYTES)
-    while True:
-        before, start = buffer, len(buffer)
-        buffer = bytearray(min(most, max(_FIRST_NBYTES, 4 * start)))
-        buffer[:start] = before
-        wipe(before)  # its end may be weights
-        with memoryview(buffer)[start:] as view:
-            file.read_into(view, start)
-        try:
-            return buffer, gguf.parse(buffer, file.size)
-        except FormatError:
-            if len(buffer) == most:
-                raise
