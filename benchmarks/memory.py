@@ -26,8 +26,9 @@ import httpx
 import numpy as np
 
 from appliance.boot import budget
-from appliance.models import keys, sealed, sealed_header, sealing
+from appliance.models import keys, sealed, sealed_header
 from appliance.policy import load
+from appliance.sealing import sealing
 from benchmarks import libraries, models, report
 from benchmarks.cgroups import Group
 from benchmarks.residue import STEP, Search, known

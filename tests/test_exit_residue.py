@@ -23,8 +23,8 @@ import pytest
 from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
-from appliance.models import sealing
 from appliance.models.resident import open_resident
+from appliance.sealing import sealing
 from benchmarks.residue import Words, windows
 from tests.support import server
 from tests.support.aes import round_keys

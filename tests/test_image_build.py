@@ -203,13 +203,14 @@ class TestRoot:
         assert len(elves) > 30
 
     def test_no_code_without_its_source_and_none_compiled_by_another(self, root: Path) -> None:
-        """Each .pyc is unchecked-hash, of a source that is there; no client, builder or compiler of kernels."""
+        """Each .pyc is unchecked-hash, of a source that is there; no client, builder, sealer or compiler of kernels."""
         for path in root.rglob("*.pyc"):
             assert path.read_bytes()[4:8] == b"\x01\x00\x00\x00", path  # PEP 552: hash-based, not checked
             assert (path.parents[1] / f"{path.name.split('.')[0]}.py").is_file(), path
         package = root / "usr/lib/python3/dist-packages/appliance"
         assert not (package / "client").exists()
         assert not (package / "imaging").exists()
+        assert not (package / "sealing").exists()
 
     def test_kernels_are_there_and_fit(self, root: Path) -> None:
         """The image's kernel library was built from the image's own sources."""

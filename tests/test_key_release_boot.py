@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from appliance.models import sealing
+from appliance.sealing import sealing
 from tests.support import memory, server
 from tests.support.brokers import Authority, reference
 from tests.support.require import absent

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.models import gguf, sealing
+from appliance.models import gguf
 from appliance.models.sealed import structure
+from appliance.sealing import sealing
 from tests.support.engines import synthetic_model
 from tests.support.traces import Traces, key_traces, weight_traces
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.models import sealing
+from appliance.sealing import sealing
 from benchmarks import memory, models
 from benchmarks.cgroups import Group
 from benchmarks.residue import Search, known

@@ -16,8 +16,9 @@ from appliance.boot import modelkeys, models
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
 from appliance.errors import ModelError, ModelKeyError, PinError
-from appliance.models import keys, sealing, signature
+from appliance.models import keys, signature
 from appliance.policy import load
+from appliance.sealing import sealing
 from tests.support import sealed_by_spec as spec
 from tests.support import server
 from tests.support.engines import kernels

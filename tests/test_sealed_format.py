@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.models import sealed, sealed_header, sealed_restore, signature, tiling
+from appliance.models import sealed, sealed_header, signature, tiling
 from appliance.models.disk_random import RandomFile
+from appliance.sealing import restore
 from tests.fuzz import driver, sealed_fuzz
 from tests.support import sealed_by_spec as spec
 from tests.support.sealed_by_spec import Part
@@ -37,11 +38,11 @@ def test_vectors(name: str, tmp_path: Path) -> None:
     path.write_bytes(body)
     pin = bytes.fromhex(fields["sealed_header_sha256"]) if "sealed_header_sha256" in fields else None
     if fields["expect"] == "success":
-        done = sealed_restore.unseal(path, tmp_path / "m", bytes.fromhex(fields["key"]), header_sha256=pin)
+        done = restore.unseal(path, tmp_path / "m", bytes.fromhex(fields["key"]), header_sha256=pin)
         assert fields["sha256"] == hashlib.sha256((tmp_path / "m").read_bytes()).hexdigest() == done.sha256.hex()
         return
     with pytest.raises(ModelError) as caught:
-        sealed_restore.verify(path, bytes.fromhex(fields["key"]), header_sha256=pin)
+        restore.verify(path, bytes.fromhex(fields["key"]), header_sha256=pin)
     assert CLASSES[fields["expect"]] is type(caught.value)
     row = re.search(rf"^\| {fields['expect']} \|.*\| `(.*)` \|$", SPEC, re.MULTILINE)
     assert row is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ModelError, TamperedError
-from appliance.models import sealed_restore, sealing
+from appliance.sealing import restore, sealing
 from tests.support import sealed_by_spec as spec
 from tests.support.engines import synthetic_model
 from tests.support.sealed_models import KEY, OTHER_KEY, TILE_SIZE, parts, sealed, small
@@ -21,7 +21,7 @@ SEAL = """
 import os, resource, signal, sys
 from pathlib import Path
 from appliance.errors import ModelError
-from appliance.models import sealing
+from appliance.sealing import sealing
 source, target, stop, limit = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -62,7 +62,7 @@ def test_kill_9(stop: str, kept: int, tmp_path: Path) -> None:
 REST = """
 import os, signal, sys
 from pathlib import Path
-from appliance.models import sealed_restore
+from appliance.sealing import restore
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.tagged import open_tagged
 what, source, target, stop = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
@@ -72,7 +72,7 @@ def progress(done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if what == "unseal":
-    sealed_restore.unseal(source, target, bytes(range(32)), progress=progress)
+    restore.unseal(source, target, bytes(range(32)), progress=progress)
 elif what == "load":
     open_sealed_resident(source, bytes(range(32)), header_sha256=None, progress=progress)
 else:
@@ -94,7 +94,7 @@ def test_kill_9_of_whoever_reads(what: str, stop: float, tmp_path: Path) -> None
     left = {found.name for found in tmp_path.iterdir()}
     assert {"m.gguf", "m.sealed"} | ({"back.part"} if what == "unseal" else set()) == left
     assert before == path.read_bytes()
-    sealed_restore.unseal(path, tmp_path / "back", KEY)
+    restore.unseal(path, tmp_path / "back", KEY)
     assert synthetic_model("mixed") == (tmp_path / "back").read_bytes()
     assert not (tmp_path / "back.part").exists()
 
@@ -107,7 +107,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"model-unwritable {target}.part cannot be written: File too large")
     assert not target.exists()
     assert 2 == sealing.seal(source, target, KEY, tile_size=TILE_SIZE).kept_tiles
-    assert sealed_restore.verify(target, KEY).authenticated
+    assert restore.verify(target, KEY).authenticated
 
 
 def _part(folder: Path, tiles: int) -> tuple[Path, bytes]:
@@ -203,7 +203,7 @@ def test_a_part_that_is_finished_while_another_opens_it(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(ModelError, match=r"back.part was finished or removed by another process"):
-        sealed_restore.unseal(tmp_path / "m.sealed", tmp_path / "back", KEY)
+        restore.unseal(tmp_path / "m.sealed", tmp_path / "back", KEY)
     assert small(2) == (tmp_path / "back").read_bytes()
 
 
@@ -239,7 +239,7 @@ def test_unsealing_leaves_no_plaintext_of_a_spoiled_file(tmp_path: Path) -> None
     body[-5000] ^= 1
     path.write_bytes(body)
     with pytest.raises(TamperedError):
-        sealed_restore.unseal(path, tmp_path / "back", KEY)
+        restore.unseal(path, tmp_path / "back", KEY)
     assert ["m.gguf", "m.sealed"] == sorted(found.name for found in tmp_path.iterdir())
 
 
@@ -249,7 +249,7 @@ def test_plaintext_is_not_written_into_a_file_that_was_there(tmp_path: Path) -> 
     part.write_bytes(b"GGUF")
     part.chmod(0o666)
     with part.open("rb") as reader:
-        sealed_restore.unseal(path, tmp_path / "back", KEY)
+        restore.unseal(path, tmp_path / "back", KEY)
         assert b"GGUF" == reader.read()
     assert small() == (tmp_path / "back").read_bytes()
     assert 0o600 == (tmp_path / "back").stat().st_mode & 0o777

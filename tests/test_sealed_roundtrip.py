@@ -15,10 +15,11 @@ from gguf import gguf_reader as reader
 
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, UnsupportedError
-from appliance.models import digests, gguf, inspection, layout, sealed_restore, sealing
+from appliance.models import gguf, inspection, layout
 from appliance.models.resident import open_resident
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
+from appliance.sealing import digests, restore, sealing
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
 from tests.support.engines import synthetic_model
@@ -52,7 +53,7 @@ def test_what_was_sealed_comes_back(name: str, tile_size: int, tmp_path: Path) -
     """Byte for byte, whatever the order, alignment and padding of the GGUF file; each tensor's SHA-256 is right."""
     original = FILES[name]
     path = sealed(tmp_path, original, tile_size=tile_size)
-    done = sealed_restore.unseal(path, tmp_path / "back", KEY)
+    done = restore.unseal(path, tmp_path / "back", KEY)
     assert original == (tmp_path / "back").read_bytes()
     assert 0o600 == (tmp_path / "back").stat().st_mode & 0o777
     assert {info.name: hashlib.sha256(original[info.offset:info.offset + info.nbytes]).digest()
@@ -65,7 +66,7 @@ def test_models_of_every_format(name: str, tmp_path: Path) -> None:
     """A whole synthetic model: sealed, restored, and resident with the same matrices and vectors as its plain file."""
     original = synthetic_model(name)
     path = sealed(tmp_path, original, tile_size=256 << 10)
-    sealed_restore.unseal(path, tmp_path / "back", KEY)
+    restore.unseal(path, tmp_path / "back", KEY)
     assert original == (tmp_path / "back").read_bytes()
     plain, secret = open_resident(tmp_path / "m.gguf"), open_sealed_resident(path, KEY, header_sha256=None)
     assert hashlib.sha256(original).digest() == plain.sha256 == secret.sha256
@@ -90,7 +91,7 @@ def test_the_demo_model(tmp_path: Path) -> None:
     progress: list[tuple[str, int, int]] = []
     made = sealing.seal(demo_model(), path, KEY, progress=lambda *step: progress.append(step))
     assert hashlib.sha256(demo_model().read_bytes()).digest() == made.sha256
-    found = sealed_restore.verify(path, KEY, header_sha256=made.header_sha256)
+    found = restore.verify(path, KEY, header_sha256=made.header_sha256)
     assert made.sha256 == found.sha256
     assert {tensor.name: hashlib.sha256(tensor.data.tobytes()).digest()
             for tensor in reader.GGUFReader(demo_model()).tensors} == found.tensors == digests.of(demo_model()).tensors
@@ -102,7 +103,7 @@ def test_the_demo_model(tmp_path: Path) -> None:
 MEMORY = """
 import sys
 from pathlib import Path
-from appliance.models import sealing
+from appliance.sealing import sealing
 from appliance.models.sealed_resident import open_sealed_resident
 def memory(key):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.models import sealed_restore, sealing
 from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
+from appliance.sealing import restore, sealing
 from tests.support import sealed_by_spec as spec
 from tests.support.sealed_models import KEY, OTHER_KEY, data, sealed, small, with_gaps
 
@@ -92,7 +92,7 @@ def test_a_resident_load_refuses_each_region(model: Path, region: int) -> None:
     """Whichever record is altered, a resident model is refused while it loads; so is a restored one."""
     for _ in _flips(model, region, region + 1):
         with pytest.raises(TamperedError):
-            sealed_restore.verify(model, KEY)
+            restore.verify(model, KEY)
 
 
 def test_truncation_and_extension(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_tiles_of_other_files_do_not_fit(tmp_path: Path) -> None:
     for body in spoiled:
         files["one"].write_bytes(body)
         with pytest.raises(TamperedError):
-            sealed_restore.verify(files["one"], KEY)
+            restore.verify(files["one"], KEY)
 
 
 def test_a_whole_other_sealing_is_refused_by_the_pins(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_forged_commitment_does_not_help(tmp_path: Path) -> None:
         open_sealed(tmp_path / "m.sealed", OTHER_KEY, header_sha256=None)
     (tmp_path / "m.sealed").write_bytes(theirs[:4096] + ours[4096:])
     with pytest.raises(TamperedError, match="tile 0"):
-        sealed_restore.verify(tmp_path / "m.sealed", OTHER_KEY)
+        restore.verify(tmp_path / "m.sealed", OTHER_KEY)
 
 
 def test_the_file_is_cut_while_it_is_open(tmp_path: Path) -> None:

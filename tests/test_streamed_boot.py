@@ -14,10 +14,10 @@ import pytest
 from appliance.boot import budget, modelkeys, models
 from appliance.boot.inference import Ask, open_session
 from appliance.errors import BootError, TamperedError
-from appliance.models import sealing
 from appliance.models.sealed import structure
 from appliance.models.streamed import StreamedSource
 from appliance.policy import load
+from appliance.sealing import sealing
 from tests.support import server
 from tests.support.engines import kernels
 from tests.support.sealed_models import KEY

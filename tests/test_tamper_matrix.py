@@ -21,10 +21,11 @@ from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
 from appliance.errors import ModelError
-from appliance.models import sealed, sealing, tiling
+from appliance.models import sealed, tiling
 from appliance.models.sealed import open_sealed
 from appliance.models.streamed import StreamedSource
 from appliance.models.tagged import open_tagged
+from appliance.sealing import sealing
 from tests.support.engines import kernels, synthetic_model
 from tests.support.sealed_models import KEY
 from tests.support.vandal import failing_disk, vandal

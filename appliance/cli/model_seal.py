@@ -11,18 +11,8 @@ from typing import Any
 
 from appliance.cli.model_output import bar, bars, sealed_block
 from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.models import (
-    digests,
-    inspection,
-    keydocument,
-    keys,
-    pins,
-    sealed,
-    sealed_restore,
-    sealing,
-    signature,
-    tiling,
-)
+from appliance.models import inspection, keydocument, keys, pins, sealed, signature, tiling
+from appliance.sealing import digests, restore, sealing
 
 REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)
 
@@ -107,7 +97,7 @@ def _seal(args: argparse.Namespace) -> int:
 def _unseal(args: argparse.Namespace) -> int:
     header_pin, pin = _pins(args)
     with keys.FileKey(args.key).key() as key, bar("unsealing") as progress:
-        done = sealed_restore.unseal(args.file, args.output, key.data, header_sha256=header_pin, sha256=pin,
+        done = restore.unseal(args.file, args.output, key.data, header_sha256=header_pin, sha256=pin,
                                      progress=progress)
     print(json.dumps({"file": str(args.output), "sha256": done.sha256.hex(), "size": done.size}, indent=2)
           if args.json else f"{args.output}: {done.size:,} bytes, sha256 {done.sha256.hex()}")
@@ -177,11 +167,11 @@ def _digests(file: Path, title: str) -> digests.Digests:
 
 
 def _verify_sealed(file: Path, key_file: Path | None, header_pin: bytes | None, pin: bytes | None
-                   ) -> sealed_restore.Verified:
+                   ) -> restore.Verified:
     if key_file is None:
-        return sealed_restore.verify(file, None, header_sha256=header_pin, sha256=pin)
+        return restore.verify(file, None, header_sha256=header_pin, sha256=pin)
     with keys.FileKey(key_file).key() as key, bar("verifying") as progress:
-        return sealed_restore.verify(file, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
+        return restore.verify(file, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
 
 
 def _sign(args: argparse.Namespace) -> int:

@@ -11,8 +11,9 @@ import os
 from pathlib import Path
 
 from appliance.errors import FormatError, ModelError
-from appliance.models import sealed_header, sealed_restore, tiling
+from appliance.models import sealed_header, tiling
 from appliance.models.disk_random import RandomFile
+from appliance.sealing import restore
 from tests.support import sealed_by_spec as spec
 from tests.support.sealed_models import KEY, parts, small, with_gaps
 
@@ -35,7 +36,7 @@ def fuzz(data: bytes) -> None:
 
 def _verify(path: Path) -> None:
     try:
-        found = sealed_restore.verify(path, KEY)
+        found = restore.verify(path, KEY)
     except ModelError as error:
         if not error.summary or len(str(error)) > 2000:
             raise AssertionError(f"a useless error: {len(str(error))} characters") from error

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.boot import tenantlist
 from appliance.imaging import boot, build, recipe
 from appliance.imaging.steps import Steps
-from appliance.models import sealing
 from appliance.policy import load
+from appliance.sealing import sealing
 from tests.support import server
 from tests.support.require import absent
 

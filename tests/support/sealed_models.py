@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.models import sealing
+from appliance.sealing import sealing
 from tests.support.ggufs import F32, STRING, Tensor, build, kv, kv_array
 from tests.support.sealed_by_spec import Part
 

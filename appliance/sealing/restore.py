@@ -12,9 +12,9 @@ from appliance.models import gguf, tiling
 from appliance.models.disk import Progress
 from appliance.models.disk_random import Scratch
 from appliance.models.sealed import SealedModel, check_pins, open_sealed, structure
-from appliance.models.sealing_output import PartialFile
 from appliance.models.tile_threads import ordered
 from appliance.models.tiling import Tile, Tiling
+from appliance.sealing.output import PartialFile
 
 Sink = Callable[[bytes, int], None]
 """Called with bytes of the GGUF file and their offset, from the first to the last."""

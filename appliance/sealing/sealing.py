@@ -23,10 +23,10 @@ from appliance.models import sealed_header, tiling
 from appliance.models.disk_random import RandomFile, Scratch
 from appliance.models.sealed import SealedModel, nonce
 from appliance.models.sealed_header import SALT_NBYTES, Header, Keys
-from appliance.models.sealing_output import PartialFile
 from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.models.tile_threads import ordered
 from appliance.models.tiling import TAG_NBYTES
+from appliance.sealing.output import PartialFile
 
 Progress = Callable[[str, int, int], None]
 """Called with "hashing" or "sealing", bytes done and bytes in all."""

@@ -1,0 +1,1 @@
+"""Sealing models, and getting them back: for publishers, on machines of their own. Never in an image."""
