@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import FormatError, ModelError, PinError, TamperedError, UnsupportedError
-from appliance.models import layout
+from appliance.models import layout, tiling
 from appliance.models.tagged import PlainTiles, open_tagged
+from appliance.models.tiling import Tile
 from tests.support.engines import synthetic_model
 from tests.support.ggufs import Tensor, build
 from tests.support.sealed_models import data, parts, small, with_gaps
@@ -23,9 +24,16 @@ def _opened(folder: Path, gguf: bytes, tile_size: int = 4096) -> PlainTiles:
     return open_tagged(path, hashlib.sha256(gguf).digest(), tile_size=tile_size)
 
 
+def _unpacked(tile: Tile, buffer: bytearray) -> bytes:
+    """The rows of a tile that was read, as the file has them."""
+    out = bytearray(tile.source_nbytes)
+    tiling.unpack(tile, buffer[:tile.nbytes], out)
+    return bytes(out)
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "F16", "Q8_0"])
 def test_tiles_of_a_model(name: str, tmp_path: Path) -> None:
-    """Rows as the file has them, tiles in kernel order: together each tensor, and nothing else."""
+    """Tiles in kernel order: together each tensor, and nothing else, in that order and in the file's."""
     gguf = synthetic_model(name)
     with _opened(tmp_path, gguf, 65536) as plain:
         rows: dict[str, bytes] = {}
@@ -34,8 +42,8 @@ def test_tiles_of_a_model(name: str, tmp_path: Path) -> None:
         for tile in plain.tiling:
             assert tile.segment.info is not None
             key = tile.segment.info.name
-            rows[key] = rows.get(key, b"") + bytes(buffer[:plain.read_rows(tile.number, buffer)])
             packed[key] = packed.get(key, b"") + bytes(buffer[:plain.read_tile(tile.number, buffer)])
+            rows[key] = rows.get(key, b"") + _unpacked(tile, buffer)
         assert not plain.gaps
         for info in plain.tensors.values():
             original = gguf[info.offset:info.offset + info.nbytes]
@@ -59,20 +67,19 @@ def test_progress_and_pin(tmp_path: Path) -> None:
 
 
 def test_every_byte_of_every_tile(tmp_path: Path) -> None:
-    """A flipped bit in any tensor or gap is refused on the next read, by rows and by tile, and the buffer wiped."""
+    """A flipped bit in any tensor or gap is refused on the next read, and what was read is wiped, wherever it is."""
     with _opened(tmp_path, with_gaps(small())[0]) as plain, (tmp_path / "m.gguf").open("r+b", buffering=0) as file:
         assert plain.gaps
-        buffer = bytearray(plain.tiling.max_tile_nbytes)
+        buffer, room = bytearray(plain.tiling.max_tile_nbytes), bytearray(plain.tiling.max_tile_nbytes)
         for tile in plain.tiling:
             for at in range(tile.source_offset, tile.source_offset + tile.source_nbytes):
                 old = os.pread(file.fileno(), 1, at)
                 os.pwrite(file.fileno(), bytes([old[0] ^ 1 << at % 8]), at)
-                read = plain.read_tile if at % 2 else plain.read_rows
                 buffer[:] = b"\xaa" * len(buffer)
                 with pytest.raises(TamperedError, match="changed since the file was hashed"):
-                    read(tile.number, buffer)
-                wiped = tile.nbytes if at % 2 else tile.source_nbytes
-                assert bytes(wiped) + b"\xaa" * (len(buffer) - wiped) == buffer, at
+                    plain.read(tile, buffer, memoryview(room) if at % 2 else None)
+                assert bytes(tile.nbytes) + b"\xaa" * (len(buffer) - tile.nbytes) == buffer, at
+                assert not any(room), at
                 os.pwrite(file.fileno(), old, at)
             assert tile.nbytes == plain.read_tile(tile.number, buffer)
 
@@ -164,8 +171,8 @@ def test_many_threads(tmp_path: Path) -> None:
                 rows.clear()
                 for tile in plain.tiling:
                     buffer = bytearray(tile.nbytes)
-                    plain.read_rows(tile.number, buffer)
-                    rows += buffer[:tile.source_nbytes]
+                    plain.read_tile(tile.number, buffer)
+                    rows += _unpacked(tile, buffer)
             results.append(bytes(rows))
 
         threads = [threading.Thread(target=read) for _ in range(8)]

@@ -62,16 +62,16 @@ class SealedModel(Opened):
         """
         return self.read(self.tiling.tile(number), buffer)
 
-    def read(self, tile: Tile, buffer: Any, record: memoryview | None = None) -> int:
-        """`read_tile`, of a tile that was looked up before. `record`: room for a record, of the thread that reads."""
+    def read(self, tile: Tile, buffer: Any, room: memoryview | None = None) -> int:
+        """`read_tile`, of a tile that was looked up before. `room`: for its record, of the thread that reads."""
         view = fitting(buffer, tile.nbytes)
-        record = self._scratch.view(tile.record_nbytes) if record is None else record[:tile.record_nbytes]
+        record = self._scratch.view(tile.record_nbytes) if room is None else room[:tile.record_nbytes]
         try:
             self._file.read_into(record, tile.offset)
         except BaseException:
             wipe(view)
             raise
-        self.decrypt(tile, record, view)
+        self.open(tile, record, view)
         return tile.nbytes
 
     def keep(self, segment: Segment, view: memoryview) -> None:
@@ -85,7 +85,7 @@ class SealedModel(Opened):
             if bytes(record[tile.nbytes + TAG_NBYTES:]) != _ZEROS[:tile.record_nbytes - tile.nbytes - TAG_NBYTES]:
                 raise self.altered(tile)
 
-    def decrypt(self, tile: Tile, record: memoryview, view: memoryview) -> None:
+    def open(self, tile: Tile, record: memoryview, view: memoryview) -> None:
         """Authenticate and decrypt a whole record, in memory that nobody else writes, into `view` of exactly
         `tile.nbytes` bytes. TamperedError as `read_tile`; `view` is wiped then."""
         message = tile.nbytes + TAG_NBYTES

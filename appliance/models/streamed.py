@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models import interrupts, layout, libcrypto, native, quants, stacks, tiling
+from appliance.models import interrupts, layout, libcrypto, native, quants, stacks
 from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
@@ -60,7 +60,7 @@ class StreamedSource(Opened):
         them. `drop`: there is no memory for a page cache. The file is then read ahead into buffers, see `expect`, or,
         by compiled code, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of it.
         `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster. `interleave`: what
-        puts rows of a plain model in kernel order, until `interleave` is set."""
+        puts rows of a plain model in kernel order, until another is set with `pack_by`."""
         self._tiles = tiles
         self.gguf, self.sha256, self.header_sha256 = tiles.gguf, tiles.sha256, tiles.header_sha256
         self._plain = isinstance(tiles, PlainTiles)
@@ -80,8 +80,7 @@ class StreamedSource(Opened):
         self._embedding: HiddenRows | None = None
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        self.interleave = interleave
-        """How rows of a plain model are put in kernel order."""
+        self.pack_by(interleave)
         self.fetched_by = "the interpreter"
         """What reads and decrypts tiles, for the report of the boot."""
         self.most_alive = 0
@@ -111,12 +110,17 @@ class StreamedSource(Opened):
 
     def prepare(self, threads: int) -> None:
         """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory."""
-        segments = [segment for segment in self._segments if segment.kind == "matrix"]
-        rows = max((segment.nbytes_of(0) for segment in segments), default=0) if self._plain else 0
+        tiles = self._tiles.tiling
+        rows = max((segment.nbytes_of(0) for segment in self._segments if segment.kind == "matrix"), default=0)
         while len(self._workers) < threads:
-            self._workers.append(Worker(self._tiles.tiling.max_tile_nbytes, rows,
-                                        0 if self._plain else self._tiles.tiling.max_record_nbytes))
+            self._workers.append(Worker(tiles.max_tile_nbytes, rows if self._plain else tiles.max_record_nbytes,
+                                        plain=self._plain))
             self._workers[-1].places = self._places
+
+    def pack_by(self, interleave: layout.Interleave) -> None:
+        """Put rows of a plain model in kernel order so from here on."""
+        if isinstance(self._tiles, PlainTiles):
+            self._tiles.interleave = interleave
 
     def expect(self, groups: Sequence[Sequence[str]]) -> None:
         """The matrices that passes use, in this order; of those in one group tiles are used in turn. Where there is no
@@ -271,7 +275,7 @@ class StreamedSource(Opened):
         extra, tags = ((0, 0), tiles.tags_address) if isinstance(tiles, PlainTiles) else (tiles.extra, 0)
         return Native(native.functions(library), extra, PIECE_NBYTES, most, tuple(
             (0 if worker.cipher is None else worker.cipher.address, worker.addresses[0],
-             worker.addresses[worker.places - 1], worker.rows_address if self._plain else worker.record_address)
+             worker.addresses[worker.places - 1], worker.room_address)
             for worker in self._workers[:threads]), tags)
 
     @property
@@ -369,24 +373,10 @@ class StreamedSource(Opened):
         if tile is None:
             tile = self._known[number] = tiles.tiling.tile(number)
         self._count(worker, worker.places * tile.nbytes + (tile.source_nbytes if self._plain else 0))
-        if isinstance(tiles, SealedModel):
-            return self._open(tiles, tile, worker)
-        if tile.segment.kind != "matrix":
-            return tiles.read_tile(number, worker.tile)
-        with self._read_ahead(tile) as rows:
-            if rows is None:
-                rows = worker.rows[:tiles.read_rows(number, worker.rows)]
-            else:
-                tiles.check(tile, rows)
-            tiling.pack(tile, rows, worker.tile[:tile.nbytes], self.interleave)
-        return tile.nbytes
-
-    def _open(self, tiles: SealedModel, tile: Tile, worker: Worker) -> int:
-        """Decrypt a tile of a sealed file: its record is kept, or was read ahead, or is read."""
-        with self._kept_record(tile) or self._read_ahead(tile) as record:
-            if record is None:
-                return tiles.read(tile, worker.tile, worker.record)
-            tiles.decrypt(tile, record, worker.tile[:tile.nbytes])
+        with self._kept_record(tile) or self._read_ahead(tile) as found:
+            if found is None:
+                return tiles.read(tile, worker.tile, worker.room)
+            tiles.open(tile, found, worker.tile[:tile.nbytes])
         return tile.nbytes
 
     @contextmanager

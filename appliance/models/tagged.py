@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import FormatError, TamperedError
-from appliance.models import gguf, pins, stacks, tiling
+from appliance.models import gguf, layout, pins, stacks, tiling
 from appliance.models.disk import Progress, naming
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
@@ -47,41 +47,37 @@ class PlainTiles(Opened):
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
         self.gguf = tiles.gguf  # whose bytes are `header`
         self._scratch = Scratch(tiles.max_tile_nbytes)
+        self.interleave: layout.Interleave = layout.interleave_into
+        """What puts rows in kernel order."""
 
-    def read_rows(self, number: int, buffer: Any) -> int:
-        """Read tile `number` as the file has it into the start of a writable `buffer`; returns its bytes.
+    def read_tile(self, number: int, buffer: Any) -> int:
+        """Read tile `number` in kernel order into the start of a writable `buffer`; returns its bytes.
 
         TamperedError for other bytes than at boot, ModelError for the disk; the buffer is wiped then.
         """
-        tile = self.tiling.tile(number)
-        view = fitting(buffer, tile.source_nbytes)
-        self._read(tile, view)
-        return tile.source_nbytes
+        return self.read(self.tiling.tile(number), buffer)
 
-    def read_tile(self, number: int, buffer: Any) -> int:
-        """Read tile `number` in kernel order into the start of a writable `buffer`; returns its bytes. Errors as
-        `read_rows`."""
-        tile = self.tiling.tile(number)
-        view = fitting(buffer, tile.nbytes)
-        if tile.segment.kind != "matrix":
-            self._read(tile, view)
-        else:
-            rows = self._scratch.view(tile.source_nbytes)
-            try:
-                self._read(tile, rows)
-            except BaseException:
-                wipe(view)
-                raise
-            tiling.pack(tile, rows, view)
-        return tile.nbytes
-
-    def _read(self, tile: Tile, view: memoryview) -> None:
+    def read(self, tile: Tile, buffer: Any, room: memoryview | None = None) -> int:
+        """`read_tile`, of a tile that was looked up before. `room`: for the rows of a matrix as the file has them, of
+        the thread that reads; what is in it is wiped, too."""
+        view = rows = fitting(buffer, tile.nbytes)
+        if tile.segment.kind == "matrix":
+            rows = self._scratch.view(tile.source_nbytes) if room is None else room[:tile.source_nbytes]
         try:
-            self._file.read_into(view, tile.source_offset)
-            self.check(tile, view)
+            self._file.read_into(rows, tile.source_offset)
+            self.open(tile, rows, view)
         except BaseException:
+            wipe(rows)
             wipe(view)
             raise
+        return tile.nbytes
+
+    def open(self, tile: Tile, rows: memoryview, view: memoryview) -> None:
+        """Check the rows of a tile, in memory that nobody else writes, and put them in kernel order in `view`, unless
+        they are there. TamperedError as `read_tile`."""
+        self.check(tile, rows)
+        if rows is not view:
+            tiling.pack(tile, rows, view, self.interleave)
 
     def check(self, tile: Tile, rows: Any) -> None:
         """TamperedError unless `rows`, which nobody else may write, are the bytes of a tile of the file at boot."""

@@ -19,24 +19,26 @@ PIECE_NBYTES = 256 << 10
 
 
 class Worker:
-    """Buffers of one thread: tiles in kernel order, for a plain file the rows of one as the file has them, for a sealed
-    one the record as it was read."""
+    """Buffers of one thread: tiles in kernel order, and room for one as the file has it."""
 
-    def __init__(self, nbytes: int, rows_nbytes: int, record_nbytes: int) -> None:
-        """ModelError where the plaintext cannot be locked in memory."""
+    def __init__(self, nbytes: int, room_nbytes: int, *, plain: bool) -> None:
+        """What is read of a `plain` file is plaintext, too. ModelError where that cannot be locked in memory."""
         stride = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
-        self._memory = LockedBuffer(SLOTS * stride + rows_nbytes)
+        self._memory = LockedBuffer(SLOTS * stride + (room_nbytes if plain else 0))
         self.addresses = tuple(self._memory.address + slot * stride for slot in range(SLOTS))
         self.tiles = tuple(self._memory.view[slot * stride:slot * stride + nbytes] for slot in range(SLOTS))
-        self.rows = self._memory.view[SLOTS * stride:SLOTS * stride + rows_nbytes]
-        self.rows_address = self._memory.address + SLOTS * stride
+        if plain:
+            self.room = self._memory.view[SLOTS * stride:SLOTS * stride + room_nbytes]
+            self.room_address = self._memory.address + SLOTS * stride
+        else:
+            record = mmap.mmap(-1, max(room_nbytes, RECORD_ALIGNMENT), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.room, self.room_address = memoryview(record), address(record)
+        self._plain = plain
         self.places = SLOTS
         """Slots in use, see `StreamedSource.narrow`."""
         self._slot, self._held = 0, [-1] * SLOTS  # numbers of the tiles in the slots
         self.address, self.tile = self.addresses[0], self.tiles[0]
         """Of the slot in use."""
-        record = mmap.mmap(-1, max(record_nbytes, RECORD_ALIGNMENT), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.record, self.record_address = memoryview(record), address(record)
         self.cipher: Cipher | None = None
         """By libcrypto, for compiled code."""
         self.alive = 0
@@ -45,7 +47,7 @@ class Worker:
     @property
     def nbytes(self) -> int:
         """The most bytes of plaintext at one moment."""
-        return self.places * len(self.tile) + len(self.rows)
+        return self.places * len(self.tile) + (len(self.room) if self._plain else 0)
 
     def turn(self) -> None:
         """Use the next slot; what is in it is overwritten."""
@@ -71,6 +73,6 @@ class Worker:
         """Wipe and give the memory back."""
         if self.cipher is not None:
             self.cipher.close()
-        for view in (*self.tiles, self.rows):
+        for view in (*self.tiles, self.room):
             view.release()
         self._memory.close()
