@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from appliance.engine.architecture import Architecture
-from appliance.engine.forward import UNITS_A_THREAD, WANTED, parts_nbytes, stride
+from appliance.engine.forward import (
+    UNITS_A_THREAD,
+    WANTED,
+    parts_nbytes,
+    private_sizes,
+    row_nbytes,
+    row_widths,
+    stride,
+)
 from appliance.engine.kernels import step_layout
-from appliance.engine.kernels.attention_layout import SCRATCH_NBYTES, state_nbytes, tile_tokens
-from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
+from appliance.engine.kernels.shapes import SHAPES, padded_rows
 from appliance.models.gguf import TensorInfo
 
 _HUGE = 2 << 20  # the kernel may back a buffer with pages of this size
@@ -32,24 +39,15 @@ def _pages(nbytes: int) -> int:
     return -(-nbytes // _HUGE) * _HUGE if nbytes >= _HUGE else nbytes
 
 
-def _token(kind: str, columns: int) -> int:
-    block = ACTIVATIONS[kind].elements
-    return token_nbytes(kind, -(-columns // block) * block)
-
-
 def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, threads: int, context: int,
                        wanted: int = WANTED) -> int:
     """Bytes of the buffers of a pass of up to `rows` rows, with logits of `wanted` of them. `kinds` as from
     `widths`; `context`: positions of a slot."""
-    group = a.heads // a.kv_heads
-    shared = [stride(width) * rows for width in (a.embedding, a.query_width + 2 * a.kv_width, a.query_width,
-                                                 2 * a.feed_forward)]
-    shared += [_token(kind, columns) * rows for kind, columns in kinds.items()]
+    shared = [stride(width) * rows for width in row_widths(a).values()]
+    shared += [row_nbytes(*kind) * rows for kind in kinds.items()]
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)
     shared.append(4 * context * a.head_size)  # angles of rotation
-    query = group * tile_tokens(group)
-    private = (4 * max(a.embedding, a.query_width, a.feed_forward) + 4 * a.head_size * query + SCRATCH_NBYTES
-               + 2 * state_nbytes(a.head_size) * query + sum(_token(*kind) for kind in kinds.items()))
+    private = sum(private_sizes(a, kinds).values())
     private += step_layout.COUNTER_NBYTES * UNITS_A_THREAD
     vectors = 4 * a.embedding * (2 * a.blocks + 1)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

@@ -8,7 +8,7 @@ text, sampling or requests. Not safe to use from two threads at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,29 @@ def parts_nbytes(a: Architecture, threads: int, context: int) -> int:
     tiles = (UNITS_A_THREAD * threads - 1) // a.kv_heads
     states = tiles * -(-context // SPAN) * tile_tokens(a.heads // a.kv_heads) * a.heads
     return max(min(states * state_nbytes(a.head_size), PARTS_NBYTES), _LINE)
+
+
+def row_widths(a: Architecture) -> dict[str, int]:
+    """Floats of a row of each buffer that all threads share, by the word of `step_layout` that has its address."""
+    return {"RESIDUAL": a.embedding, "PROJECTED": a.query_width + 2 * a.kv_width, "ATTENDED": a.query_width,
+            "HIDDEN": 2 * a.feed_forward}
+
+
+def row_nbytes(kind: str, columns: int) -> int:
+    """Bytes of a row of so many activations, filled up to whole blocks."""
+    block = ACTIVATIONS[kind].elements
+    return token_nbytes(kind, -(-columns // block) * block)
+
+
+def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
+    """Bytes of what each thread has of its own: by the word that has its offset, and by the kind of activations for a
+    row of each. `kinds`: most columns of each kind."""
+    group = a.heads // a.kv_heads
+    rows = group * tile_tokens(group)
+    return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.feed_forward),
+            "PRIVATE_QUERY": 4 * a.head_size * rows, "PRIVATE_TOTAL": state_nbytes(a.head_size) * rows,
+            "PRIVATE_PART": state_nbytes(a.head_size) * rows, "PRIVATE_SCRATCH": SCRATCH_NBYTES,
+            **{kind: row_nbytes(kind, columns) for kind, columns in kinds.items()}}
 
 
 def attention_names(cache_format: str) -> dict[str, str]:
@@ -259,10 +282,8 @@ class Forward:
 
     def _buffers(self, rows: int, wanted: int) -> None:
         a, put, step = self._architecture, self._step.put, step_layout.STEP
-        for word, width, count in (
-                ("RESIDUAL", a.embedding, rows), ("PROJECTED", a.query_width + 2 * a.kv_width, rows),
-                ("ATTENDED", a.query_width, rows), ("HIDDEN", 2 * a.feed_forward, rows)):
-            address = self._allocate(stride(width) * count)
+        for word, width in row_widths(a).items():
+            address = self._allocate(stride(width) * rows)
             put(step[word], address)
             put(step[word + "_STRIDE"], stride(width))
             if word == "RESIDUAL":
@@ -272,33 +293,19 @@ class Forward:
         put(step["LOGITS"], self._logits.address)
         put(step["LOGITS_STRIDE"], self._logits_stride)
         put(step["UP_OFFSET"], 4 * a.feed_forward)
-        shared = {kind: self._allocate(token_nbytes(kind, self._columns(kind)) * rows) for kind in self._largest}
+        shared = {kind: self._allocate(row_nbytes(kind, columns) * rows) for kind, columns in self._largest.items()}
         private = self._private_buffers()
         self._offsets = {kind: (shared[kind], private[kind]) for kind in shared}
         self._constants()
 
-    def _columns(self, kind: str) -> int:
-        """Most columns of a kind of activations, in whole blocks of it."""
-        block = ACTIVATIONS[kind].elements
-        return -(-self._largest[kind] // block) * block
-
     def _private_buffers(self) -> dict[str, int]:
-        """One area for each thread; returns the offset of each kind of activations in it."""
-        a, step = self._architecture, step_layout.STEP
-        group = a.heads // a.kv_heads
-        query_rows = group * tile_tokens(group)
-        widest = max(a.embedding, a.query_width, a.feed_forward)
-        sizes = {"PRIVATE_ROW": 4 * widest, "PRIVATE_QUERY": 4 * a.head_size * query_rows,
-                 "PRIVATE_TOTAL": state_nbytes(a.head_size) * query_rows,
-                 "PRIVATE_PART": state_nbytes(a.head_size) * query_rows, "PRIVATE_SCRATCH": SCRATCH_NBYTES}
-        offset = 0
-        for word, size in sizes.items():
-            self._step.put(step[word], offset)
+        """One area for each thread; returns the offset of each kind of activations in it, among others."""
+        step, offset, found = step_layout.STEP, 0, {}
+        for what, size in private_sizes(self._architecture, self._largest).items():
+            found[what] = offset
+            if what in step:
+                self._step.put(step[what], offset)
             offset += _round(size) + _LINE
-        found = {}
-        for kind in self._largest:
-            found[kind] = offset
-            offset += _round(token_nbytes(kind, self._columns(kind))) + _LINE
         self._step.put(step["PRIVATE"], self._allocate(offset * self._pool.threads))
         self._step.put(step["PRIVATE_STRIDE"], offset)
         return found
