@@ -120,9 +120,8 @@ def test_weights_tile_by_tile(expected, groups):
             context = Memory(16)
             context.view(np.int64)[:] = weight.address, groups * group_nbytes(weight.format.name, weight.columns)
             contexts.append(context)
-            for word, value in (("ADDRESS", 0), ("FETCH", fetching()[1]), ("FETCH_CONTEXT", context.address),
-                                ("TILE_GROUPS", groups)):
-                words.put(base + step_layout.WEIGHT[word], value)
+            words.put(step_layout.WEIGHT, {"ADDRESS": 0, "FETCH": fetching()[1], "FETCH_CONTEXT": context.address,
+                                           "TILE_GROUPS": groups}, base)
         assert np.array_equal(expected, engine.logits(IDS, chunk=64))
 
 

@@ -21,7 +21,7 @@ from appliance.engine.forward_rope import turns
 from appliance.engine.kernels import boundary, step_layout, team
 from appliance.engine.kernels.attention_layout import SCRATCH_NBYTES, SPAN, state_nbytes, tile_tokens
 from appliance.engine.kernels.boundary import Batch, Boundary, Limits
-from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.memory import Memory, Words
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, group_nbytes, padded_rows, token_nbytes
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
@@ -105,24 +105,6 @@ def kernel_names(formats: Collection[str], caches: Collection[str] = ("f16",)) -
             *sorted({name for cache in caches for name in attention_names(cache).values()}))
 
 
-class Words:
-    """A table of named 64-bit words in memory that kernels read."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.memory = Memory(nbytes)
-        self.address = self.memory.address
-        self._integers = self.memory.view(np.int64)
-        self._floats = self.memory.view(np.float32)
-
-    def put(self, offset: int, value: int) -> None:
-        """Write an integer word."""
-        self._integers[offset // 8] = value
-
-    def put_float(self, offset: int, value: float) -> None:
-        """Write a float32 into the low half of a word."""
-        self._floats[offset // 4] = value
-
-
 class Forward:
     """One model in one set of buffers."""
 
@@ -192,12 +174,12 @@ class Forward:
     def _weights(self, plan: TensorPlan) -> None:
         step = step_layout.STEP
         self._weight(self._step, step["EMBEDDING_WEIGHT"], names.EMBEDDING, None, None)
-        self._step.put(step["OUTPUT_NORM"], self._vector(names.OUTPUT_NORM, self._architecture.embedding))
+        self._step.put(step, {"OUTPUT_NORM": self._vector(names.OUTPUT_NORM, self._architecture.embedding)})
         for index in range(self._architecture.blocks):
             base = step_layout.LAYER_NBYTES * index
             for part, word in zip(names.NORMS, ("ATTENTION_NORM", "FEED_FORWARD_NORM"), strict=True):
                 address = self._vector(names.block(index, part), self._architecture.embedding)
-                self._layers.put(base + step_layout.LAYER[word], address)
+                self._layers.put(step_layout.LAYER, {word: address}, base)
             for group in _SHARING:
                 kinds: set[str] = set()
                 for part in group:
@@ -226,7 +208,7 @@ class Forward:
         first = kinds is None or shape.activation not in kinds
         if kinds is not None:
             kinds.add(shape.activation)
-        values = {
+        words.put(step_layout.WEIGHT, {
             "PRODUCT": self._code(f"product_{shape.suffix}"), "ADDRESS": weight.address,
             "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
             "QUANTISE": self._code(f"quantise_{shape.activation}") if first else 0,
@@ -238,9 +220,7 @@ class Forward:
             "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
             "GATHER": self._gather(shape.suffix, weight.fetch != 0) if name == names.EMBEDDING else 0,
-        }
-        for word, value in values.items():
-            words.put(base + step_layout.WEIGHT[word], value)
+        }, base)
 
     def _prepared(self, source: StreamedSource) -> Streaming | None:
         """Buffers for tiles, which kernels may read; tables where kernels fetch tiles by themselves."""
@@ -281,18 +261,16 @@ class Forward:
         return self._ranges.add(self._table.address(name), 1, step_layout.CALL)
 
     def _buffers(self, rows: int, wanted: int) -> None:
-        a, put, step = self._architecture, self._step.put, step_layout.STEP
+        a, step = self._architecture, step_layout.STEP
         for word, width in row_widths(a).items():
             address = self._allocate(stride(width) * rows)
-            put(step[word], address)
-            put(step[word + "_STRIDE"], stride(width))
+            self._step.put(step, {word: address, word + "_STRIDE": stride(width)})
             if word == "RESIDUAL":
                 self._residual = address
         self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = self._secret(self._logits_stride * wanted)
-        put(step["LOGITS"], self._logits.address)
-        put(step["LOGITS_STRIDE"], self._logits_stride)
-        put(step["UP_OFFSET"], 4 * a.feed_forward)
+        self._step.put(step, {"LOGITS": self._logits.address, "LOGITS_STRIDE": self._logits_stride,
+                              "UP_OFFSET": 4 * a.feed_forward})
         shared = {kind: self._allocate(row_nbytes(kind, columns) * rows) for kind, columns in self._largest.items()}
         private = self._private_buffers()
         self._offsets = {kind: (shared[kind], private[kind]) for kind in shared}
@@ -300,14 +278,13 @@ class Forward:
 
     def _private_buffers(self) -> dict[str, int]:
         """One area for each thread; returns the offset of each kind of activations in it, among others."""
-        step, offset, found = step_layout.STEP, 0, {}
+        offset, found = 0, {}
         for what, size in private_sizes(self._architecture, self._largest).items():
             found[what] = offset
-            if what in step:
-                self._step.put(step[what], offset)
             offset += _round(size) + _LINE
-        self._step.put(step["PRIVATE"], self._allocate(offset * self._pool.threads))
-        self._step.put(step["PRIVATE_STRIDE"], offset)
+        self._step.put(step_layout.STEP, {
+            "PRIVATE": self._allocate(offset * self._pool.threads), "PRIVATE_STRIDE": offset,
+            **{what: at for what, at in found.items() if what in step_layout.STEP}})
         return found
 
     def _constants(self) -> None:
@@ -322,7 +299,7 @@ class Forward:
         rotations.view(np.float32)[:] = table.reshape(-1)
         self._kept.append(rotations)
         self._ranges.add(rotations.address, rotations.nbytes, step_layout.READ)
-        for word, value in {
+        self._step.put(step, {
                 "TEAM": self._pool.team, "BLOCKS": a.blocks, "EMBEDDING": a.embedding, "HEADS": a.heads,
                 "KV_HEADS": a.kv_heads, "HEAD_SIZE": a.head_size, "FEED_FORWARD": a.feed_forward,
                 "TURNS": rotations.address, "LAYERS": self._layers.address, "KEYS": cache.keys,
@@ -330,11 +307,9 @@ class Forward:
                 "LAYER_STRIDE": cache.layer_stride, "HEAD_STRIDE": cache.head_stride,
                 "PARTS": self._allocate(self._parts_nbytes),
                 "COUNTERS": self._allocate(step_layout.COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
-                **{word: self._code(name) for word, name in attention_names(cache.kind).items()}}.items():
-            self._step.put(step[word], value)
-        self._step.put_float(step["EPSILON"], a.epsilon)
-        # Scores come out in units of log2, so that the softmax needs powers of two only.
-        self._step.put_float(step["SCALE"], math.log2(math.e) / math.sqrt(a.head_size))
+                **{word: self._code(name) for word, name in attention_names(cache.kind).items()},
+                # Scores come out in units of log2, so that the softmax needs powers of two only.
+                "EPSILON": a.epsilon, "SCALE": math.log2(math.e) / math.sqrt(a.head_size)})
 
     def _guard(self, rows: int, wanted: int) -> None:
         """What a debug build of the kernels checks against. The ranges are complete when this is called."""
@@ -350,11 +325,10 @@ class Forward:
         self._allowed.view(np.int64)[:] = table.reshape(-1)
         for memory in (self._allowed, self._status):
             self._pool.keep(memory)
-        for word, value in {
+        self._step.put(step, {
                 "STATUS": self._status.address, "RANGES": self._allowed.address, "RANGE_COUNT": len(table),
                 "MOST_ROWS": rows, "MOST_WANTED": wanted, "VOCABULARY": a.vocabulary, "CONTEXT": cache.context,
-                "CACHE_SLOTS": cache.slots}.items():
-            self._step.put(step[word], value)
+                "CACHE_SLOTS": cache.slots})
 
     def _launch(self) -> None:
         """Run the kernel; EngineError when a debug build of it refused to touch something."""
@@ -378,7 +352,7 @@ class Forward:
         for word, count in sizes.items():
             memory = self._secret(8 * count)
             self._call_memories.append(memory)
-            self._step.put(step_layout.STEP[word], memory.address)
+            self._step.put(step_layout.STEP, {word: memory.address})
             self._tables[word] = memory.view(np.int64)
 
     def run(self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int],
@@ -388,12 +362,10 @@ class Forward:
         EngineError, with nothing done, for rows that `kernels.boundary` does not allow.
         """
         batch = self.boundary.check(tokens, positions, slots, wanted)
-        count, step = batch.tokens.size, step_layout.STEP
         for word, values in (("TOKENS", batch.tokens), ("POSITIONS", batch.positions), ("SLOTS", batch.slots),
                              ("WANTED_ROWS", batch.wanted)):
             self._tables[word][:values.size] = values
-        self._step.put(step["ROWS"], count)
-        self._step.put(step["WANTED"], batch.wanted.size)
+        self._step.put(step_layout.STEP, {"ROWS": batch.tokens.size, "WANTED": batch.wanted.size})
         self._plan_attention(batch)
         try:
             self._pass(batch)
@@ -418,7 +390,7 @@ class Forward:
 
     def _plan_attention(self, batch: Batch) -> None:
         """Cut runs into tiles, and tiles into spans where there are too few tiles for the threads."""
-        a, step = self._architecture, step_layout.STEP
+        a = self._architecture
         most = tile_tokens(a.heads // a.kv_heads)
         tiles = [(run.first + at, min(most, run.count - at), run.slot, run.position + at)
                  for run in batch.runs for at in range(0, run.count, most)]
@@ -438,9 +410,8 @@ class Forward:
         if spread:
             self._tables["UNIT_TABLE"][:2 * len(units)] = [word for unit in units for word in unit]
         apart = len({slot for _, _, slot, _ in tiles}) == len(tiles)
-        for word, value in (("TILES", len(tiles)), ("UNITS", len(units)), ("SPREAD", int(spread)),
-                            ("APART", int(apart))):
-            self._step.put(step[word], value)
+        self._step.put(step_layout.STEP, {"TILES": len(tiles), "UNITS": len(units), "SPREAD": int(spread),
+                                          "APART": int(apart)})
 
     @property
     def streamed(self) -> bool:

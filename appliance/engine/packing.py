@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from appliance.engine.kernels import pack_layout
-from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.memory import Memory, Words
 from appliance.engine.kernels.pack_layout import KINDS
 from appliance.engine.kernels.table import KernelTable
 from appliance.errors import EngineError
@@ -17,14 +17,14 @@ from appliance.models.quants import BlockFormat
 
 _FLIP, _MERGED = 0x80808080, 16  # blocks of one unit are taken 16 at a time: their records follow each other
 
-Words = dict[str, int]
+Table = dict[str, int]
 
 
-def moves(block_format: BlockFormat) -> tuple[int, list[Words], list[Words]]:
+def moves(block_format: BlockFormat) -> tuple[int, list[Table], list[Table]]:
     """Bytes of a block, the tables MOVE and the tables TERM (named by their numbers) of a format."""
     runs, merged = layout.LAYOUTS[block_format.name], _merged(block_format)
-    found: list[Words] = []
-    terms: list[Words] = []
+    found: list[Table] = []
+    terms: list[Table] = []
     start = 0
     for run in runs:
         if run.bits:  # its words go to the place of the next run first
@@ -49,7 +49,7 @@ def blocks(block_format: BlockFormat, columns: int) -> int:
     return count
 
 
-def _units(run: Run, start: int) -> list[Words]:
+def _units(run: Run, start: int) -> list[Table]:
     """The moves of a run to byte `start` of the record: wide ones as far as they go."""
     if run.step == 2 and run.nbytes == 4:
         return [_move("evens", run.offset, start, 1)]
@@ -62,7 +62,7 @@ def _units(run: Run, start: int) -> list[Words]:
     return found + ([_move(narrow, run.offset + done, start + GROUP_ROWS * done, rest, flip)] if rest else [])
 
 
-def _bits(run: Run, raw: int, start: int, terms: list[Words]) -> list[Words]:
+def _bits(run: Run, raw: int, start: int, terms: list[Table]) -> list[Table]:
     """A move for each word of a run whose bits change places; its terms are added to `terms`."""
     found = []
     for word in range(run.count):
@@ -77,7 +77,7 @@ def _bits(run: Run, raw: int, start: int, terms: list[Words]) -> list[Words]:
     return found
 
 
-def _move(kind: str, first: int, to: int, count: int, flip: int = 0) -> Words:
+def _move(kind: str, first: int, to: int, count: int, flip: int = 0) -> Table:
     return {"KIND": list(KINDS).index(kind), "FROM": first, "TO": to, "COUNT": count, "NBYTES": KINDS[kind],
             "FLIP": flip}
 
@@ -123,20 +123,14 @@ class Packing:
             raise EngineError(f"the table of {block_format.name} leads out of its blocks")
 
 
-def _table(block: int, found: list[Words], terms: list[Words]) -> Memory:
+def _table(block: int, found: list[Table], terms: list[Table]) -> Memory:
     """All tables of a format in one block of memory."""
     last = pack_layout.PACK_NBYTES + pack_layout.MOVE_NBYTES * len(found)
-    memory = Memory(last + pack_layout.TERM_NBYTES * len(terms))
-    words = memory.view(np.int64)
-
-    def fill(at: int, names: Words, values: Words) -> None:
-        for name, value in values.items():
-            words[(at + names[name]) // 8] = value
-
-    fill(0, pack_layout.PACK, {"BLOCK": block, "MOVES": len(found)})
+    words = Words(last + pack_layout.TERM_NBYTES * len(terms))
+    words.put(pack_layout.PACK, {"BLOCK": block, "MOVES": len(found)})
     for index, move in enumerate(found):
-        first = memory.address + last + pack_layout.TERM_NBYTES * move.get("TERMS", 0)
-        fill(pack_layout.PACK_NBYTES + pack_layout.MOVE_NBYTES * index, pack_layout.MOVE, move | {"TERMS": first})
+        first = words.address + last + pack_layout.TERM_NBYTES * move.get("TERMS", 0)
+        words.put(pack_layout.MOVE, move | {"TERMS": first}, pack_layout.PACK_NBYTES + pack_layout.MOVE_NBYTES * index)
     for index, term in enumerate(terms):
-        fill(last + pack_layout.TERM_NBYTES * index, pack_layout.TERM, term)
-    return memory
+        words.put(pack_layout.TERM, term, last + pack_layout.TERM_NBYTES * index)
+    return words.memory

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from appliance.engine.kernels import fetch_layout
-from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.memory import Memory, Words
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.packing import Packing, blocks
@@ -25,18 +25,18 @@ class Streaming:
         self._plan: list[tuple[int, int]] = []  # offset and bytes of the records that a pass reads
         self.kernel = table.address("fetch_plain" if native.tags else "fetch_sealed")
         """Address of `int64 fetch(int64 matrix, int64 tile, int64 thread)`."""
-        workers = Memory(fetch_layout.WORKER_NBYTES * len(native.workers))
-        self._stream = Memory(fetch_layout.STREAM_NBYTES)
-        self._words, self._workers = self._stream.view(np.int64), workers.view(np.int64).reshape(
-            len(native.workers), -1)
-        for memory in (workers, self._stream):
-            pool.keep(memory)
+        workers = Words(fetch_layout.WORKER_NBYTES * len(native.workers))
+        self._stream = Words(fetch_layout.STREAM_NBYTES)
+        self._words = self._stream.memory.view(np.int64)
+        self._workers = workers.memory.view(np.int64).reshape(len(native.workers), -1)
+        for words in (workers, self._stream):
+            pool.keep(words.memory)
         extra, extra_nbytes = native.extra
         self._put({"WORKERS": workers.address, "TILE_NBYTES": native.tile_nbytes, "PIECE": native.piece_nbytes,
                    "EXTRA": extra, "EXTRA_NBYTES": extra_nbytes, **native.functions})
-        for words, values in zip(self._workers, native.workers, strict=True):
-            for name, value in zip(("CONTEXT", "TILE", "OTHER", "RECORD"), values, strict=True):
-                words[fetch_layout.WORKER[name] // 8] = value
+        for index, values in enumerate(native.workers):
+            workers.put(fetch_layout.WORKER, dict(zip(("CONTEXT", "TILE", "OTHER", "RECORD"), values, strict=True)),
+                        fetch_layout.WORKER_NBYTES * index)
 
     @classmethod
     def of(cls, source: StreamedSource, table: KernelTable, pool: Pool) -> Streaming | None:
@@ -47,26 +47,23 @@ class Streaming:
         return None if native is None else cls(source, native, table, pool)
 
     def _put(self, values: dict[str, int]) -> None:
-        for name, value in values.items():
-            self._words[fetch_layout.STREAM[name] // 8] = value
+        self._stream.put(fetch_layout.STREAM, values)
 
     def matrix(self, name: str) -> int:
         """The address of a new table MATRIX. Matrices are asked for in the order of their use."""
-        segment, memory = self._source.segment(name), Memory(fetch_layout.MATRIX_NBYTES)
+        segment, words = self._source.segment(name), Words(fetch_layout.MATRIX_NBYTES)
         tiles = [self._source.tile(segment.first_tile + index) for index in range(segment.run_tiles)]
         places = [self._source.place(tile) for tile in tiles]
-        words = memory.view(np.int64)
-        for word, value in {
+        words.put(fetch_layout.MATRIX, {
                 "STREAM_TABLE": self._stream.address, "FIRST_TILE": segment.first_tile, "LAST": len(tiles) - 1,
                 "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],
                 "RECORD_NBYTES": places[0][1], "LAST_RECORD_NBYTES": places[-1][1],
                 "KEPT": self._source.kept(name), "FIRST_PLANNED": len(self._plan),
-                **(self._plain(segment) if self._native.tags else {})}.items():
-            words[fetch_layout.MATRIX[word] // 8] = value
-        self._pool.keep(memory)
+                **(self._plain(segment) if self._native.tags else {})})
+        self._pool.keep(words.memory)
         if not self._source.kept(name):
             self._plan += places
-        return memory.address
+        return words.address
 
     def _plain(self, segment: Segment) -> dict[str, int]:
         """The words that only a plain model's matrix has. EngineError for one that no kernel packs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,3 +69,23 @@ class Memory:
             words = piece[:piece.size & ~7].view(np.uint64)
             if words.any() or piece[words.nbytes:].any():
                 piece[:] = 0
+
+
+class Words:
+    """A table of 64-bit words in memory that kernels read, or several one after the other."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = Memory(nbytes)
+        self.address = self.memory.address
+        self._integers = self.memory.view(np.int64)
+        self._floats = self.memory.view(np.float32)
+
+    def put(self, names: Mapping[str, int], values: Mapping[str, int | float], base: int = 0) -> None:
+        """Write words of the table at byte `base`, whose words are at the offsets `names`: integers, and float32 into
+        the low halves of words."""
+        for name, value in values.items():
+            at = base + names[name]
+            if isinstance(value, float):
+                self._floats[at // 4] = value
+            else:
+                self._integers[at // 8] = value
