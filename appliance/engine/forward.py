@@ -225,8 +225,7 @@ class Forward:
     def _prepared(self, source: StreamedSource) -> Streaming | None:
         """Buffers for tiles, which kernels may read; tables where kernels fetch tiles by themselves."""
         source.prepare(self._pool.threads)
-        if "pack_rows" in self._table.names:
-            source.pack_by(Packing(self._table))
+        source.pack_by(Packing(self._table))
         for address, nbytes in source.buffers:
             self._ranges.add(address, nbytes, step_layout.READ)
         return Streaming.of(source, self._table, self._pool)

@@ -41,8 +41,6 @@ class Streaming:
     @classmethod
     def of(cls, source: StreamedSource, table: KernelTable, pool: Pool) -> Streaming | None:
         """Tables for the threads of a pool; None where the source fetches tiles itself."""
-        if not {"fetch_sealed", "fetch_plain"} <= set(table.names):
-            return None
         native = source.native(pool.threads, in_place=table.target.tiles)
         return None if native is None else cls(source, native, table, pool)
 

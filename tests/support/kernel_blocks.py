@@ -87,9 +87,9 @@ def multiply(kernels: table.KernelTable, name: str) -> None:
 
 def main(target: str, formats: Sequence[str]) -> None:
     """Print the functions of each format."""
-    origin = table._Jit(targets.runnable(target))
-    loader = origin._loader = Loader()
-    kernels, found = table.KernelTable(targets.runnable(target), origin), {}
+    loader, defined, found = Loader(), registry.definitions(), {}
+    kernels = table.KernelTable(targets.runnable(target), "jit", {
+        name: kernel.signature for name, kernel in defined.items()}, lambda name: loader.load(defined[name]))
     for name in formats:
         kernel_answers.output(kernels, f"product_{shapes.SHAPES[name].suffix}")
         tested = bytes(loader.ran)

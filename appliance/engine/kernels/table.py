@@ -11,8 +11,9 @@ import ctypes
 import importlib.util
 import logging
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from appliance.engine.kernels import ahead, targets
 from appliance.engine.kernels.signature import Signature
@@ -21,96 +22,34 @@ from appliance.errors import EngineError
 _log = logging.getLogger(__name__)
 
 
-class _Origin(Protocol):
-    kind: str
-
-    def signature(self, name: str) -> Signature: ...
-    def address(self, name: str) -> int: ...
-    def names(self) -> tuple[str, ...]: ...
-
-
-class _Ahead:
-    """Kernels of a prebuilt library."""
-
-    kind = "ahead"
-
-    def __init__(self, library: ahead.Library) -> None:
-        self._library = library
-        try:
-            self._handle = ctypes.CDLL(str(library.path), mode=ctypes.RTLD_LOCAL)
-        except OSError as error:
-            raise EngineError(f"kernel library {library.path} does not load: {error}",
-                              hint="build it again: appliance kernels build", code="kernel-load") from error
-
-    def signature(self, name: str) -> Signature:
-        return self._library.signatures[name]
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._library.signatures)
-
-    def address(self, name: str) -> int:
-        symbol = getattr(self._handle, ahead.PREFIX + name)
-        return int(ctypes.cast(symbol, ctypes.c_void_p).value or 0)
-
-
-class _Jit:
-    """Kernels compiled in this process."""
-
-    kind = "jit"
-
-    def __init__(self, target: targets.Target) -> None:
-        if importlib.util.find_spec("numba") is None:
-            raise EngineError(f"no prebuilt kernels for {target.name}, and numba is not installed to compile them",
-                              hint="build them: appliance kernels build", code="kernel-missing")
-        targets.compile_for(target.name, debug=targets.debugging())
-        from appliance.engine.kernels import lower, registry
-
-        self._kernels = registry.definitions()
-        self._loader = lower.Loader()
-
-    def signature(self, name: str) -> Signature:
-        return self._kernels[name].signature
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._kernels)
-
-    def address(self, name: str) -> int:
-        return self._loader.load(self._kernels[name])
-
-
 class KernelTable:
     """Kernels by name; each is compiled or looked up once. Safe to use from several threads."""
 
-    def __init__(self, target: targets.Target, origin: _Origin) -> None:
+    def __init__(self, target: targets.Target, origin: str, signatures: Mapping[str, Signature],
+                 find: Callable[[str], int]) -> None:
+        """`find` gives the address of a kernel's code."""
         self.target = target
-        self._origin = origin
+        self.origin = origin
+        """`"ahead"` for a prebuilt library, `"jit"` for kernels compiled in this process."""
+        self.names = tuple(signatures)
+        """Every kernel's name, sorted."""
+        self._signatures, self._find = signatures, find
         self._addresses: dict[str, int] = {}
         self._functions: dict[str, Any] = {}
         self._lock = threading.RLock()
 
-    @property
-    def origin(self) -> str:
-        """`"ahead"` for a prebuilt library, `"jit"` for kernels compiled in this process."""
-        return self._origin.kind
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every kernel's name, sorted."""
-        return self._origin.names()
-
     def signature(self, name: str) -> Signature:
         """The C signature of a kernel; EngineError if there is no such kernel."""
-        try:
-            return self._origin.signature(name)
-        except KeyError:
-            raise EngineError(f"no kernel {name!r} for {self.target.name}", code="kernel-unknown") from None
+        if name not in self._signatures:
+            raise EngineError(f"no kernel {name!r} for {self.target.name}", code="kernel-unknown")
+        return self._signatures[name]
 
     def address(self, name: str) -> int:
         """The address of a kernel's code, valid as long as the table lives."""
         with self._lock:
             if name not in self._addresses:
                 self.signature(name)
-                self._addresses[name] = self._origin.address(name)
+                self._addresses[name] = self._find(name)
             return self._addresses[name]
 
     def function(self, name: str) -> Any:
@@ -119,6 +58,37 @@ class KernelTable:
             if name not in self._functions:
                 self._functions[name] = self.signature(name).prototype(self.address(name))
             return self._functions[name]
+
+
+def _prebuilt(target: targets.Target, path: Path | None = None) -> KernelTable:
+    """Kernels of a prebuilt library, by default the package's own."""
+    library = ahead.open_library(path or ahead.default_path(target), target)
+    try:
+        handle = ctypes.CDLL(str(library.path), mode=ctypes.RTLD_LOCAL)
+    except OSError as error:
+        raise EngineError(f"kernel library {library.path} does not load: {error}",
+                          hint="build it again: appliance kernels build", code="kernel-load") from error
+
+    def find(name: str) -> int:
+        return int(ctypes.cast(getattr(handle, ahead.PREFIX + name), ctypes.c_void_p).value or 0)
+
+    return KernelTable(target, "ahead", library.signatures, find)
+
+
+def _compiled(target: targets.Target) -> KernelTable:
+    """Kernels compiled in this process."""
+    if importlib.util.find_spec("numba") is None:
+        raise EngineError(f"no prebuilt kernels for {target.name}, and numba is not installed to compile them",
+                          hint="build them: appliance kernels build", code="kernel-missing")
+    targets.compile_for(target.name, debug=targets.debugging())
+    from appliance.engine.kernels import lower, registry
+
+    kernels, loader = registry.definitions(), lower.Loader()
+
+    def find(name: str) -> int:
+        return loader.load(kernels[name])
+
+    return KernelTable(target, "jit", {name: kernel.signature for name, kernel in kernels.items()}, find)
 
 
 def load(target: str | None = None, library: Path | None = None) -> KernelTable:
@@ -133,9 +103,9 @@ def load(target: str | None = None, library: Path | None = None) -> KernelTable:
     """
     chosen = targets.detect() if target is None else targets.runnable(target)
     if library is not None:
-        return KernelTable(chosen, _Ahead(ahead.open_library(library, chosen)))
+        return _prebuilt(chosen, library)
     if targets.debugging():
-        return KernelTable(chosen, _Jit(chosen))
+        return _compiled(chosen)
     try:
         return _prebuilt(chosen)
     except EngineError as error:
@@ -145,11 +115,7 @@ def load(target: str | None = None, library: Path | None = None) -> KernelTable:
             return _next_best(chosen)
         if error.code != "kernel-missing":
             _log.warning("kernels are compiled on first use: %s", error.summary)
-    return KernelTable(chosen, _Jit(chosen))
-
-
-def _prebuilt(target: targets.Target) -> KernelTable:
-    return KernelTable(target, _Ahead(ahead.open_library(ahead.default_path(target), target)))
+    return _compiled(chosen)
 
 
 def _next_best(best: targets.Target) -> KernelTable:
