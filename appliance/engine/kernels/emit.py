@@ -100,11 +100,11 @@ class Val:
         """An LLVM conversion (sitofp, sext, zext, trunc, fpext, fptrunc) of each lane."""
         return Val(self.code, getattr(self.code.b, operation)(self.ir, vector(element, self.lanes)))
 
-    def shuffle(self, lanes: list[int]) -> Val:
-        """Chosen lanes, in that order."""
-        b = self.code.b
+    def shuffle(self, lanes: list[int], other: Val | None = None) -> Val:
+        """Chosen lanes, in that order; those of the `other` vector are counted after the own ones."""
+        second = ir.Constant(self.type, ir.Undefined) if other is None else other.ir
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
-        return Val(self.code, b.shuffle_vector(self.ir, ir.Constant(self.type, ir.Undefined), mask))
+        return Val(self.code, self.code.b.shuffle_vector(self.ir, second, mask))
 
     def lane(self, index: int) -> Val:
         """One lane as a scalar."""
@@ -383,8 +383,7 @@ class Code:
             return operation(x, y)
         low, high = list(range(half)), list(range(half, 2 * half))
         first, second = operation(x.shuffle(low), y.shuffle(low)), operation(x.shuffle(high), y.shuffle(high))
-        mask = ir.Constant(ir.VectorType(I32, 2 * first.lanes), list(range(2 * first.lanes)))
-        return Val(self, self.b.shuffle_vector(first.ir, second.ir, mask))
+        return first.shuffle(list(range(2 * first.lanes)), second)
 
     def _madd(self, unsigned: Val, signed: Val) -> Val:
         return self.call("llvm.x86.avx2.pmadd.ub.sw", vector(I16, 16), unsigned, signed)

@@ -33,17 +33,11 @@ from appliance.engine.kernels.vector import (
 QUAD, WORD, OCTET, HALF, EVENS, TERMED = range(len(KINDS))
 
 
-def _picked(code: Code, first: Val, second: Val, lanes: list[int]) -> Val:
-    """Chosen lanes of two vectors, those of the second counted after those of the first."""
-    mask = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
-    return Val(code, code.b.shuffle_vector(first.ir, second.ir, mask))
-
-
-def _joined(code: Code, parts: list[Val]) -> Val:
+def _joined(parts: list[Val]) -> Val:
     """Vectors, a power of two of them, as one."""
     while len(parts) > 1:
         lanes = list(range(2 * parts[0].lanes))
-        parts = [_picked(code, *pair, lanes) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        parts = [first.shuffle(lanes, second) for first, second in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
 
@@ -63,11 +57,11 @@ def _parts(pattern: tuple[int, ...]) -> list[int]:
 
 def _quad(code: Code, place: Val, stride: Val) -> list[Val]:
     """4 words of each of 16 rows: a transpose of 4 x 4 words in each quarter of 4 vectors."""
-    v = [_joined(code, [code.load(place + stride * (row + 4 * quarter), I32, 4, align=1) for quarter in range(4)])
+    v = [_joined([code.load(place + stride * (row + 4 * quarter), I32, 4, align=1) for quarter in range(4)])
          for row in range(4)]  # rows r, 4 + r, 8 + r, 12 + r
     low, high = _parts((0, 4, 1, 5)), _parts((2, 6, 3, 7))
     near, far = _parts((0, 1, 4, 5)), _parts((2, 3, 6, 7))
-    return [_picked(code, _picked(code, v[0], v[1], half), _picked(code, v[2], v[3], half), whole)
+    return [v[0].shuffle(half, v[1]).shuffle(whole, v[2].shuffle(half, v[3]))
             for half, whole in ((low, near), (low, far), (high, near), (high, far))]
 
 
