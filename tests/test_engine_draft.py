@@ -61,6 +61,27 @@ def test_answers_are_the_same(pair, values, sampling):
         assert answer(plain, prompt, values, sampling) == answer(fast, prompt, values, sampling)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_guesses_fit_into_narrow_passes(pair, rows):
+    """Where passes have fewer rows than guesses would fill, by the text or by a draft, answers are the same."""
+    plain, _, name = pair
+    prompts = [[1, *[300 + i, 301, 302] * 9] for i in range(4)]
+    bias = dict.fromkeys([300, 301, 302], 9.0)  # so that the text goes on as it did
+    sampling = Sampling(temperature=0.2, seed=2, logit_bias=bias)
+    expected = [[token for token, _, _ in answer(plain, prompt, {}, sampling)] for prompt in prompts]
+    found: list[list[int]] = [[] for _ in prompts]
+    with (opened(synthetic_model(MODEL)) as source, opened(synthetic_model(name)) as draft,
+          Engine.open(source, threads=2, context_length=160, kernels=kernels(), draft=draft, rows=rows) as fast):
+        fast._drafter.cost = 0.05
+        scheduler = Scheduler(fast)
+        handles = [scheduler.submit(GenerationRequest(prompt, 40, sampling, ignore_end=True), "a",
+                                    lambda step, to=to: to.append(step.token))
+                   for prompt, to in zip(prompts, found, strict=True)]
+        assert all(handle.wait(60) for handle in handles)
+        scheduler.close()
+    assert expected == found
+
+
 def test_right_guesses_save_passes(pair):
     """A draft that is the model itself needs far fewer passes; a coarse one no more than without."""
     plain, fast, name = pair

@@ -83,7 +83,7 @@ class Drafter:
         shape = architecture.read(draft.metadata)
         plan = architecture_tensors.check(shape, draft.tensors)
         cache = KVCache(shape, min(slots, SLOTS), shape.context(context), kind)
-        forward = Forward(draft, shape, plan, cache, kernels, pool, rows=rows, wanted=SLOTS)
+        forward = Forward(draft, shape, plan, cache, kernels, pool, rows=max(rows, SLOTS), wanted=SLOTS)
         return cls(forward, cache, min(len(_tokens(source)), shape.vocabulary), cost(source, draft))
 
     def guess(self, asks: Sequence[Ask]) -> list[list[int]]:

@@ -213,11 +213,13 @@ class Batcher:
         return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
 
     def _guesses(self, decoding: list[Running]) -> list[list[int]]:
-        """Guesses for answers that decode, no more than each may still have tokens after the next."""
+        """Guesses for answers that decode, no more than tokens each may still have after the next, or rows that fit."""
+        limits = self._forward.boundary.limits
+        most = min(limits.rows, limits.wanted) // len(decoding) - 1
         found: list[list[int]] = []
         asks: list[tuple[int, Speculation, Ask]] = []
         for index, running in enumerate(decoding):
-            speculation, room = running.speculation, running.generation.left - 1
+            speculation, room = running.speculation, min(running.generation.left - 1, most)
             found.append([] if speculation is None else speculation.guess(room, len(decoding)))
             if speculation is not None and not found[index]:
                 count = speculation.wanted(room, len(decoding))
