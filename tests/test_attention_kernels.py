@@ -109,6 +109,7 @@ def test_stored_bytes(size, kind):
     x[:, 3] = 0.0
     x[1, 5:7, 1], x[:, 7, 1], x[0, 8, 2], x[:, 9, 0] = [np.inf, -np.inf], 1e30, 1e-42, np.float32(-65504)
     x[:, 10] = rng.choice([-3.0, 3.0], size)
+    x[0, 11, -2:], x[1, 12, 5], x[:, 49, 2:4] = np.nan, np.nan, np.nan
     found = [Memory(2 * head_nbytes(kind, size)) for _ in range(2)]
     turns = placed(np.tile(np.array([1, 0], np.float32), size // 2))
     for position in range(BLOCK + 5):
@@ -117,7 +118,8 @@ def test_stored_bytes(size, kind):
         kernels().function(f"remember_{kind}")(key.address, value.address, turns.address, found[0].address + block,
                                                found[1].address + block, position % BLOCK, size)
     for memory, rows, keys in zip(found, x, (True, False), strict=True):
-        assert np.array_equal(caches.blocks(kind, rows, keys=keys), memory.view(np.uint8).reshape(2, -1))
+        expected = caches.blocks(kind, rows, keys=keys, values=x[1])
+        assert np.array_equal(expected, memory.view(np.uint8).reshape(2, -1))
 
 
 @pytest.mark.parametrize("size", HEAD_SIZES)
@@ -160,6 +162,23 @@ def test_extreme_scores(kind):
     query *= 3000
     found = attended(query, keys, values, [199, 80], kind)
     assert np.allclose(plain(query, keys, values, [199, 80], kind), found, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
+@pytest.mark.parametrize("bad", [0, 63, 100, 255, 256, 300])
+def test_what_is_no_number_is_seen(kind, bad):
+    """A key that is marked makes those rows NaN that see it, and no other row of the tile; so does a query its own."""
+    query, keys, values = inputs(64, 9, 301)
+    positions = [0, 62, 99, 101, 254, 256, 257, 299, 300]
+    expected = attended(query, keys, values, positions, kind)
+    wrong, asked = keys.copy(), query.copy()
+    wrong[bad, 0], asked[3, 17] = np.nan, np.nan
+    found = attended(asked, wrong, values, positions, kind)
+    for row, position in enumerate(positions):
+        if position >= bad or row == 3:
+            assert np.isnan(found[row]).all()
+        else:
+            assert np.array_equal(expected[row], found[row])
 
 
 @pytest.mark.parametrize("kind", CACHE_FORMATS)

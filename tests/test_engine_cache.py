@@ -15,6 +15,7 @@ from appliance.engine.kvcache import KVCache, slot_nbytes
 from appliance.engine.sampler import Sampling
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
+from appliance.models import gguf, quants
 from appliance.models.resident import open_resident
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
@@ -131,6 +132,30 @@ def test_divergence_from_f16(kind):
     found = np.concatenate([divergence(a, b) for a, b in zip(logits["f16"], logits[kind], strict=True)])
     print(kind, len(found), found.mean(), np.median(found), found.max())
     assert found.mean() < ALLOWED[kind]
+
+
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
+@pytest.mark.parametrize("name", ["F16", "Q4_0", "Q8_0", "Q3_K", "mixed"])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_what_is_no_number_does_not_become_one(name, kind, bad):
+    """A token whose weights are not numbers has no logits, nor has who comes after it; who comes before has their own,
+    in the same pass too, and so has another token in its place."""
+    model = bytearray(synthetic_model(name))
+    embedding = gguf.parse(bytes(model)).tensors["token_embd.weight"]
+    row = embedding.nbytes // embedding.rows
+    weights = np.frombuffer(model, np.uint8, row, embedding.offset + 7 * row)
+    weights.view(quants.layout(embedding.format))["x" if name == "F16" else "d"][0] = bad
+    ids = [*IDS[:70], 7, *IDS[71:140]]
+    with running(name, threads=2, kv_cache=kind) as engine:
+        expected = engine.logits(IDS[:140])
+    with opened(bytes(model)) as source, Engine.open(source, threads=2, slots=1, context_length=140, kernels=kernels(),
+                                                     kv_cache=kind) as engine:
+        found = engine.logits(ids)
+        assert np.array_equal(expected[:70], found[:70])
+        assert np.isnan(found[70:]).all()
+        engine._forward.run(ids[:75], range(75), [0] * 75, [])
+        engine._forward.boundary.forget(0, 70)
+        assert np.array_equal(expected[70:71], engine._forward.run(IDS[70:71], [70], [0], [0]))
 
 
 def test_nothing_stays_of_a_text_that_ends_with_an_error():

@@ -10,9 +10,13 @@ F32 = np.float32
 BLOCK = 64  # positions
 
 
+def _finite(x: Floats) -> Floats:
+    return np.clip(np.where(np.isnan(x), F32(-65504), x), F32(-65504), F32(65504)).astype(F32)
+
+
 def quantised(kind: str, x: Floats) -> tuple[NDArray[np.float16], NDArray[np.int32]]:
     """Scales (positions, groups) and quants (positions, groups, 32) of x (positions, elements), as Q8_0 and Q4_0."""
-    x = np.clip(np.where(np.isnan(x), F32(-65504), x), F32(-65504), F32(65504)).astype(F32)
+    x = _finite(x)
     groups = np.pad(x, ((0, 0), (0, -x.shape[1] % 32))).reshape(len(x), -1, 32)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         if kind == "q8":
@@ -29,7 +33,7 @@ def quantised(kind: str, x: Floats) -> tuple[NDArray[np.float16], NDArray[np.int
 def decoded(kind: str, x: Floats) -> Floats:
     """What is kept of x (positions, elements)."""
     if kind == "f16":
-        return np.clip(x, -65504, 65504).astype(np.float16).astype(F32)
+        return _finite(x).astype(np.float16).astype(F32)
     scales, quants = quantised(kind, x)
     values = scales.astype(F32)[..., None] * quants.astype(F32)
     return np.ascontiguousarray(values.reshape(len(x), -1)[:, :x.shape[1]])
@@ -65,15 +69,26 @@ def query_bytes(x: Floats) -> bytes:
     return rows.tobytes()
 
 
-def blocks(kind: str, x: Floats, *, keys: bool) -> NDArray[np.uint8]:
-    """(blocks, bytes): x (positions, elements) as the cache has it; what is behind the end is zero."""
+def blocks(kind: str, x: Floats, *, keys: bool, values: Floats | None = None) -> NDArray[np.uint8]:
+    """(blocks, bytes): x (positions, elements) as the cache has it; what is behind the end is zero. Keys are marked by
+    NaN where they, or the `values` that belong to them, are not finite."""
+    finite = np.isfinite(x).all(axis=1) & np.isfinite(x if values is None else values).all(axis=1)
     positions = -(-len(x) // BLOCK) * BLOCK
     found = []
     for first in range(0, positions, BLOCK):
         piece = x[first:first + BLOCK]
-        data = _block(kind, piece, keys)
+        data = bytearray(_block(kind, piece, keys))
+        if keys:
+            _mark(kind, data, ~finite[first:first + BLOCK])
         found.append(np.frombuffer(data, np.uint8))
     return np.stack(found)
+
+
+def _mark(kind: str, block: bytearray, wrong: NDArray[np.bool_]) -> None:
+    """NaN for the first element of wrong positions, or for the scale of the first group."""
+    halves = np.frombuffer(block, np.float16)
+    for position in np.flatnonzero(wrong):
+        halves[position if kind != "f16" else position // 16 * (len(halves) // 4) + position % 16] = np.nan
 
 
 def _block(kind: str, x: Floats, keys: bool) -> bytes:

@@ -14,7 +14,7 @@ tile and read keys and values together. Its state, `state_nbytes(head_size)` byt
 
 Order, the same for every tile shape, batch and thread count: positions in blocks of BLOCK from 0 on, blocks in spans
 of SPAN from 0 on; a span starts from nothing; spans are merged in ascending order. What a row must not see has weight
-zero, which changes no bit.
+zero, which changes no bit. A position whose key or value was not finite makes every row NaN that sees it.
 """
 
 from __future__ import annotations

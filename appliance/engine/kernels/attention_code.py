@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
 from appliance.engine.kernels.activation import power_of_two
 from appliance.engine.kernels.attention_layout import BLOCK, LANES, POSITION, SUMS
 from appliance.engine.kernels.emit import F32, I16, I32, Code, Locals, Val
+from appliance.engine.kernels.jit import device
+from appliance.engine.kernels.vector import largest_magnitude, load_f32, magnitude_i32, max_i32, set_f16, splat_i32
 
 VECTORS = BLOCK // LANES
 _HIDDEN = -1e30  # score of a position that a row must not see: far below NOTHING, so that its weight is zero
 _NEGLIGIBLE = -100.0  # a weight below 2^-100 of the largest is zero
+_NOT_A_NUMBER = np.float32(np.nan)
 LARGEST_HALF = 65504.0
 
 
@@ -64,7 +69,8 @@ def gather(code: Code, head_size: Val, emit: Callable[[Val, int], None]) -> None
 
 
 def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val) -> Val:
-    """Turn a row's scores of a block into weights; returns what the earlier sums shrink by, in every lane."""
+    """Turn a row's scores of a block into weights; returns what the earlier sums shrink by, in every lane. A score that
+    is no number gives such a weight."""
     last = code.splat(code.load(state + POSITION, I32) - position.convert("trunc", I32), LANES)
     seen = []
     for index, score in enumerate(scores):
@@ -81,8 +87,22 @@ def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val
     sums = code.load(state + SUMS, F32, LANES) * shrink
     for index, score in enumerate(seen):
         below = score - peak
-        weight = below.compare(">", _NEGLIGIBLE).select(power_of_two(code, below), below.like(0.0))
+        weight = below.compare(">", _NEGLIGIBLE).select(
+            power_of_two(code, below), below.compare("<=", _NEGLIGIBLE).select(below.like(0.0), below))
         code.store(weights + 4 * LANES * index, weight)
         sums = sums + weight
     code.store(state + SUMS, sums)
     return shrink
+
+
+@device
+def mark(key: int, value: int, head_size: int, to: int) -> None:
+    """Where a key or value to store has an element that is not finite, put NaN at `to`, a binary16 that every score of
+    its position is multiplied with: rows that see it are no numbers then, and others stay as they are. (A value cannot
+    tell them apart: with others it is multiplied by zero.)"""
+    magnitudes = splat_i32(0)
+    for i in range(head_size // LANES):
+        magnitudes = max_i32(magnitudes, magnitude_i32(load_f32(key + 64 * i)))
+        magnitudes = max_i32(magnitudes, magnitude_i32(load_f32(value + 64 * i)))
+    if not math.isfinite(largest_magnitude(magnitudes)):
+        set_f16(to, _NOT_A_NUMBER)

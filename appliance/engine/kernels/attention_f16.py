@@ -11,7 +11,7 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from appliance.engine.kernels.attention_code import LARGEST_HALF, halves, variable
+from appliance.engine.kernels.attention_code import LARGEST_HALF, halves, mark, variable
 from appliance.engine.kernels.attention_layout import LANES, WEIGHTS_NBYTES
 from appliance.engine.kernels.emit import F32, Code, Val
 from appliance.engine.kernels.registry import kernel
@@ -64,7 +64,7 @@ def gather_vectors(code: Code, rows: range, shrink: list[Val], state: Val, sprea
 
 
 def _finite_half(code: Code, x: Val) -> Val:
-    """To binary16 within its finite range: an infinity in the cache would outlive its row."""
+    """To binary16 within its finite range: an infinity would reach rows that must not see it."""
     return code.float_to_half(code.smaller(code.larger(x, x.like(-LARGEST_HALF)), x.like(LARGEST_HALF)))
 
 
@@ -90,3 +90,4 @@ def remember(key: int, value: int, angles: int, keys: int, values: int, inside: 
     for i in range(head_size // 16):
         store_key(to_key + 512 * i, rotate(load_f32(key + 64 * i), load_f32(angles + 64 * i)))
         store_value(to_value + 32 * i, load_f32(value + 64 * i))
+    mark(key, value, head_size, to_key)

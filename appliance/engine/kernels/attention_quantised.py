@@ -30,7 +30,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-from appliance.engine.kernels.attention_code import LARGEST_HALF, VECTORS, halves, variable
+from appliance.engine.kernels.attention_code import LARGEST_HALF, VECTORS, halves, mark, variable
 from appliance.engine.kernels.attention_layout import (
     GROUP,
     LANES,
@@ -48,7 +48,9 @@ from appliance.engine.kernels.rope import rotate
 from appliance.engine.kernels.vector import (
     abs_f32,
     largest_f32,
+    largest_magnitude,
     load_f32,
+    magnitude_i32,
     max_f32,
     max_i32,
     min_f32,
@@ -176,7 +178,7 @@ def _widened(quants: int, code: Code, at: Val, first: Val, vectors: int) -> list
 # --- storing --------------------------------------------------------------------------------------------------------
 @device
 def finite(x: Any) -> Any:
-    """Within the finite range of binary16: an infinity in the cache would outlive its row."""
+    """Within the finite range of binary16: an infinity would reach rows that must not see it."""
     return min_f32(max_f32(x, splat_f32(-_MOST)), splat_f32(_MOST))
 
 
@@ -229,6 +231,7 @@ def _remember(quants: int, store: Callable[..., None]) -> Any:
                 last = finite(load_f32(value + at + 64))
             store(low, high, keys + scale, to_key + group * (LANES * quants), 64, 128)
             store(other, last, values + scale, to_value + group * quants, 4, 0)
+        mark(key, value, head_size, keys + 2 * inside)
     remember.__doc__ = "Turn a key by `angles` and store it, and a value, as position `inside` of a block."
     return remember
 
@@ -246,7 +249,7 @@ def query_q8(query: int, rows: int, head_size: int) -> None:
             low, high = load_f32(start + 128 * group), splat_f32(_ZERO)
             if GROUP * group + LANES < head_size:
                 high = load_f32(start + 128 * group + 64)
-            amax = largest_f32(max_f32(abs_f32(high), max_f32(abs_f32(low), splat_f32(_ZERO))))
+            amax = largest_magnitude(max_i32(magnitude_i32(low), magnitude_i32(high)))
             inverse = splat_f32(_LIMIT / amax if amax > _ZERO else _ZERO)
             first, second = bytes_8(low, inverse), bytes_8(high, inverse)
             to = start + QUERY_NBYTES * group

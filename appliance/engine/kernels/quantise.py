@@ -17,6 +17,7 @@ A block of zeros has scale 0. NaN or infinity in a block makes its products NaN 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,12 +44,13 @@ from appliance.engine.kernels.shapes import (
     Q256_SCALE,
 )
 from appliance.engine.kernels.vector import (
-    abs_f32,
     get_f32,
     i32x16,
     i64,
     largest_f32,
+    largest_magnitude,
     load_f32,
+    magnitude_i32,
     max_f32,
     max_i32,
     min_f32,
@@ -94,7 +96,7 @@ def quantised(x: int, inverse: float) -> Any:
 @device
 def quantise_32(x: int, at: int) -> None:
     """One block of 32 for one token; `at`: field 0 of the token."""
-    amax = largest_f32(max_f32(abs_f32(load_f32(x + 64)), max_f32(abs_f32(load_f32(x)), splat_f32(_ZERO))))
+    amax = largest_magnitude(max_i32(magnitude_i32(load_f32(x)), magnitude_i32(load_f32(x + 64))))
     scale = amax / _LIMIT
     inverse = _LIMIT / amax if amax > _ZERO else _ZERO
     low, high = quantised(x, inverse), quantised(x + 64, inverse)
@@ -110,12 +112,15 @@ def quantise_32(x: int, at: int) -> None:
 
 @device
 def extreme(x: int) -> Any:
-    """The first of 256 values with the largest magnitude; 0 for zeros, NaN is passed over."""
-    high, low = splat_f32(_ZERO), splat_f32(_ZERO)
+    """The first of 256 values with the largest magnitude; 0 for zeros, NaN if one of them is."""
+    high, low, magnitudes = splat_f32(_ZERO), splat_f32(_ZERO), splat_i32(0)
     for i in range(16):
         value = load_f32(x + 64 * i)
         high, low = max_f32(value, high), min_f32(value, low)
-    largest, smallest = largest_f32(high), smallest_f32(low)
+        magnitudes = max_i32(magnitudes, magnitude_i32(value))
+    most, largest, smallest = largest_magnitude(magnitudes), largest_f32(high), smallest_f32(low)
+    if math.isnan(most):
+        return most
     if largest > -smallest:
         return largest
     if largest < -smallest:

@@ -212,6 +212,18 @@ def abs_f32(code: Code, value: Val) -> Val:
     return (value.bits(I32) & 0x7FFFFFFF).bits(F32)
 
 
+@operation(i32x16, f32x16)
+def magnitude_i32(code: Code, value: Val) -> Val:
+    """The bits of the absolute value: as integers in the order of the numbers, with NaN above all of them."""
+    return value.bits(I32) & 0x7FFFFFFF
+
+
+@operation(f32, i32x16)
+def largest_magnitude(code: Code, magnitudes: Val) -> Val:
+    """The largest of such magnitudes as a float; NaN if one of them is."""
+    return code.fold(magnitudes, code.larger).bits(F32)
+
+
 @operation(i32x16, i32x16, i32)
 def shift_left(code: Code, value: Val, count: Val) -> Val:
     """Shift by 0..31 bits."""
