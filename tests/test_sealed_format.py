@@ -147,7 +147,7 @@ def test_gaps_that_need_no_tiles_are_refused_when_they_are_restored(tmp_path: Pa
     assert everything != tensors
     path.write_bytes(spec.seal(gguf, start, everything, KEY, bytes(32), TILE_SIZE, gaps=True))
     with pytest.raises(TamperedError, match="every byte of them is zero"):
-        sealed_restore.unseal(path, tmp_path / "m", KEY)
+        restore.unseal(path, tmp_path / "m", KEY)
     assert not (tmp_path / "m").exists()
 
 
