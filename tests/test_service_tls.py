@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from appliance.attestation import ratls, verify
 from appliance.attestation.attestor import Attestor, Channel, State
 from appliance.attestation.binding import Build
 from appliance.attestation.evidence import Collected, Provider, SimulatedProvider, parse
+from appliance.boot import budget
 from appliance.errors import AttestationError, BootError
+from appliance.policy import load
 from appliance.policy.schema import Listener
 from appliance.service import attest, protocol, tls
 from appliance.service.attest import Evidences
@@ -189,6 +192,77 @@ def test_what_is_no_tls_is_dropped_and_not_reported(running: tuple[server.Server
     connection.close()
     assert before == len(process.audit("runtime.exception")) + len(process.audit("request.refused"))
     assert "" == "".join(line for line in process.text("stderr").splitlines() if "unhandled" in line)
+
+
+CROWD = """
+  listen "attested" {
+    kind = "ra-tls"
+    port = 8443
+  }
+  listen "plain" {
+    kind = "tcp"
+    port = 8080
+  }
+"""
+
+
+def _anonymous(process: server.Server) -> int:
+    lines = Path(f"/proc/{process.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple[server.Server, int]]:
+    """A server that holds refusals back for a while, and its memory before anybody came."""
+    policy = server.write_policy(tmp_path_factory.mktemp("crowd"), {"tiny": tiny_model}, listeners=CROWD,
+                                 limits="concurrent_requests = 4", privacy='timing_padding { total = "10s" }')
+    process = server.Server(policy, [tiny_model]).wait_ready()
+    yield process, _anonymous(process)
+    process.stop()
+
+
+@pytest.mark.parametrize("sends", [None, b"", b"GET / HTTP/1.1\r\nx: " + b"x" * 15000,
+                                   b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                                   b"content-length: 9000000\r\n\r\n" + b"x" * 2000000],
+                         ids=["no handshake", "nothing", "a head", "a body"])
+@pytest.mark.parametrize("listener", [0, 1], ids=["ra-tls", "tcp"])
+def test_a_crowd_takes_what_the_plan_has(listener: int, sends: bytes | None,
+                                         crowded: tuple[server.Server, int]) -> None:
+    """However many come, in their handshake or after it, without a key, and whatever they send: no more than the plan
+    says are let in, and all together take no more memory than it has for them. Then others are served again."""
+    process, before = crowded
+    policy = load(process.policy).policy
+    lines = budget.divide(policy, {"tiny": process.folder}, None).lines
+    room = next(line.nbytes for line in lines if line.what.startswith("connections"))
+    host, _, port = process.ready["listening"][listener].rpartition("/")[2].partition(":")
+
+    async def come() -> asyncio.StreamWriter:
+        secure = _trusting() if listener == 0 and sends is not None else None
+        async with asyncio.timeout(20):
+            _, writer = await asyncio.open_connection(host, int(port), ssl=secure)
+            writer.write(sends or b"")
+            return writer
+
+    async def scenario() -> int:
+        came = await asyncio.gather(*(come() for _ in range(400)), return_exceptions=True)
+        await asyncio.sleep(1)
+        most = _anonymous(process)
+        for writer in came:
+            if isinstance(writer, asyncio.StreamWriter):
+                writer.transport.abort()
+        return most
+
+    assert asyncio.run(scenario()) - before <= room
+    deadline = time.monotonic() + 60
+    while not (served := _served(process.ready["listening"][listener])) and time.monotonic() < deadline:
+        time.sleep(0.5)  # refusals that are held back keep their connections
+    assert served
+
+
+def _served(url: str) -> bool:
+    with contextlib.closing(_connect(url)) as connection, contextlib.suppress(OSError):
+        return bool("ready" == _ask(connection, "/health")["status"])
+    return False
 
 
 # In one event loop -----------------------------------------------------------------------------------------------

@@ -20,15 +20,18 @@ from appliance.engine.kernels import quota
 from appliance.errors import BootError
 from appliance.models import read_ahead
 from appliance.policy import Policy
-from appliance.policy.schema import Model
+from appliance.policy.schema import Limits, Model
 
-PROCESS_BYTES = 104 << 20
-"""What the process takes beside models and requests, measured with kernels compiled ahead: interpreter, libraries,
-service, thread stacks, and what the kernel keeps for it."""
+PROCESS_BYTES = 92 << 20
+"""What the process takes beside models, connections and requests, measured with kernels compiled ahead:
+interpreter, libraries, service, thread stacks, and what the kernel keeps for it."""
 
 COMPILER_BYTES = 260 << 20
 """As much more where kernels are compiled as they are needed."""
 
+CONNECTIONS = 1024  # at the same time, at most; and
+_CONNECTIONS_BESIDE = 128  # beside two for each request that may be in progress
+_CONNECTION_BYTES = 96 << 10  # of buffers and objects of each, with a part of a request that waits
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
 _TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
 _CHARACTER_BYTES = 4  # of text that waits to be tokenized, where one of its characters is beyond U+FFFF
@@ -56,7 +59,7 @@ class Division:
     refusal: str | None = None
 
     reasons: Mapping[str, str] = field(default_factory=dict)
-    later: int = 0  # bytes of the lines that are needed after loading only: requests
+    later: int = 0  # bytes of the lines that are needed after loading only: connections and requests
 
     @property
     def nbytes(self) -> int:
@@ -97,6 +100,11 @@ def hold(policy: Policy, division: Division) -> None:
     budget = policy.tee.memory_budget_bytes
     if budget is not None:
         machine.limit_growth(max(budget - division.nbytes, 0) + division.later + stacks_nbytes(len(division.shares)))
+
+
+def connections(limits: Limits) -> int:
+    """How many connections there may be at the same time, those in a TLS handshake included."""
+    return min(CONNECTIONS, _CONNECTIONS_BESIDE + 2 * limits.concurrent_requests)
 
 
 def threads_later(models: int) -> int:
@@ -183,11 +191,15 @@ class _Divider:
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
         requests = self._limits.concurrent_requests
         lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0)),
+                 Line(f"connections, {connections(self._limits)} x", self._connections()),
                  Line(f"requests, {requests} x", self._requests())]
         for each in self._prints:
             lines += each.lines(shares[each.name], self._threads)
         loading = max((each.loading(shares[each.name]) for each in self._prints), default=0)
         return [*lines, Line("loading, then reading a request, one at a time", max(loading, self._reading()))]
+
+    def _connections(self) -> int:
+        return connections(self._limits) * _CONNECTION_BYTES
 
     def _requests(self) -> int:
         limits = self._limits
@@ -203,8 +215,9 @@ class _Divider:
         return sum(line.nbytes for line in self._lines(shares))
 
     def _made(self, shares: Mapping[str, Share]) -> Division:
-        return Division(shares, tuple(self._lines(shares)), self._known, later=self._requests() + self._reading(),
-                        reasons={each.name: each.reason(shares[each.name], self._known) for each in self._prints})
+        return Division(shares, tuple(self._lines(shares)), self._known,
+                        reasons={each.name: each.reason(shares[each.name], self._known) for each in self._prints},
+                        later=self._connections() + self._requests() + self._reading())
 
     def _refused(self, shares: Mapping[str, Share]) -> Division:
         made = self._made(shares)

@@ -14,6 +14,7 @@ from pathlib import Path
 from appliance.errors import BootError
 
 BACKLOG = 256
+READ_BYTES = 16 * 1024  # taken from a connection at once: a TLS record. asyncio takes, and keeps room for, 256 KiB
 
 
 @dataclass

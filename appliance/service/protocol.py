@@ -2,26 +2,33 @@
 
 A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike,
 `WRITE_SECONDS` to take bytes that wait for it, and the time of an idle connection for the rest of a body that was
-answered before it was read; uvicorn alone would wait for ever. Bytes that are not HTTP are answered in OpenAI's shape
-and reported by code.
+answered before it was read; uvicorn alone would wait for ever. No more of a body is taken than what is asked for. Bytes
+that are not HTTP are answered in OpenAI's shape and reported by code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import math
 import socket
 import sys
+import time
+import weakref
 from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
+from appliance.service.listen import READ_BYTES
 from appliance.service.problems import RequestError
 from appliance.service.tls import channel_of
 
 HEAD_SECONDS = 10.0
 WRITE_SECONDS = 30.0
-MAX_CONNECTIONS = 1024
+COLLECT_SECONDS = 1.0  # between collections of what connections left
 AHEAD_BYTES = 64 * 1024  # of later requests that are held while one is answered
 
 
@@ -32,11 +39,10 @@ class Protocol(H11Protocol):
     _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection, or drop it at once when there are too many."""
+        """Begin with a connection that was accepted."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, "channel": channel_of(transport)}  # what evidence on it will bind
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
+        _read_little(transport)
         own = transport.get_extra_info("socket")
         if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):  # also for what the kernel still holds
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
@@ -54,6 +60,8 @@ class Protocol(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) < AHEAD_BYTES:
             self.flow.resume_reading()
+        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is not h11.DONE and self.cycle.body:
+            self.flow.pause_reading()  # until the application asks for it, which it may never do
         self._watch_head()
 
     def on_response_complete(self) -> None:
@@ -118,3 +126,37 @@ class Protocol(H11Protocol):
     def _head_is_late(self) -> None:
         if not self.transport.is_closing():
             self.transport.abort()
+
+
+def _read_little(transport: Any) -> None:
+    """Take few bytes at once from a connection, and let few wait to be decrypted."""
+    if transport.get_extra_info("ssl_object") is None:
+        transport.max_size = READ_BYTES
+    else:
+        transport.set_read_buffer_limits(READ_BYTES)
+
+
+class Arrivals:
+    """Makes the protocol of each connection that is accepted, as long as there are not `most` of them.
+
+    Those whose TLS handshake is under way count: they take as much memory as any, and whoever can reach the port can
+    begin one. So do those that are over, until their memory is given back: a handshake that fails tells nobody, and
+    leaves a cycle of references.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], most: int) -> None:
+        self._config, self._state, self._app_state, self._most = config, state, app_state, most
+        self._made: weakref.WeakSet[Protocol] = weakref.WeakSet()
+        self._collected = -math.inf
+
+    def __call__(self) -> Protocol:
+        """A protocol. ConnectionAbortedError when there are too many: the event loop drops the connection."""
+        now = time.monotonic()
+        if len(self._made) >= self._most and now >= self._collected + COLLECT_SECONDS:
+            gc.collect()
+            self._collected = now
+        if len(self._made) >= self._most:
+            raise ConnectionAbortedError
+        made = Protocol(config=self._config, server_state=self._state, app_state=self._app_state)
+        self._made.add(made)
+        return made

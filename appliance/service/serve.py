@@ -16,6 +16,7 @@ from typing import Any
 
 import uvicorn
 
+from appliance.boot import budget
 from appliance.boot.booted import Booted
 from appliance.errors import AuditError
 from appliance.models.interrupts import POLITE
@@ -106,15 +107,13 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.booted.silence.asyncio_handler)
         await self.lifespan.startup()
-
-        def connection() -> asyncio.Protocol:
-            return protocol.Protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
+        arrivals = protocol.Arrivals(self.config, self.server_state, self.lifespan.state,
+                                     budget.connections(self._service.policy.limits))
         self.servers = []
         for place in self._listening:
             handshake, end = (None, None) if place.tls is None else (tls.HANDSHAKE_SECONDS, tls.SHUTDOWN_SECONDS)
             self.servers.append(await loop.create_server(
-                connection, sock=place.socket, ssl=place.tls, backlog=BACKLOG, ssl_handshake_timeout=handshake,
+                arrivals, sock=place.socket, ssl=place.tls, backlog=BACKLOG, ssl_handshake_timeout=handshake,
                 ssl_shutdown_timeout=end))
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
