@@ -107,8 +107,8 @@ class Service:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Bound the memory of bodies that arrive: a few more may than can run."""
-        if self.bodies >= 2 * self.policy.limits.concurrent_requests:
+        """Bound the memory of bodies that arrive: each is of a request in progress, and the plan has room for those."""
+        if self.bodies + self.in_progress >= self.policy.limits.concurrent_requests:
             raise RequestError("too_many_requests", retry_after=1)
         self.bodies += 1
         try:
