@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import random
+import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +57,44 @@ def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_mode
     assert 400 in statuses <= {400, 429, 503}
     assert answer.usage is not None
     assert grown << 10 < allowed + 8 * (1 << 20)  # and a body of each client
+
+
+def _status(connection: socket.socket) -> bytes:
+    """The begin of an answer, upon which the client leaves."""
+    with connection:
+        return connection.recv(12)
+
+
+def test_refused_requests_are_given_back(tmp_path: Path, tiny_model: Path) -> None:
+    """What was read of requests that are refused does not stay with the connections of clients that left: many that
+    arrive in one moment take what the plan has for their bodies, and for one that is read."""
+    many, size = 8, 8 << 20
+    policy = write_policy(tmp_path, {"tiny": tiny_model},
+                          limits=f'concurrent_requests = {many}\n  request_size = "{size >> 10}KiB"',
+                          listeners=f'listen "api" {{\n kind = "unix"\n path = "{tmp_path}/socket"\n }}')
+    body = (b'{"model":"tiny","metadata":[' + b"[]," * 2_790_000 + b"[]]}").ljust(size)
+    head = (f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n").encode()
+    allowed = next(line.nbytes for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
+                   if line.what.startswith("loading, then reading"))
+    server = Server(policy, [tiny_model]).wait_ready()
+    before = _resident(server)
+    with contextlib.ExitStack() as stack:
+        came = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(many)]
+        for connection in came:
+            connection.connect(f"{tmp_path}/socket")
+            connection.sendall(head + body[:-1])
+        time.sleep(1)
+        server.process.send_signal(signal.SIGSTOP)
+        for connection in came:
+            connection.sendall(body[-1:])
+        server.process.send_signal(signal.SIGCONT)
+        with ThreadPoolExecutor(many) as pool:
+            statuses = set(pool.map(_status, came))
+    grown = _resident(server, "VmHWM") - before
+    assert 0 == server.stop()
+    assert {b"HTTP/1.1 400"} == statuses
+    assert grown << 10 < many * size + allowed
 
 
 def _client(server: Server, seed: int, until: float) -> dict[int, int]:

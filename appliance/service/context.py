@@ -13,6 +13,7 @@ from appliance.boot.models import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.tokenizer import Tokenizer
 from appliance.policy.schema import Model, Policy
+from appliance.service import problems
 from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
 from appliance.service.exchange import INFERENCE, Exchange
@@ -141,6 +142,7 @@ class Service:
             exchange.headers["allow"] = "POST" if exchange.endpoint in INFERENCE else "GET"
         if refused.code == "internal_error" and not self.unaudited:
             self.booted.silence.exception("request", type(error), error.__traceback__)
+        problems.let_go(error)
         return refused
 
     def refusal_body(self, exchange: Exchange, refused: RequestError) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import traceback
 from dataclasses import dataclass
 
 from appliance.errors import (
@@ -134,3 +135,12 @@ def refusal(error: BaseException) -> RequestError:
         return RequestError(PRECISE[error.code], retry_after=1)
     code = next((CODES[cls] for cls in type(error).__mro__ if cls in CODES), "internal_error")
     return RequestError(code)
+
+
+def let_go(error: BaseException) -> None:
+    """Give back what the frames of a refused request hold, and what the error was made from. An exception is part of a
+    cycle, as a rule: until somebody collects it, a request that was read would stay, at many times its size."""
+    traceback.clear_frames(error.__traceback__)
+    if error.__context__ is not None:
+        let_go(error.__context__)
+    error.__context__ = error.__cause__ = None
