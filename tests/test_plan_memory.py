@@ -222,6 +222,18 @@ def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixtu
     assert [] == told["speeds"]
 
 
+@pytest.mark.parametrize("missing", [1, 1 << 19, (1 << 20) - 1])
+def test_what_is_needed_is_more_than_there_is(missing: int, tmp_path: Path, tiny_model: Path) -> None:
+    """A refusal never says that as much is there as is needed; and what it says is needed suffices."""
+    policy, files = _policy(tmp_path, tiny_model, "true"), {"tiny": tiny_model}
+    least = _least(policy, files)
+    said = budget.divide(policy, files, least - missing).refusal or ""
+    words = said.split()  # "N MiB are needed, there are M MiB: ..."
+    needs, has = int(words[0]), int(words[6])
+    assert has < needs
+    assert budget.divide(policy, files, needs << 20).refusal is None
+
+
 def test_a_model_that_is_not_there_fits_nowhere(tmp_path: Path, tiny_model: Path,
                                                 capsys: pytest.CaptureFixture[str]) -> None:
     """Without the file of a model there is no plan, and no exit code that says that it fits."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from appliance.boot import machine
-from appliance.boot.footprint import Footprint, Line, Share, mebibytes, read
+from appliance.boot.footprint import Footprint, Line, Share, mebibytes, needed, read, there
 from appliance.engine.forward import ROWS, most_slots
 from appliance.engine.kernels import quota
 from appliance.errors import BootError
@@ -222,4 +222,4 @@ class _Divider:
     def _refused(self, shares: Mapping[str, Share]) -> Division:
         made = self._made(shares)
         said = ", ".join(f"{mebibytes(line.nbytes)} {line.what}" for line in made.lines)
-        return replace(made, refusal=f"{mebibytes(made.nbytes)} are needed, there are {mebibytes(self._room)}: {said}")
+        return replace(made, refusal=f"{needed(made.nbytes)} are needed, there are {there(self._room)}: {said}")

@@ -207,6 +207,16 @@ def mebibytes(size: float) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
+def needed(size: int) -> str:
+    """Memory that is needed, for people: with as much as this says, it suffices."""
+    return mebibytes(-(-size // 2**20) * 2**20)
+
+
+def there(size: int) -> str:
+    """Memory that there is, for people: no more than this says."""
+    return mebibytes(size // 2**20 * 2**20)
+
+
 def positions(model: Model, limits: Limits) -> int:
     """Tokens of a request, prompt and answer, that policy and limits allow; the model may allow fewer."""
     return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from appliance.boot import budget, checks, footprint, rates
-from appliance.boot.footprint import mebibytes
+from appliance.boot.footprint import mebibytes, needed, there
 from appliance.boot.plan import plan, speeds
 from appliance.engine.kernels import quota
 from appliance.errors import BootError, ModelError
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
         return int(found.refusal is not None)
     for line in found.lines:
         print(f"{mebibytes(line.nbytes):>12}  {line.what}")
-    print(f"{mebibytes(found.nbytes):>12}  together")
+    print(f"{needed(found.nbytes):>12}  together")
     if found.room is not None:
-        print(f"{mebibytes(found.room):>12}  there are")
+        print(f"{there(found.room):>12}  there are")
     for name, reason in found.reasons.items():
         share = found.shares[name]
         how = "run by llama.cpp" if share.foreign else "resident" if share.resident is None else "streamed"
