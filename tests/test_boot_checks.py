@@ -133,8 +133,9 @@ def test_memory_must_suffice(limit: int | None, total: int | None, available: in
         file.truncate(100 << 20)
     [said] = list(checks.memory(policy, {"tiny": big}, total, available)) or [None]
     blank = r"b'\x00\x00\x00\x00'"
-    parts = (f"{budget.PROCESS_BYTES >> 20} MiB process, 18 MiB connections, 192 x, 44 MiB requests, 32 x, 100 MiB tiny: "
-             f"the whole file ({big}: byte 0: the magic is {blank}; allowed: b'GGUF'), 48 MiB loading, then reading a request, one at a time")
+    parts = (f"{budget.PROCESS_BYTES >> 20} MiB process, 18 MiB connections, 192 x, 44 MiB requests, 32 x, "
+             f"100 MiB tiny: the whole file ({big}: byte 0: the magic is {blank}; allowed: b'GGUF'), "
+             "48 MiB loading, then reading a request, one at a time")
     assert (finding or "") + parts * (finding or "").startswith("memory") == (said or "")
 
 
