@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", metavar="T", type=float, help="0 is greedy (default: the policy's)")
     parser.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same answer (default: random)")
     parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
-                        help="a folder with model files, besides the policy's own; may be given more than once")
+                        help="a folder with model files, besides the policy's own and build/models; may be given more "
+                             "than once")
     parser.add_argument("--threads", metavar="N", type=int, help="threads (default: what affinity and quota allow)")
     parser.add_argument("--json", action="store_true", help="print JSON: token ids, text, timings")
     parser.epilog = "exit codes: 0 answered, 1 the policy has findings, 2 refused or cannot run"
