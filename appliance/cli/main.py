@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import TextIO
 
 from appliance import __version__
 from appliance.errors import ApplianceError
@@ -101,12 +102,12 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever read the output has gone, as `| head` does; 1 would be an answer
-        _drop_output()
+        _drop(sys.stdout)
         return 2
     except ApplianceError as error:
         return _failed(error.code, str(error))
     except OSError as error:  # a full disk behind standard output, say: no answer either
-        _drop_output()
+        _drop(sys.stdout)
         return _failed("system", str(error))
 
 
@@ -130,15 +131,17 @@ def _streams() -> bool:
     return sys.stdout is not None
 
 
-def _drop_output() -> None:
-    """What is still to be written is lost: the interpreter, as it ends, shall not try again."""
+def _drop(stream: TextIO) -> None:
+    """What is still to be written to it is lost: the interpreter, as it ends, shall not try again."""
     with contextlib.suppress(io.UnsupportedOperation):  # not a file: a text in memory, say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _failed(code: str, text: str) -> int:
-    with contextlib.suppress(OSError):
-        print(f"error[{code}]: {text}", file=sys.stderr)
+    try:
+        print(f"error[{code}]: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
     return 2
 
 
