@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from appliance.engine.engine import Engine
@@ -11,6 +13,7 @@ from appliance.engine.scheduler import Scheduler
 from appliance.engine.speculate import Pace
 from appliance.errors import EngineError
 from tests.support.engines import kernels, opened, synthetic_model
+from tests.support.streams import stored
 
 PROMPTS = [[1, *range(300 + i, 310 + 3 * i)] for i in range(6)]
 MODEL = "Q8_0"
@@ -156,3 +159,29 @@ def test_guesses_are_made_where_they_pay(cost, share, pays):
     for _ in range(40):
         pace.record(1, int(_ * share) != int((_ + 1) * share))
     assert pays == (pace.count() > 0)
+
+
+@pytest.mark.parametrize("kind", ["sealed", "compiled plain"])
+def test_a_draft_whose_file_is_altered(kind, tmp_path):
+    """It is asked no more: answers go on as they are without it, and nothing that it read of them is left."""
+    data, prompt, sampling = synthetic_model(MODEL), PROMPTS[0], Sampling(temperature=0)
+    path, make = stored(kind, tmp_path, data, 8192)
+    with (opened(data) as source, closing(make()) as draft,
+          Engine.open(source, threads=2, context_length=160, kernels=kernels(), draft=draft) as engine):
+        drafter = engine._drafter
+        assert drafter is not None
+        drafter.cost = 0.05
+        request = GenerationRequest(prompt, 40, sampling, ignore_end=True)
+        steps = engine.generate(request)
+        found = [next(steps).token for _ in range(9)]
+        assert drafter._texts
+        path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+        found += [step.token for step in steps]
+        assert "model-tampered" == draft.failure
+        assert {} == drafter._texts
+        assert not drafter._cache._memory.view("u1").any()
+        again = [step.token for step in engine.generate(request)]
+    with opened(data) as source, Engine.open(source, threads=2, context_length=160, kernels=kernels(),
+                                             speculate=False) as plain:
+        expected = [token for token, _, _ in answer(plain, prompt, {}, sampling)]
+    assert expected == found == again

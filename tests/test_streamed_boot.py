@@ -179,6 +179,8 @@ def test_a_service_tells_of_an_altered_file(how: str, sealed: Path, tiny_model: 
                 assert (500, "model_tampered") == (refused.status_code, refused.json()["error"]["code"])
             assert running.audited(refused.headers["x-request-id"])["code"] == "model_tampered"
             assert {"tiny": "model-tampered", "other": None} == failures()
+            assert [("tiny", "model_tampered")] == [
+                (record["model"], record["code"]) for record in running.audit("model.failed")]
             assert right == ask("other").json()["choices"][0]["text"]
     finally:
         assert 0 == running.stop()

@@ -7,6 +7,7 @@ threads at once.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from appliance.engine.draft import Ask, Drafter
@@ -14,7 +15,7 @@ from appliance.engine.forward import Forward, Logits
 from appliance.engine.generation import Generation, Step
 from appliance.engine.kvcache import KVCache
 from appliance.engine.speculate import LONGEST, Speculation
-from appliance.errors import CapacityError
+from appliance.errors import CapacityError, EngineError, ModelError
 
 PROMPT_ROWS = 512  # of a pass when nobody waits for the next token
 LEAST_ROWS = 32  # of a prompt in a pass, however slow the model
@@ -225,9 +226,20 @@ class Batcher:
                 count = speculation.wanted(room, len(decoding))
                 if count:
                     asks.append((index, speculation, Ask(running.slot, speculation.tokens, count)))
-        if self._drafter is not None and asks:
-            drafted = self._drafter.guess([ask for _, _, ask in asks])
-            for (index, speculation, _), guesses in zip(asks, drafted, strict=True):
-                speculation.offer(guesses)
-                found[index] = guesses
+        for (index, speculation, _), guesses in zip(asks, self._drafted([ask for _, _, ask in asks]), strict=False):
+            speculation.offer(guesses)
+            found[index] = guesses
         return found
+
+    def _drafted(self, asks: Sequence[Ask]) -> list[list[int]]:
+        """Guesses of the draft model; none without one. One that fails, its disk lies, say, is asked no more, and what
+        it read is wiped: no answer needs it."""
+        if self._drafter is None or not asks:
+            return []
+        try:
+            return self._drafter.guess(asks)
+        except (EngineError, ModelError):
+            for running in self._running:
+                self._drafter.forget(running.slot)
+            self._drafter = None
+            return []

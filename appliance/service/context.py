@@ -12,6 +12,7 @@ from appliance.boot.booted import Booted
 from appliance.boot.models import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.tokenizer import Tokenizer
+from appliance.errors import TamperedError
 from appliance.policy.schema import Model, Policy
 from appliance.service import problems
 from appliance.service.activation import Activations
@@ -69,6 +70,7 @@ class Service:
     answered: int = 0
     refused: int = 0
     draining: bool = False
+    failed: set[str] = field(default_factory=set)  # models whose end is recorded
     unaudited: bool = False  # the audit log failed: nothing more is served
 
     @property
@@ -133,6 +135,14 @@ class Service:
         """Refuse everything once requests can no longer be recorded."""
         if self.unaudited:
             raise RequestError("audit_unavailable")
+
+    def record_failures(self) -> None:
+        """Record each model that a disk ended since the last time. Of a draft model no answer tells."""
+        for name, model in self.booted.models.items():
+            if model.failure is not None and name not in self.failed:
+                self.failed.add(name)
+                tampered = model.failure == TamperedError.code
+                self.audit.write("model.failed", model=name, code="model_tampered" if tampered else "model_unreadable")
 
     def refuse(self, exchange: Exchange, error: Exception) -> RequestError:
         """An exception as a refusal, noted in the exchange. An unforeseen one is reported by class and place."""

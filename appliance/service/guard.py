@@ -86,6 +86,7 @@ class Guard:
             exchange.finish = "cancelled"
         self._service.metrics.record(exchange, seconds)
         try:
+            self._service.record_failures()
             report(self._service, exchange, seconds)
         except AuditError:
             self._service.unaudited = True
