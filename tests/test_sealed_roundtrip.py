@@ -251,6 +251,19 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "nothing below is authenticated" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [
+    ("--sha256", "zz"), ("--header-sha256", "AB" * 32), ("--publisher", "x"), ("--signature", "ed25519:00"),
+    ("--publisher", "ed25519:" + "00" * 32, "--signature", "zz")])
+def test_what_cannot_be_read_refuses_no_file(words: tuple[str, ...], tmp_path: Path,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins, keys and signatures that are none are bad usage, and no verdict on the file."""
+    plain = tmp_path / "m.gguf"
+    plain.write_bytes(small())
+    assert 2 == main(["model", "verify", str(plain), "--json", *words])
+    said = capsys.readouterr()
+    assert ("", True) == (said.out, said.err.startswith("error[model-"))
+
+
 def test_a_plain_file_does_not_pass_for_a_sealed_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where a key, a header's pin or a signature is given and the file has nothing to check it with, verifying refuses
     and signing signs nothing."""

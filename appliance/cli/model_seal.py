@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,11 @@ def _unseal(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    """Exit code 0 when everything asked for holds, 1 when the file is refused."""
+    """Exit code 0 when everything asked for holds, 1 when the file is refused. What is asked for is read before: where
+    that cannot be, nothing is refused."""
+    asked = _asked(args)
     try:
-        found = _verified(args)
+        found = _verified(args, asked)
     except REFUSALS as error:
         print(f"error[{error.code}]: {error}", file=sys.stderr)
         if args.json:
@@ -118,12 +121,31 @@ def _verify(args: argparse.Namespace) -> int:
     return 0
 
 
-def _verified(args: argparse.Namespace) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Asked:
+    """What a file is to be, as given: pins, and a publisher's key and signature."""
+
+    header_pin: bytes | None
+    pin: bytes | None
+    publisher: bytes | None
+    signature: bytes | None
+
+
+def _asked(args: argparse.Namespace) -> _Asked:
+    """PinError for pins, keys and signatures that are none."""
+    return _Asked(*_pins(args), None if args.publisher is None else _tagged(args.publisher, 32),
+                  None if args.signature is None else _tagged(args.signature, signature.NBYTES))
+
+
+def _verified(args: argparse.Namespace, asked: _Asked) -> dict[str, Any]:
     """What was found, for people and scripts. Errors are refusals, or the disk's."""
-    header_pin, pin = _pins(args)
-    if args.signature is not None and args.publisher is None:
+    header_pin, pin = asked.header_pin, asked.pin
+    if asked.signature is not None and asked.publisher is None:
         raise PinError("a signature alone vouches for nothing", code="model-signature",
                        hint="give the public key that must have made it: --publisher ed25519:HEX")
+    if asked.publisher is not None and asked.signature is None:
+        raise PinError("a publisher vouches by a signature, and none was given", code="model-signature",
+                       hint="give it: --signature ed25519:HEX")
     if _is_sealed(args.file, args.key, header_pin):
         found = _verify_sealed(args.file, args.key, header_pin, pin)
         sha256, header, tensors = found.sha256, found.header_sha256, found.tensors
@@ -143,8 +165,8 @@ def _verified(args: argparse.Namespace) -> dict[str, Any]:
         digests.compare(args.file, tensors, args.against, _digests(args.against, "hashing the original").tensors)
         report["equal_tensors"] = len(tensors)
     report["tensors"] = {name: digest.hex() for name, digest in tensors.items()}
-    if args.publisher is not None:
-        signature.check(_tagged(args.publisher, 32), _tagged(args.signature or "", signature.NBYTES), sha256, header,
+    if asked.publisher is not None and asked.signature is not None:
+        signature.check(asked.publisher, asked.signature, sha256, header,
                         claimed=header is not None and args.key is None and header_pin is None)
         report["publisher"] = args.publisher
     return report
