@@ -25,8 +25,8 @@ from typing import Any
 import httpx
 import numpy as np
 
-from appliance.boot import budget
-from appliance.models import keys, sealed, sealed_header
+from appliance.boot import budget, keys
+from appliance.models import sealed, sealed_header
 from appliance.policy import load
 from appliance.sealing import sealing
 from benchmarks import libraries, models, report

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from appliance.boot import keys
 from appliance.errors import TamperedError
-from appliance.models import keys
 from appliance.models.sealed import SealedModel, open_sealed
 
 

@@ -19,12 +19,12 @@ import openai
 import pytest
 
 from appliance.boot import tpmkeys
+from appliance.boot.keys import Secret
 from appliance.boot.state import StateDisk, examine
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging import boot, predict, predict_golden, softtpm
 from appliance.imaging.machine import FIRMWARE
-from appliance.models.keys import Secret
 from appliance.policy import load
 from appliance.policy.digest import policy_pcr
 from tests.support import images, meddling_tpm, server, swtpm

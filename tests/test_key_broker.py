@@ -19,8 +19,7 @@ from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.measurements import Measurements
 from appliance.attestation.release import ReleaseAttestor
 from appliance.attestation.trust import Roots
-from appliance.boot import keyrelease_jwe
-from appliance.models import keydocument
+from appliance.boot import keydocument, keyrelease_jwe
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from examples.broker.rules import ConfigError, read

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.boot import keyrelease_json, keyrelease_jwe
+from appliance.boot import keydocument, keyrelease_json, keyrelease_jwe, keys
 from appliance.boot.keyrelease_https import Address, Answer
 from appliance.boot.keyrelease_kbs import _said
 from appliance.errors import ModelKeyError
-from appliance.models import keydocument, keys
 from examples.broker import jwe
 from tests.fuzz import keyrelease_fuzz
 

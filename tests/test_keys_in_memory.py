@@ -20,7 +20,7 @@ RUN = """
 import sys
 from pathlib import Path
 from appliance.engine.engine import Engine
-from appliance.models import keys
+from appliance.boot import keys
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource
@@ -77,7 +77,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from appliance.engine.engine import Engine
 from appliance.errors import ApplianceError
-from appliance.models import keys
+from appliance.boot import keys
 from appliance.models.resident import open_resident
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from appliance.boot.keys import CredentialKey, Secret
 from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
 from appliance.models import gguf, inspection, pins, quants
 from appliance.models.cursor import Cursor
 from appliance.models.disk import CHUNK_NBYTES, DiskFile
-from appliance.models.keys import CredentialKey, Secret
 from appliance.models.metadata import describe
 from appliance.models.resident import open_resident
 from tests.support.ggufs import STRING, U16, U32, Tensor, build, kv, kv_array

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from appliance.boot import state_format as form
+from appliance.boot.keys import Secret
 from appliance.boot.state import StateDisk, examine
 from appliance.boot.state_format import AUDIT, LOG_AT, MIN_DISK_BYTES, SLOT_BYTES, Session, Slot
 from appliance.cli.main import main
 from appliance.errors import StateError
-from appliance.models.keys import Secret
 from tests.fuzz import driver, state_fuzz
 from tests.support import state_by_spec
 from tests.support.environment import unmeasured
@@ -129,7 +129,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from appliance.boot.state import StateDisk
-from appliance.models.keys import Secret
+from appliance.boot.keys import Secret
 disk = StateDisk(Path(sys.argv[1]), Secret(bytearray(range(1, 33))))
 number = 0
 while True:

@@ -11,9 +11,9 @@ from pathlib import Path
 import openai
 import pytest
 
+from appliance.boot.keys import Secret
 from appliance.boot.state import examine
 from appliance.errors import StateError
-from appliance.models.keys import Secret
 from appliance.service import quotas
 from appliance.service.limits import Accounts, Rates
 from tests.support.engines import synthetic_model

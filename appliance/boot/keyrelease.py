@@ -20,11 +20,11 @@ from typing import IO, Any
 from appliance.attestation import tpm_seal
 from appliance.attestation.release import ReleaseAttestor
 from appliance.attestation.tpm_client import DEVICE
+from appliance.boot import keydocument
 from appliance.boot.keyrelease_pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.boot.keys import Secret
 from appliance.errors import ModelKeyError
-from appliance.models import keydocument
 from appliance.models.disk_random import wipe
-from appliance.models.keys import Secret
 from appliance.policy.schema.keys import Broker, Key
 
 SECONDS = 60.0  # for all brokers of a policy together

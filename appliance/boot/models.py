@@ -13,6 +13,7 @@ from pathlib import Path
 from appliance.attestation.binding import LoadedModel
 from appliance.boot import modelkeys
 from appliance.boot.footprint import Share, positions
+from appliance.boot.keys import Secret
 from appliance.engine.engine import Engine
 from appliance.engine.foreign import open_foreign
 from appliance.engine.forward import ROWS, most_slots
@@ -26,7 +27,6 @@ from appliance.errors import BootError, EngineError, ModelError
 from appliance.models import inspection, interrupts, layout, libcrypto, locked, native, residency
 from appliance.models.foreign import ForeignSource
 from appliance.models.gguf import TensorInfo
-from appliance.models.keys import Secret
 from appliance.models.resident import ResidentSource, open_resident
 from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.sealed_resident import open_sealed_resident

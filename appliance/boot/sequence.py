@@ -29,6 +29,7 @@ from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
 from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, sandbox, selftest
 from appliance.boot.booted import Booted
+from appliance.boot.keys import Secret
 from appliance.boot.placement import bind
 from appliance.boot.report import Progress, quiet
 from appliance.boot.report import begun as begun_report
@@ -36,7 +37,6 @@ from appliance.boot.state_sink import StateSink, open_disk
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.tenantlist import tenants_of
 from appliance.errors import AuditError
-from appliance.models.keys import Secret
 from appliance.policy import Loaded
 
 

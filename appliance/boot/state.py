@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.boot import state_format as form
+from appliance.boot.keys import Secret
 from appliance.boot.state_format import Frame, Reader, Session, Slot
 from appliance.errors import StateError
-from appliance.models.keys import Secret
 
 
 class StateDisk:

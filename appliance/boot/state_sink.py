@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from appliance.audit.log import AuditLog
+from appliance.boot.keys import Secret
 from appliance.boot.state import StateDisk
 from appliance.boot.state_format import AUDIT
 from appliance.errors import StateError
-from appliance.models.keys import Secret
 from appliance.policy.schema import Policy
 
 _MOST_WAITING = 10_000  # lines; a boot writes some tens

@@ -10,11 +10,11 @@ from pathlib import Path
 from appliance.attestation import measurements, tpm_device, tpm_seal
 from appliance.attestation.measurements import Measurements
 from appliance.attestation.tpm_client import Tpm
+from appliance.boot import keydocument
 from appliance.boot.keyrelease import SUFFIX
+from appliance.boot.keys import Secret
 from appliance.errors import AttestationError, ModelKeyError
-from appliance.models import keydocument
 from appliance.models.disk_random import wipe
-from appliance.models.keys import Secret
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
 

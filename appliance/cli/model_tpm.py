@@ -9,7 +9,7 @@ from pathlib import Path
 
 from appliance.attestation.tpm_client import DEVICE
 from appliance.boot import tpmkeys
-from appliance.models.keys import FileKey
+from appliance.boot.keys import FileKey
 from appliance.policy import load
 
 HELP = "seal a model's key to PCRs of this machine's TPM"

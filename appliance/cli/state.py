@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
+from appliance.boot.keys import FileKey
 from appliance.boot.state import examine
 from appliance.boot.state_format import AUDIT
-from appliance.models.keys import FileKey
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -34,10 +34,10 @@ from appliance.attestation.tpm_ek import Activated, EkRoots
 from appliance.attestation.tpm_verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.verify import Claims
+from appliance.boot import keydocument
+from appliance.boot.keys import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
-from appliance.models import keydocument
 from appliance.models.disk_random import wipe
-from appliance.models.keys import FileKey
 from appliance.policy import Loaded, load
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it

@@ -11,12 +11,11 @@ from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.boot import keyrelease, keyrelease_json, keyrelease_jwe
+from appliance.boot import keydocument, keyrelease, keyrelease_json, keyrelease_jwe
 from appliance.boot.keyrelease_https import Address, Answer, check_chain
 from appliance.boot.keyrelease_kbs import PARAMETER, Session, _said
 from appliance.boot.keyrelease_pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
 from appliance.errors import ModelKeyError
-from appliance.models import keydocument
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/key-release-vectors.json").read_text())
 _KEY = ec.derive_private_key(int(_VECTORS["release_key"]["d"], 16), ec.SECP256R1())

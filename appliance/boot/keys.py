@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from appliance.boot import keydocument
+from appliance.boot.keydocument import NBYTES
 from appliance.errors import ModelKeyError
-from appliance.models import keydocument
 from appliance.models.disk_random import wipe
-from appliance.models.keydocument import NBYTES
 
 
 class Secret:
