@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from appliance.boot import keys, modelkeys, models
+from appliance.boot import keys, modelkeys, models, signature
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
 from appliance.errors import ModelError, ModelKeyError, PinError
-from appliance.models import signature
 from appliance.policy import load
 from appliance.sealing import sealing
 from tests.support import sealed_by_spec as spec

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.boot import signature
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.models import sealed, sealed_header, signature, tiling
+from appliance.models import sealed, sealed_header, tiling
 from appliance.models.disk_random import RandomFile
 from appliance.sealing import restore
 from tests.fuzz import driver, sealed_fuzz

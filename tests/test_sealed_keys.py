@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.boot import keydocument, keys, modelkeys
+from appliance.boot import keydocument, keys, modelkeys, signature
 from appliance.errors import ModelKeyError, PinError
-from appliance.models import signature
 from appliance.models.sealed_header import Keys
 from tests.support.policies import valid, with_lines
 

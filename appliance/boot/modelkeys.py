@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from appliance.boot import signature
 from appliance.boot.keys import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
 from appliance.errors import ModelKeyError
-from appliance.models import signature
 from appliance.policy.schema import Model, Policy
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.model import Publisher
