@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.boot import inspection
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, PinError, TamperedError
-from appliance.models import inspection, pins
+from appliance.models import pins
 from appliance.models.disk import DiskFile
 from appliance.models.disk_random import RandomFile
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.boot import inspection
 from appliance.boot.keys import CredentialKey, Secret
 from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
-from appliance.models import gguf, inspection, pins, quants
+from appliance.models import gguf, pins, quants
 from appliance.models.cursor import Cursor
 from appliance.models.disk import CHUNK_NBYTES, DiskFile
 from appliance.models.metadata import describe

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from gguf import gguf_reader as reader
 
+from appliance.boot import inspection
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, UnsupportedError
-from appliance.models import gguf, inspection, layout
+from appliance.models import gguf, layout
 from appliance.models.resident import open_resident
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident

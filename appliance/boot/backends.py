@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from appliance.boot import inspection
 from appliance.engine import architecture, foreign
 from appliance.errors import ApplianceError, UnsupportedError
-from appliance.models import inspection
 from appliance.models.gguf import GGUFFile
 from appliance.policy.schema import Model
 

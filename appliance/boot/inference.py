@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import budget, checks, modelkeys
+from appliance.boot import budget, checks, inspection, modelkeys
 from appliance.boot.models import RunningModel, load
 from appliance.engine.engine_batch import Running
 from appliance.engine.forward import kernel_names
@@ -20,7 +20,6 @@ from appliance.engine.generation import GenerationRequest
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.sampler import Sampling
 from appliance.errors import CapacityError, EngineError, PolicyError
-from appliance.models import inspection
 from appliance.policy import Policy, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model

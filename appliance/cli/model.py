@@ -7,10 +7,11 @@ import dataclasses
 import json
 from pathlib import Path
 
+from appliance.boot import inspection
+from appliance.boot.inspection import Inspection
 from appliance.cli import model_seal, model_tpm
 from appliance.cli.model_output import bar, printable, quoted
-from appliance.models import inspection, pins
-from appliance.models.inspection import Inspection
+from appliance.models import pins
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.boot import keydocument, keys, signature
+from appliance.boot import inspection, keydocument, keys, signature
 from appliance.cli.model_output import bar, bars, sealed_block
 from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.models import inspection, pins, sealed, tiling
+from appliance.models import pins, sealed, tiling
 from appliance.sealing import digests, restore, sealing
 
 REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)

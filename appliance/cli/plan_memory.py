@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.boot import budget, checks, footprint, rates
+from appliance.boot import budget, checks, footprint, inspection, rates
 from appliance.boot.footprint import mebibytes, needed, there
 from appliance.boot.plan import plan, speeds
 from appliance.engine.kernels import quota
 from appliance.errors import BootError, ModelError
-from appliance.models import inspection
 from appliance.policy import Policy, load
 
 

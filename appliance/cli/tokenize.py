@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from appliance.boot import inspection
 from appliance.engine import tokenizer
-from appliance.models import inspection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.boot import inspection
 from appliance.errors import FormatError, PinError
-from appliance.models import inspection
 from appliance.models.disk import CHUNK_NBYTES, Progress
 from appliance.models.disk_random import RandomFile
 
