@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from appliance.models import gguf, residency, sealed, tiling
+from appliance.boot import residency
+from appliance.models import gguf, sealed, tiling
 from benchmarks import memory, models, report
 from benchmarks.cgroups import Group
 from benchmarks.process import Engine

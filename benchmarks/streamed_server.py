@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from appliance.boot import keys
+from appliance.boot import keys, residency
 from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
-from appliance.models import native, residency
+from appliance.models import native
 from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource

@@ -11,9 +11,9 @@ import pytest
 
 from appliance.boot import budget, models
 from appliance.boot.footprint import Share
+from appliance.boot.residency import choose, packed_nbytes, spread
 from appliance.engine.engine import Engine
 from appliance.models import hidden_rows
-from appliance.models.residency import choose, packed_nbytes, spread
 from appliance.models.streamed import EMBEDDING, StreamedSource
 from appliance.models.tagged import open_tagged
 from appliance.policy import load

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import backends, inspection
+from appliance.boot import backends, inspection, residency
 from appliance.engine import architecture, draft, footprint
 from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import OUTPUT
 from appliance.engine.kvcache import slot_nbytes
 from appliance.errors import ApplianceError
-from appliance.models import hidden_rows, read_ahead, residency, sealed, tiling
+from appliance.models import hidden_rows, read_ahead, sealed, tiling
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Strings
 from appliance.models.streamed import EMBEDDING

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.attestation.binding import LoadedModel
-from appliance.boot import inspection, modelkeys
+from appliance.boot import inspection, modelkeys, residency
 from appliance.boot.footprint import Share, positions
 from appliance.boot.keys import Secret
 from appliance.engine.engine import Engine
@@ -24,7 +24,7 @@ from appliance.engine.packing import Packing
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.models import interrupts, layout, libcrypto, locked, native, residency
+from appliance.models import interrupts, layout, libcrypto, locked, native
 from appliance.models.foreign import ForeignSource
 from appliance.models.gguf import TensorInfo
 from appliance.models.resident import ResidentSource, open_resident
