@@ -14,10 +14,10 @@ import pytest
 
 from appliance.boot import backends, budget
 from appliance.boot import models as boot_models
+from appliance.boot.foreign import ForeignSource
 from appliance.boot.inference import Ask, open_session
 from appliance.engine.engine import Engine
 from appliance.errors import PinError, UnsupportedError
-from appliance.models.foreign import ForeignSource
 from appliance.models.resident import open_resident
 from appliance.policy import load
 from benchmarks import models
@@ -75,8 +75,8 @@ def test_which_models_are_given_away(tmp_path: Path, tiny_model: Path, monkeypat
     strange = _model(tmp_path, "internlm2", monkeypatch)
     policy = load(server.write_policy(tmp_path, {"tiny": strange})).policy
     [model] = policy.models
-    monkeypatch.setattr("appliance.engine.foreign.available", lambda: True)
-    monkeypatch.setattr("appliance.engine.foreign.library", lambda: None)
+    monkeypatch.setattr("appliance.boot.foreign.available", lambda: True)
+    monkeypatch.setattr("appliance.boot.foreign.library", lambda: None)
     assert "internlm2" in str(backends.foreign_reason(model, strange, simulated=True))
     assert None is backends.foreign_reason(model, strange, simulated=False)
     assert None is backends.foreign_reason(model, tiny_model, simulated=True)
@@ -84,7 +84,7 @@ def test_which_models_are_given_away(tmp_path: Path, tiny_model: Path, monkeypat
         assert None is backends.foreign_reason(model.model_copy(update=change), strange, simulated=True)
     found = budget.divide(policy, {"tiny": strange}, None)
     assert found.reasons["tiny"] == found.shares["tiny"].foreign
-    monkeypatch.setattr("appliance.engine.foreign.available", lambda: False)
+    monkeypatch.setattr("appliance.boot.foreign.available", lambda: False)
     assert None is budget.divide(policy, {"tiny": strange}, None).shares["tiny"].foreign
     with pytest.raises(UnsupportedError, match="internlm2"):
         boot_models.load(model, policy.limits, strange, None, lambda done, total: None, kernels=kernels())

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.boot import inspection
-from appliance.engine import architecture, foreign
+from appliance.boot import foreign, inspection
+from appliance.engine import architecture
 from appliance.errors import ApplianceError, UnsupportedError
 from appliance.models.gguf import GGUFFile
 from appliance.policy.schema import Model

@@ -13,9 +13,9 @@ from pathlib import Path
 from appliance.attestation.binding import LoadedModel
 from appliance.boot import inspection, modelkeys, residency
 from appliance.boot.footprint import Share, positions
+from appliance.boot.foreign import ForeignSource, open_foreign
 from appliance.boot.keys import Secret
 from appliance.engine.engine import Engine
-from appliance.engine.foreign import open_foreign
 from appliance.engine.forward import ROWS, most_slots
 from appliance.engine.kernels import quota
 from appliance.engine.kernels import table as kernel_table
@@ -25,7 +25,6 @@ from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
 from appliance.models import interrupts, layout, libcrypto, locked, native
-from appliance.models.foreign import ForeignSource
 from appliance.models.gguf import TensorInfo
 from appliance.models.resident import ResidentSource, open_resident
 from appliance.models.sealed import SealedModel, open_sealed

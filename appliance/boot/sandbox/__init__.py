@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance.boot import foreign
 from appliance.boot.measure import Measure, take
 from appliance.boot.sandbox import capabilities, files, kernel, landlock, limits
 from appliance.boot.sandbox.bpf import assemble
 from appliance.boot.sandbox.calls import Needs, Stage, rules
 from appliance.boot.sandbox.syscalls import MACHINES, Machine, number
-from appliance.engine import foreign
 from appliance.errors import BootError
 from appliance.policy import Loaded
 from appliance.policy.schema import Policy
