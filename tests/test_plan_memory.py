@@ -13,11 +13,11 @@ import pytest
 
 from appliance.boot import budget, footprint, machine, models
 from appliance.boot import plan as planning
+from appliance.boot.footprint import activations_nbytes, widths
 from appliance.boot.plan import speeds
 from appliance.boot.rates import Rates
 from appliance.cli.main import main
 from appliance.engine import architecture_tensors
-from appliance.engine.footprint import activations_nbytes, widths
 from appliance.engine.forward import ROWS, Forward
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache

@@ -6,18 +6,29 @@ The header is read for this, and not believed: what is loaded later decides its 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.boot import backends, inspection, residency
-from appliance.engine import architecture, draft, footprint
+from appliance.engine import architecture, draft
 from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import OUTPUT
+from appliance.engine.forward import (
+    UNITS_A_THREAD,
+    WANTED,
+    parts_nbytes,
+    private_sizes,
+    row_nbytes,
+    row_widths,
+    stride,
+)
+from appliance.engine.kernels import step_layout
+from appliance.engine.kernels.shapes import SHAPES, padded_rows
 from appliance.engine.kvcache import slot_nbytes
 from appliance.errors import ApplianceError
 from appliance.models import hidden_rows, read_ahead, sealed, tiling
-from appliance.models.gguf import GGUFFile
+from appliance.models.gguf import GGUFFile, TensorInfo
 from appliance.models.metadata import Strings
 from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Tiling
@@ -29,6 +40,7 @@ LOADING_BYTES = 24 << 20
 
 _HEADER_FACTOR, _TOKEN_BYTES = 8, 160  # metadata and tokenizer, per byte of the header and per token: measured
 _TILE_BYTES = 500  # of Python objects and tags for each tile that is streamed
+_HUGE = 2 << 20  # the kernel may back a buffer with pages of this size
 _VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft
 
 
@@ -137,8 +149,8 @@ class Footprint:
         for shape, tiles, more in ((self.shape, self.tiles, {}), (self.draft, self.draft_tiles,
                                                                   {"wanted": draft.SLOTS})):
             if shape is not None and tiles is not None:
-                total += footprint.activations_nbytes(
-                    shape, footprint.widths(tiles.gguf.tensors.values()), rows=rows, threads=threads,
+                total += activations_nbytes(
+                    shape, widths(tiles.gguf.tensors.values()), rows=rows, threads=threads,
                     context=shape.context(self.context), **more)
         return total
 
@@ -254,3 +266,32 @@ def _shape(header: GGUFFile) -> Architecture | None:
         return architecture.read(header.metadata)
     except ApplianceError:
         return None
+
+
+def widths(tensors: Iterable[TensorInfo]) -> dict[str, int]:
+    """Most columns of the matrices that take each kind of activations; formats without a kernel are left out."""
+    found: dict[str, int] = {}
+    for info in tensors:
+        if len(info.shape) == 2 and info.format.name in SHAPES:
+            kind = SHAPES[info.format.name].activation
+            found[kind] = max(found.get(kind, 0), info.columns)
+    return found
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // _HUGE) * _HUGE if nbytes >= _HUGE else nbytes
+
+
+def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, threads: int, context: int,
+                       wanted: int = WANTED) -> int:
+    """Bytes of the buffers that `forward.Forward` makes for a pass of up to `rows` rows, with logits of `wanted` of
+    them. Pages that are never touched are counted, too: a long prompt may touch them all. `kinds` as from `widths`;
+    `context`: positions of a slot."""
+    shared = [stride(width) * rows for width in row_widths(a).values()]
+    shared += [row_nbytes(*kind) * rows for kind in kinds.items()]
+    shared.append(stride(padded_rows(a.vocabulary)) * wanted)
+    shared.append(4 * context * a.head_size)  # angles of rotation
+    private = sum(private_sizes(a, kinds).values())
+    private += step_layout.COUNTER_NBYTES * UNITS_A_THREAD
+    vectors = 4 * a.embedding * (2 * a.blocks + 1)
+    return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors
