@@ -15,9 +15,10 @@ from pathlib import Path
 from appliance.boot import budget, checks, inspection, modelkeys
 from appliance.boot.models import RunningModel, load
 from appliance.engine.engine_batch import Running
-from appliance.engine.forward import kernel_names
+from appliance.engine.forward import attention_names
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.kernels import table as kernel_table
+from appliance.engine.kernels.shapes import SHAPES
 from appliance.engine.sampler import Sampling
 from appliance.errors import CapacityError, EngineError, PolicyError
 from appliance.policy import Policy, unenforced
@@ -158,10 +159,19 @@ def resolve_model_path(policy: Policy, name: str, folder: Path, more: tuple[Path
     return checks.find_models(policy, [folder, *more, Path("build/models")])[name]
 
 
+def _kernel_names(formats: set[str]) -> tuple[str, ...]:
+    """Every kernel that models of these block formats may need."""
+    shapes = [SHAPES[name] for name in sorted(formats) if name in SHAPES]
+    return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step",
+            *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
+            *(f"quantise_{kind}" for kind in sorted({shape.activation for shape in shapes})),
+            *sorted(attention_names("f16").values()))
+
+
 def _compile(table: kernel_table.KernelTable, file: Path, progress: Progress) -> None:
     """Make the kernels that the file's formats need; at once where they are prebuilt."""
     formats = {use.name for use in inspection.inspect(file).formats} if file.is_file() else set()
-    names = [name for name in kernel_names(formats) if name in table.names]
+    names = [name for name in _kernel_names(formats) if name in table.names]
     for index, kernel in enumerate(names):
         progress("compiling", index, len(names))
         table.address(kernel)

@@ -8,7 +8,7 @@ text, sampling or requests. Not safe to use from two threads at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,16 +93,6 @@ def attention_names(cache_format: str) -> dict[str, str]:
     """The kernels of a cache format, by the word of `step_layout` that has their address."""
     names = {"REMEMBER": f"remember_{cache_format}", "ATTEND": f"attend_{cache_format}"}
     return names if cache_format == "f16" else names | {"QUERY_KERNEL": "query_q8"}
-
-
-def kernel_names(formats: Collection[str], caches: Collection[str] = ("f16",)) -> tuple[str, ...]:
-    """Every kernel that models of these block formats with these caches may need, to compile them ahead."""
-    shapes = [SHAPES[name] for name in sorted(formats) if name in SHAPES]
-    kinds = sorted({shape.activation for shape in shapes})
-    return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step",
-            *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
-            *(f"quantise_{kind}" for kind in kinds),
-            *sorted({name for cache in caches for name in attention_names(cache).values()}))
 
 
 class Forward:
