@@ -82,7 +82,7 @@ def test_answers_do_not_depend_on_company_and_guesses(kind):
         try:
             assert all(handle.wait(60) for handle in handles)
         finally:
-            scheduler.close(drain=False)
+            scheduler.close()
     assert alone == answers
 
 

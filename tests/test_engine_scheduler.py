@@ -28,7 +28,7 @@ def scheduling(*, slots=4, concurrent=None, queue=128, threads=1, **more):
         try:
             yield engine, scheduler
         finally:
-            scheduler.close(drain=False)
+            scheduler.close()
 
 
 def request(seed=0, prompt=(1, 300, 301), tokens=12):
@@ -235,16 +235,15 @@ def test_bad_requests_are_refused_when_submitted():
             scheduler.submit(request(prompt=(1,) * 256), "t", lambda step: None)
 
 
-@pytest.mark.parametrize(("drain", "reason"), [(True, "length"), (False, "cancelled")])
-def test_close_drains_or_cancels(drain, reason):
-    """Draining lets answers at hand finish; otherwise they are cancelled; after both the engine can be used again."""
+def test_close_cancels():
+    """Answers at hand are cancelled, and the engine can be used again."""
     with running("tied", slots=1, context=256) as engine:
         scheduler = Scheduler(engine)
         gate, ends = Gate(), []
         handles = [scheduler.submit(request(), "t", lambda step: (gate(step), ends.append(step.finish_reason)))
                    for _ in range(2)]
         assert gate.arrived.wait(60)
-        closer = threading.Thread(target=scheduler.close, kwargs={"drain": drain})
+        closer = threading.Thread(target=scheduler.close)
         closer.start()
         while not scheduler._closing:
             pass
@@ -253,7 +252,7 @@ def test_close_drains_or_cancels(drain, reason):
         gate.open.set()
         closer.join(60)
         assert all(handle.wait(1) for handle in handles)
-        assert [reason] * 2 == [end for end in ends if end is not None]
+        assert ["cancelled"] * 2 == [end for end in ends if end is not None]
         assert len(engine.logits([1, 2, 3])) == 3
 
 

@@ -80,7 +80,7 @@ class Scheduler:
         self._queued = 0
         self._starting: Handle | None = None  # from the queue on its way to a slot
         self._change = threading.Condition()
-        self._closing = self._stopping = False
+        self._closing = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._thread.start()
 
@@ -109,19 +109,12 @@ class Scheduler:
     def _taken(self) -> int:
         return len(self._running) + (self._starting is not None)
 
-    def close(self, *, drain: bool = True, seconds: float | None = None) -> None:
-        """Refuse new requests, let those at hand finish (or cancel them, at once or after `seconds`), give the engine
-        back."""
+    def close(self) -> None:
+        """Refuse new requests, cancel those at hand, give the engine back."""
         with self._change:
             self._closing = True
-            self._stopping = self._stopping or not drain
             self._change.notify()
-        self._thread.join(seconds if drain else None)
-        if self._thread.is_alive():
-            with self._change:
-                self._stopping = True
-                self._change.notify()
-            self._thread.join()
+        self._thread.join()
 
     # --- the engine's thread ------------------------------------------------------------------------------------------
     def _loop(self) -> None:
@@ -148,7 +141,7 @@ class Scheduler:
         with self._change:
             while not self._running and not self._queued and not self._closing:
                 self._change.wait()
-            if self._stopping:
+            if self._closing:
                 self._cancel_everything()
         while (handle := self._take()) is not None:
             self._start(handle)

@@ -46,7 +46,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
                       if (identity := _secure(listener, place, booted)) is not None]
         service = assemble(booted)
         for model in service.models.values():
-            stack.callback(model.scheduler.close, drain=False)
+            stack.callback(model.scheduler.close)
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service, listening, identities)
