@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import FormatError, ModelError, PinError, TamperedError, UnsupportedError
-from appliance.models import layout, tiling
+from appliance.models import layout
 from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.models.tiling import Tile
+from appliance.sealing import restore
 from tests.support.engines import synthetic_model
 from tests.support.ggufs import Tensor, build
 from tests.support.sealed_models import data, parts, small, with_gaps
@@ -27,7 +28,7 @@ def _opened(folder: Path, gguf: bytes, tile_size: int = 4096) -> PlainTiles:
 def _unpacked(tile: Tile, buffer: bytearray) -> bytes:
     """The rows of a tile that was read, as the file has them."""
     out = bytearray(tile.source_nbytes)
-    tiling.unpack(tile, buffer[:tile.nbytes], out)
+    restore.unpack(tile, buffer[:tile.nbytes], out)
     return bytes(out)
 
 

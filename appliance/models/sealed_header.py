@@ -130,16 +130,6 @@ class Header:
         return parsed, tiles
 
 
-def make(master_key: bytes | bytearray | memoryview, *, tile_size: int, gaps: bool, size: int, salt: bytes,
-         sha256: bytes, header: bytes) -> tuple[Header, Keys]:
-    """A header of its own for a GGUF file of `size` bytes that begins with `header`."""
-    bare = Header(tile_size, gaps, size, salt, sha256, header, bytes(32), bytes(32))
-    keys = Keys(master_key, salt, bare.context)
-    committed = Header(tile_size, gaps, size, salt, sha256, header, keys.commitment, bytes(32))
-    mac = hmac.digest(keys.header, committed._authenticated(), "sha256")
-    return Header(tile_size, gaps, size, salt, sha256, header, keys.commitment, mac), keys
-
-
 def read(file: RandomFile) -> Header:
     """Read the header of a sealed file, every length checked before anything is allocated. FormatError for malformed
     bytes, UnsupportedError for another version, TamperedError and ModelError for the disk."""

@@ -225,18 +225,3 @@ def pack(tile: Tile, source: Any, out: Any, interleave: layout.Interleave = layo
         interleave(tile.format, source, tile.rows, tile.columns, out)
     else:
         np.frombuffer(out, np.uint8)[:] = np.frombuffer(source, np.uint8)
-
-
-def unpack(tile: Tile, packed: Any, out: Any) -> None:
-    """The inverse of `pack`. FormatError when rows of padding hold anything but zeros."""
-    if tile.segment.kind != "matrix":
-        np.frombuffer(out, np.uint8)[:] = np.frombuffer(packed, np.uint8)
-        return
-    layout.deinterleave_into(tile.format, packed, tile.rows, tile.columns, out)
-    if tile.rows % layout.GROUP_ROWS:
-        tail = tile.rows % layout.GROUP_ROWS
-        unit = tile.segment.unit_nbytes
-        rows = np.frombuffer(out, np.uint8)[-tail * tile.format.row_nbytes(tile.columns):]
-        again = layout.interleave(tile.format, rows.tobytes(), tail, tile.columns)
-        if np.frombuffer(packed, np.uint8)[-unit:].tobytes() != again:
-            raise FormatError(f"tile {tile.number}: the rows that fill up its last group are not zero")

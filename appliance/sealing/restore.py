@@ -6,9 +6,12 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from appliance.errors import FormatError, TamperedError
-from appliance.models import gguf, tiling
+from appliance.models import gguf, layout
 from appliance.models.disk import Progress
 from appliance.models.disk_random import Scratch
 from appliance.models.sealed import SealedModel, check_pins, open_sealed, structure
@@ -121,7 +124,22 @@ class _Unsealer:
         self._model.read_tile(number, packed)
         rows = bytearray(tile.source_nbytes)
         try:
-            tiling.unpack(tile, packed, rows)
+            unpack(tile, packed, rows)
         except FormatError as error:
             raise TamperedError(f"{self._model.path}: {error.summary}") from None
         return bytes(rows)
+
+
+def unpack(tile: Tile, packed: Any, out: Any) -> None:
+    """The inverse of `tiling.pack`. FormatError when rows of padding hold anything but zeros."""
+    if tile.segment.kind != "matrix":
+        np.frombuffer(out, np.uint8)[:] = np.frombuffer(packed, np.uint8)
+        return
+    layout.deinterleave_into(tile.format, packed, tile.rows, tile.columns, out)
+    if tile.rows % layout.GROUP_ROWS:
+        tail = tile.rows % layout.GROUP_ROWS
+        unit = tile.segment.unit_nbytes
+        rows = np.frombuffer(out, np.uint8)[-tail * tile.format.row_nbytes(tile.columns):]
+        again = layout.interleave(tile.format, rows.tobytes(), tail, tile.columns)
+        if np.frombuffer(packed, np.uint8)[-unit:].tobytes() != again:
+            raise FormatError(f"tile {tile.number}: the rows that fill up its last group are not zero")

@@ -11,9 +11,10 @@ that do are kept, the rest is written again, with the same bytes.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -22,7 +23,7 @@ from appliance.errors import ModelError
 from appliance.models import sealed_header, tiling
 from appliance.models.disk_random import RandomFile, Scratch
 from appliance.models.sealed import SealedModel, nonce
-from appliance.models.sealed_header import SALT_NBYTES, Header, Keys
+from appliance.models.sealed_header import MAC_NBYTES, SALT_NBYTES, Header, Keys
 from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.models.tile_threads import ordered
 from appliance.models.tiling import TAG_NBYTES
@@ -80,9 +81,18 @@ def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview,
 
 
 def _fresh(plain: PlainTiles, master_key: bytes | bytearray | memoryview, salt: bytes | None) -> tuple[Header, Keys]:
-    return sealed_header.make(
+    return make_header(
         master_key, tile_size=plain.tiling.tile_size, gaps=plain.gaps, size=plain.tiling.size,
         salt=secrets.token_bytes(SALT_NBYTES) if salt is None else salt, sha256=plain.sha256, header=plain.header)
+
+
+def make_header(master_key: bytes | bytearray | memoryview, *, tile_size: int, gaps: bool, size: int, salt: bytes,
+                sha256: bytes, header: bytes) -> tuple[Header, Keys]:
+    """A header of its own for a GGUF file of `size` bytes that begins with `header`."""
+    bare = Header(tile_size, gaps, size, salt, sha256, header, bytes(32), bytes(MAC_NBYTES))
+    keys = Keys(master_key, salt, bare.context)
+    committed = replace(bare, commitment=keys.commitment)
+    return replace(committed, mac=hmac.digest(keys.header, committed.encode()[:-MAC_NBYTES], "sha256")), keys
 
 
 def _resumed(part: PartialFile, plain: PlainTiles, master_key: bytes | bytearray | memoryview

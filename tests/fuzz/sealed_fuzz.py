@@ -14,6 +14,7 @@ from appliance.errors import FormatError, ModelError
 from appliance.models import sealed_header, tiling
 from appliance.models.disk_random import RandomFile
 from appliance.sealing import restore
+from appliance.sealing.sealing import make_header
 from tests.support import sealed_by_spec as spec
 from tests.support.sealed_models import KEY, parts, small, with_gaps
 
@@ -73,7 +74,7 @@ def _mended(data: bytes) -> bytes:
     if size > len(data) - 176:
         return data
     try:
-        header, keys = sealed_header.make(
+        header, keys = make_header(
             KEY, tile_size=int.from_bytes(data[24:28], "little"), gaps=bool(data[28] & 1),
             size=int.from_bytes(data[32:40], "little"), salt=data[48:80], sha256=data[80:112],
             header=data[144:144 + size])
