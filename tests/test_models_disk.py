@@ -20,6 +20,7 @@ from appliance.errors import FormatError, ModelError, PinError, TamperedError
 from appliance.models import pins
 from appliance.models.disk import DiskFile
 from appliance.models.disk_random import RandomFile
+from appliance.sealing import digests
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 
 
@@ -29,7 +30,8 @@ def test_sha256_of_a_file(tmp_path: Path, size: int) -> None:
     path, seen = tmp_path / "m", []
     data = os.urandom(size)
     path.write_bytes(data)
-    assert (hashlib.sha256(data).digest(), size) == pins.sha256_of(path, lambda done, total: seen.append((done, total)))
+    found = digests.sha256_of(path, lambda done, total: seen.append((done, total)))
+    assert (hashlib.sha256(data).digest(), size) == found
     assert [(size, size)] == seen[-1:] or size == 0
 
 
@@ -42,14 +44,14 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
                     Path("/dev/null"): "is a character device", tmp_path / "none": "No such file"}
         for path, message in refusals.items():
             with pytest.raises(ModelError, match=message):
-                pins.sha256_of(path)
+                digests.sha256_of(path)
 
 
 def test_a_link_to_a_regular_file_is_read(tmp_path: Path) -> None:
     """Links are followed: what counts is the bytes."""
     (tmp_path / "m").write_bytes(b"abc")
     (tmp_path / "link").symlink_to(tmp_path / "m")
-    assert hashlib.sha256(b"abc").digest() == pins.sha256_of(tmp_path / "link")[0]
+    assert hashlib.sha256(b"abc").digest() == digests.sha256_of(tmp_path / "link")[0]
 
 
 def test_a_file_that_shrinks_is_refused(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
 def test_read_errors_are_named() -> None:
     """What the kernel says when a read fails is passed on, with the place."""
     with pytest.raises(ModelError, match="/proc/self/mem cannot be read at byte 0: Input/output error"):
-        pins.sha256_of(Path("/proc/self/mem"))
+        digests.sha256_of(Path("/proc/self/mem"))
     with DiskFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="cannot be read at byte 0"):
         file.read_into(memoryview(bytearray(8)))
 
@@ -99,10 +101,10 @@ def test_a_file_opened_again(tmp_path: Path) -> None:
 
 def test_pins() -> None:
     """A pin is 64 lower-case digits; another digest is refused with both."""
-    assert bytes(31) + b"\x1f" == pins.parse("0" * 62 + "1f")
+    assert bytes(31) + b"\x1f" == digests.parse("0" * 62 + "1f")
     for text in ("", "0" * 63, "0" * 65, "F" * 64, "0" * 64 + "\n", "g" * 64):
         with pytest.raises(PinError, match="allowed: 64 digits"):
-            pins.parse(text)
+            digests.parse(text)
     pins.check(Path("m"), bytes(32), bytes(32))
     with pytest.raises(PinError, match=f"m has SHA-256 {'01' * 32}; the policy pins {'00' * 32}"):
         pins.check(Path("m"), bytes(32), b"\1" * 32)

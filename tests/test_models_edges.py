@@ -10,11 +10,12 @@ import pytest
 from appliance.boot import inspection
 from appliance.boot.keys import CredentialKey, Secret
 from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
-from appliance.models import gguf, pins, quants
+from appliance.models import gguf, quants
 from appliance.models.cursor import Cursor
 from appliance.models.disk import CHUNK_NBYTES, DiskFile
 from appliance.models.metadata import describe
 from appliance.models.resident import open_resident
+from appliance.sealing import digests
 from tests.support.ggufs import STRING, U16, U32, Tensor, build, kv, kv_array
 
 EIGHT_FLOATS = bytes(32)
@@ -25,7 +26,7 @@ def test_progress_counts_every_chunk(tmp_path: Path) -> None:
     path = tmp_path / "m"
     path.write_bytes(bytes(2 * CHUNK_NBYTES + 5))
     seen: list[tuple[int, int]] = []
-    pins.sha256_of(path, lambda done, total: seen.append((done, total)))
+    digests.sha256_of(path, lambda done, total: seen.append((done, total)))
     total = 2 * CHUNK_NBYTES + 5
     assert [(CHUNK_NBYTES, total), (2 * CHUNK_NBYTES, total), (total, total)] == seen
     model = tmp_path / "model"

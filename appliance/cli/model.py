@@ -11,7 +11,7 @@ from appliance.boot import inspection
 from appliance.boot.inspection import Inspection
 from appliance.cli import model_seal, model_tpm
 from appliance.cli.model_output import bar, printable, quoted
-from appliance.models import pins
+from appliance.sealing import digests
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def _pin(args: argparse.Namespace) -> int:
     if inspection.is_sealed(args.file):
         return model_seal.pin_sealed(args)
     with bar("hashing") as progress:
-        digest, size = pins.sha256_of(args.file, progress)
+        digest, size = digests.sha256_of(args.file, progress)
     if args.json:
         print(json.dumps({"file": args.file.name, "sha256": digest.hex(), "size": size}, indent=2))
     else:

@@ -206,7 +206,7 @@ def _sign(args: argparse.Namespace) -> int:
         sha256, header = found.sha256, found.header_sha256
     else:
         with bar("hashing") as progress:
-            sha256, _ = pins.sha256_of(args.file, progress)
+            sha256, _ = digests.sha256_of(args.file, progress)
         header = None
     with keys.FileKey(args.signing_key).key() as key:
         public, signed = signature.sign(key.data, sha256, header)
@@ -229,8 +229,8 @@ def pin_sealed(args: argparse.Namespace) -> int:
 
 def _pins(args: argparse.Namespace) -> tuple[bytes | None, bytes | None]:
     """Pins of header and plaintext, as given."""
-    return (None if args.header_sha256 is None else pins.parse(args.header_sha256),
-            None if args.sha256 is None else pins.parse(args.sha256))
+    return (None if args.header_sha256 is None else digests.parse(args.header_sha256),
+            None if args.sha256 is None else digests.parse(args.sha256))
 
 
 def _tagged(text: str, nbytes: int) -> bytes:

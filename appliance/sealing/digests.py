@@ -1,17 +1,19 @@
-"""The SHA-256 of each tensor of a GGUF file, to be compared with those of another file, sealed or not."""
+"""SHA-256: pins as text, of a file, and of each tensor of a GGUF file, to be compared with those of another one."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.boot import inspection
 from appliance.errors import FormatError, PinError
-from appliance.models.disk import CHUNK_NBYTES, Progress
+from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
 from appliance.models.disk_random import RandomFile
 
+_PIN = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 3  # names of tensors in an error
 
 
@@ -22,6 +24,23 @@ class Digests:
     sha256: bytes  # of the whole
     size: int  # bytes
     tensors: dict[str, bytes]  # by name, in the order of the file
+
+
+def parse(text: str) -> bytes:
+    """The 32 bytes of a pin: 64 lower-case hexadecimal digits; PinError otherwise."""
+    if not _PIN.fullmatch(text):
+        raise PinError(f"the SHA-256 pin has {len(text)} characters; allowed: 64 digits 0-9 a-f",
+                       hint="print it with: appliance model pin FILE")
+    return bytes.fromhex(text)
+
+
+def sha256_of(path: Path, progress: Progress | None = None) -> tuple[bytes, int]:
+    """The SHA-256 (32 bytes) and the size of a file, read once."""
+    digest = hashlib.sha256()
+    with DiskFile(path) as file:
+        for part in file.chunks(progress):
+            digest.update(part)
+        return digest.digest(), file.size
 
 
 def of(path: Path, progress: Progress | None = None) -> Digests:
