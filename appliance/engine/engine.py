@@ -20,7 +20,7 @@ from appliance.engine.forward import ROWS, WANTED, Forward
 from appliance.engine.generation import Generation, GenerationRequest, Step
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.threads import Pool
-from appliance.engine.kvcache import KVCache, slot_nbytes
+from appliance.engine.kvcache import KVCache
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import CapacityError, EngineError
 from appliance.models import stacks
@@ -43,12 +43,11 @@ class Engine:
     @classmethod
     def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
              threads: int | None = None, kernels: kernel_table.KernelTable | None = None,
-             cache_nbytes: int | None = None, speculate: bool = True, draft: TileSource | None = None,
-             rows: int = ROWS) -> Engine:
+             speculate: bool = True, draft: TileSource | None = None, rows: int = ROWS) -> Engine:
         """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
-        `cache_nbytes` lowers the number of slots until the cache fits, but not below one; `speculate` guesses tokens
-        from the text before them, and from the small model `draft`, which changes no answer. A draft is closed after
-        the engine, too. A pass has up to `rows` rows: its buffers are in proportion, and no bit depends on it.
+        `speculate` guesses tokens from the text before them, and from the small model `draft`, which changes no answer.
+        A draft is closed after the engine, too. A pass has up to `rows` rows: its buffers are in proportion, and no bit
+        depends on it.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
@@ -62,8 +61,6 @@ class Engine:
         pool, forward = Pool(kernels, threads, stacks.wipe), None
         try:
             context = shape.context(context_length)
-            if cache_nbytes is not None:
-                slots = max(1, min(slots, cache_nbytes // slot_nbytes(shape, context, kv_cache)))
             cache = KVCache(shape, slots, context, kv_cache)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=rows)
             drafter = None if draft is None or not speculate else Drafter.open(
