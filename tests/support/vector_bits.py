@@ -45,10 +45,10 @@ def _kernels() -> Any:
 
     from appliance.engine.kernels.emit import I16, Code, Val
     from appliance.engine.kernels.vector import (
-        dot7,
         f32x16,
         fma_f32,
         get_f32,
+        i32x16,
         i64,
         largest_f32,
         load_f32,
@@ -70,6 +70,10 @@ def _kernels() -> Any:
     @operation(types.void, i64, f32x16)
     def store_f16(code: Code, address: Val, value: Val) -> None:
         code.store(address, code.float_to_half(value))
+
+    @operation(i32x16, i32x16, i32x16, i32x16)
+    def dot7(code: Code, total: Val, unsigned: Val, signed: Val) -> Val:
+        return code.dot7(total, unsigned, signed)
 
     def run(half: int, x: int, y: int, z: int, u: int, s: int, out: int, count: int) -> None:
         for i in range(count // 16):

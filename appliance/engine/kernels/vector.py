@@ -22,7 +22,7 @@ from numba.core.sigutils import normalize_signature
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from appliance.engine.kernels.emit import F32, I8, I16, I32, I64, Code, Val, vector
+from appliance.engine.kernels.emit import F32, I32, I64, Code, Val, vector
 
 LANES = 16
 
@@ -133,10 +133,9 @@ def splat_f32(code: Code, value: Val) -> Val:
 
 
 # --- scalars from and to memory -----------------------------------------------------------------------------
-def _getter(result: Any, element: Any, name: str, widen: Callable[[Code, Val], Val] | None = None) -> Any:
+def _getter(result: Any, element: Any, name: str) -> Any:
     def get(code: Code, address: Val) -> Val:
-        value = code.load(address, element)
-        return value if widen is None else widen(code, value)
+        return code.load(address, element)
     get.__name__, get.__doc__ = name, f"The scalar at an address, as {result}."
     return operation(result, i64)(get)
 
@@ -151,10 +150,6 @@ def _setter(argument: Any, name: str, narrow: Callable[[Code, Val], Val] | None 
 get_i64 = _getter(i64, I64, "get_i64")
 get_i32 = _getter(i32, I32, "get_i32")
 get_f32 = _getter(f32, F32, "get_f32")
-get_i8 = _getter(i32, I8, "get_i8", lambda code, x: x.convert("sext", I32))
-get_u8 = _getter(i32, I8, "get_u8", lambda code, x: x.convert("zext", I32))
-get_f16 = _getter(f32, I16, "get_f16", lambda code, x: code.half_to_float(x))
-get_bf16 = _getter(f32, I16, "get_bf16", lambda code, x: (x.convert("zext", I32) << 16).bits(F32))
 set_i64 = _setter(i64, "set_i64")
 set_i32 = _setter(i32, "set_i32")
 set_f32 = _setter(f32, "set_f32")
@@ -258,12 +253,6 @@ def smallest_f32(code: Code, value: Val) -> Val:
 def sum_i32(code: Code, value: Val) -> Val:
     """Sum of the lanes."""
     return code.fold(value, lambda low, high: low + high)
-
-
-@operation(i32x16, i32x16, i32x16, i32x16)
-def dot7(code: Code, total: Val, unsigned: Val, signed: Val) -> Val:
-    """Per lane: total + 4 products of bytes 0..127 with bytes -127..127."""
-    return code.dot7(total, unsigned, signed)
 
 
 # --- the machine --------------------------------------------------------------------------------------------
