@@ -29,11 +29,12 @@ _RUN_NBYTES = 2 << 20  # of source rows repacked at a time
 
 
 class ResidentSource(Opened):
-    """A whole model in memory. Made by `open_resident`; close it when the engine is gone."""
+    """A whole model in memory. Made by `open_resident` and `open_sealed_resident`; close it when the engine is gone."""
 
     def __init__(self, file: GGUFFile, sha256: bytes, arena: mmap.mmap, offsets: Mapping[str, int],
-                 vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        self.gguf, self.sha256 = file, sha256
+                 vectors: Mapping[str, NDArray[np.float32]], header_sha256: bytes | None = None) -> None:
+        """`header_sha256`: of a sealed model."""
+        self.gguf, self.sha256, self.header_sha256 = file, sha256, header_sha256
         self._arena: mmap.mmap | None = arena
         self._base = address(arena)
         self._offsets = offsets  # bytes from the start of the arena

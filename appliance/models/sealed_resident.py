@@ -13,28 +13,33 @@ from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.tile_threads import ordered
 
 
-class SealedResidentSource(ResidentSource):
-    """A whole sealed model in memory. Made by `open_sealed_resident`; close it when the engine is gone."""
+def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
+                         sha256: bytes | None = None, progress: Progress | None = None) -> ResidentSource:
+    """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read. Arguments and errors as
+    `open_sealed`; ModelError also for too little memory."""
+    with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model:
+        check_runnable(model.gguf)
+        return _decrypted(model, progress)
 
-    def __init__(self, model: SealedModel, progress: Progress | None) -> None:
-        """Decrypt every tensor of `model`, which may be closed afterwards. Errors as `read_tile`."""
-        offsets: dict[str, int] = {}
-        nbytes = 0
-        for segment in model.tiling.segments:
-            if segment.info is not None:
-                offsets[segment.info.name] = nbytes
-                nbytes += segment.units * segment.unit_nbytes
-                nbytes += -nbytes % ALIGNMENT
-        arena = anonymous(nbytes, "the model's weights", secret=True)
-        try:
-            _decrypt(model, arena, offsets, progress)
-            vectors = {name: vector(info, arena, offsets[name]) for name, info in model.tensors.items()
-                       if len(info.shape) == 1}
-        except BaseException:
-            discard(arena, secret=True)
-            raise
-        super().__init__(model.gguf, model.sha256, arena, offsets, vectors)
-        self.header_sha256 = model.header_sha256
+
+def _decrypted(model: SealedModel, progress: Progress | None) -> ResidentSource:
+    """Every tensor of `model` in memory. Errors as `read_tile`."""
+    offsets: dict[str, int] = {}
+    nbytes = 0
+    for segment in model.tiling.segments:
+        if segment.info is not None:
+            offsets[segment.info.name] = nbytes
+            nbytes += segment.units * segment.unit_nbytes
+            nbytes += -nbytes % ALIGNMENT
+    arena = anonymous(nbytes, "the model's weights", secret=True)
+    try:
+        _decrypt(model, arena, offsets, progress)
+        vectors = {name: vector(info, arena, offsets[name]) for name, info in model.tensors.items()
+                   if len(info.shape) == 1}
+    except BaseException:
+        discard(arena, secret=True)
+        raise
+    return ResidentSource(model.gguf, model.sha256, arena, offsets, vectors, model.header_sha256)
 
 
 def _decrypt(model: SealedModel, arena: mmap.mmap, offsets: Mapping[str, int], progress: Progress | None) -> None:
@@ -52,12 +57,3 @@ def _decrypt(model: SealedModel, arena: mmap.mmap, offsets: Mapping[str, int], p
         done += nbytes
         if progress is not None:
             progress(done, model.tiling.end - model.tiling.base)
-
-
-def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
-                         sha256: bytes | None = None, progress: Progress | None = None) -> SealedResidentSource:
-    """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read. Arguments and errors as
-    `open_sealed`; ModelError also for too little memory."""
-    with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model:
-        check_runnable(model.gguf)
-        return SealedResidentSource(model, progress)
