@@ -256,6 +256,38 @@ def test_close_cancels():
         assert len(engine.logits([1, 2, 3])) == 3
 
 
+def test_cancelled_while_another_is_dropped():
+    """Two waiting requests of a tenant, cancelled in one moment: the second while the first is dropped. Both end, the
+    running one has its answer, and the next is answered."""
+    class Moment(threading.Event):
+        """Cancels another request when it is looked at again."""
+
+        looked = 0
+
+        def is_set(self):
+            self.looked += super().is_set()
+            if self.looked == 2:
+                second.cancel()
+            return super().is_set()
+
+    with scheduling(slots=1) as (_, scheduler):
+        gate, ends, errors = Gate(), [], []
+        running = scheduler.submit(request(), "t", gate, errors.append)
+        assert gate.arrived.wait(60)
+        first, second = (scheduler.submit(request(), "t", lambda step: ends.append(step.finish_reason))
+                         for _ in range(2))
+        first._cancelled = Moment()
+        first.cancel()
+        gate.open.set()
+        assert running.wait(60)
+        assert first.wait(60)
+        second.cancel()
+        assert second.wait(20)
+        assert [] == errors
+        assert ["cancelled"] * 2 == [end for end in ends if end is not None]
+        assert scheduler.submit(request(), "t", lambda step: None).wait(60)
+
+
 def test_engine_errors_reach_the_handle():
     """When a pass fails its answers end with the error, and the scheduler lives on."""
     with scheduling(slots=1) as (engine, scheduler):

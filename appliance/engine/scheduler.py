@@ -191,13 +191,14 @@ class Scheduler:
         for running, handle in list(self._running.values()):
             if handle._cancelled.is_set():
                 self._finish(running, handle, handle._generation.cancel())
+        dropped: list[Handle] = []
         with self._change:
-            dropped = [h for handles in self._waiting.values() for h in handles if h._cancelled.is_set()]
-            for tenant in {handle.tenant for handle in dropped}:
-                left = deque(h for h in self._waiting[tenant] if not h._cancelled.is_set())
-                if left:
-                    self._waiting[tenant] = left
-                else:
+            for tenant, handles in list(self._waiting.items()):
+                # Asked once of each: others are cancelled meanwhile.
+                for handle in [handle for handle in handles if handle._cancelled.is_set()]:
+                    handles.remove(handle)
+                    dropped.append(handle)
+                if not handles:
                     del self._waiting[tenant]
             self._queued -= len(dropped)
         for handle in dropped:
