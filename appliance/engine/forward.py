@@ -7,6 +7,7 @@ text, sampling or requests. Not safe to use from two threads at once.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -136,15 +137,12 @@ class Forward:
     # --- once: weights ------------------------------------------------------------------------------------------------
     def _describe(self, plan: TensorPlan) -> None:
         """Find the widest rows of each kind of activations before buffers are made."""
-        for name in (names.EMBEDDING, plan.output, *self._matrix_names()):
+        for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order())):
             weight = self._source.weight(name)
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
                                   weight.tile_groups)
             kind = SHAPES[weight.format.name].activation
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
-
-    def _matrix_names(self) -> list[str]:
-        return [names.block(index, part) for index in range(self._architecture.blocks) for part in names.MATRICES]
 
     def _order(self) -> list[tuple[str, ...]]:
         """Matrices of the blocks as the kernel uses them: of those that are named together, tiles in turn."""
