@@ -74,62 +74,56 @@ def _pieces(*ends: int) -> Pieces:
     return array("i", ends)
 
 
-def _digits_from_right(view: str, pieces: Pieces) -> Pieces:
+Cut = Callable[[str, Pieces], Pieces]
+
+
+def _within(places: Callable[[str, int, int], Iterable[int]]) -> Cut:
+    """A cut of each piece from `start` to `end` at the places, ascending, that are within it."""
+
+    def cut(view: str, pieces: Pieces) -> Pieces:
+        ends = _pieces()
+        start = 0
+        for end in pieces:
+            ends.extend(place for place in places(view, start, end) if start < place < end)
+            ends.append(end)
+            start = end
+        return ends
+
+    return cut
+
+
+@_within
+def _digits_from_right(view: str, start: int, end: int) -> Iterator[int]:
     """Cut each run of digits in groups of three from its right; the text before a run stays with the run's
     first group (llama.cpp does so; later stages cut it off)."""
-    ends = _pieces()
-    start = 0
-    for end in pieces:
-        for run in _DIGITS.finditer(view, start, end):
-            first, last = run.span()
-            ends.extend(range(first + ((last - first) % 3 or 3), last + 1, 3))
-        if not ends or ends[-1] != end:
-            ends.append(end)
-        start = end
-    return ends
+    for run in _DIGITS.finditer(view, start, end):
+        first, last = run.span()
+        yield from range(first + ((last - first) % 3 or 3), last + 1, 3)
 
 
-def _ascii_digits_from_right(view: str, pieces: Pieces) -> Pieces:
+@_within
+def _ascii_digits_from_right(view: str, start: int, end: int) -> Iterator[int]:
     """Cut before every digit after which the run has a multiple of three digits left, itself included."""
-    ends = _pieces()
-    start = 0
-    for end in pieces:
-        for run in _ASCII_DIGITS.finditer(view, start, end):
-            first, last = run.span()
-            cuts = range(first + (last - first) % 3, last, 3)
-            ends.extend(cut for cut in cuts if cut > start)
-        ends.append(end)
-        start = end
-    return ends
+    for run in _ASCII_DIGITS.finditer(view, start, end):
+        first, last = run.span()
+        yield from range(first + (last - first) % 3, last, 3)
 
 
-def _trailing_space(view: str, pieces: Pieces) -> Pieces:
+@_within
+def _trailing_space(view: str, start: int, end: int) -> Iterator[int]:
     r"""Cut the white space at the end of each piece off: `\s+$`, which would be quadratic as a search."""
-    ends = _pieces()
-    start = 0
-    for end in pieces:
-        cut = start + len(view[start:end].rstrip(_SPACE))
-        if start < cut < end:
-            ends.append(cut)
-        ends.append(end)
-        start = end
-    return ends
+    yield start + len(view[start:end].rstrip(_SPACE))
 
 
-def _jais2(view: str, pieces: Pieces) -> Pieces:
+@_within
+def _jais2(view: str, start: int, end: int) -> Iterator[int]:
     r"""As llama3, but white space without a newline is cut in pieces of 512, 256, ..., 2 and 1. The cascade
     `\s*[\r\n]+|\s{512}(?!\S)|...` would be quadratic as one pattern."""
-    ends = _pieces()
-    start = 0
-    for end in pieces:
-        for found in _JAIS2.finditer(view, start, end):
-            at, stop = found.span()
-            if found.lastgroup == "space":
-                ends.extend(_cascade(at, stop))
-            else:
-                ends.append(stop)
-        start = end
-    return ends
+    for found in _JAIS2.finditer(view, start, end):
+        if found.lastgroup == "space":
+            yield from _cascade(*found.span())
+        else:
+            yield found.end()
 
 
 def _cascade(start: int, end: int) -> Iterator[int]:
@@ -140,7 +134,6 @@ def _cascade(start: int, end: int) -> Iterator[int]:
             yield start
 
 
-Cut = Callable[[str, Pieces], Pieces]
 _FUNCTIONS: dict[str, Cut] = {
     "digits_from_right": _digits_from_right, "ascii_digits_from_right": _ascii_digits_from_right,
     "trailing_space": _trailing_space, "jais2": _jais2,
