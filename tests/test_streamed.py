@@ -312,7 +312,7 @@ def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
         assert np.array_equal(expected, engine.logits(IDS))
         source = engine._source
         assert isinstance(source, StreamedSource)
-        source._tiles._file.close()
+        source._tiles.file.close()
         with pytest.raises(ModelError, match="was closed"):
             engine.logits(IDS)
 
@@ -345,7 +345,7 @@ def test_errors_of_the_disk(kind: str, directory: bool, said: str, tmp_path: Pat
         source = engine._source
         assert isinstance(source, StreamedSource)
         other = os.open(tmp_path if directory else path, os.O_RDONLY if directory else os.O_WRONLY)
-        before, source._tiles._file._descriptor = source._tiles._file._descriptor, other
+        before, source._tiles.file._descriptor = source._tiles.file._descriptor, other
         with pytest.raises(ModelError, match=f"cannot be read at byte .*{said}") as caught:
             engine.logits(IDS)
         assert "model-unreadable" == caught.value.code

@@ -41,7 +41,7 @@ class SealedModel(Opened):
     header_sha256: bytes
 
     def __init__(self, file: RandomFile, header: Header, file_gguf: GGUFFile, tiles: Tiling, keys: Keys) -> None:
-        self._file, self.header, self.gguf, self.tiling = file, header, file_gguf, tiles
+        self.file, self.header, self.gguf, self.tiling = file, header, file_gguf, tiles
         self.sha256, self.header_sha256 = header.sha256, header.digest
         self._cipher = AESGCM(keys.tiles)
         self._secret = LockedBuffer(_EXTRA_AT + len(header.digest), "the key of a model")
@@ -52,7 +52,7 @@ class SealedModel(Opened):
     @property
     def path(self) -> Path:
         """The sealed file."""
-        return self._file.path
+        return self.file.path
 
     def read_tile(self, number: int, buffer: Any) -> int:
         """Authenticate and decrypt tile `number` into the start of a writable `buffer`; returns its bytes.
@@ -67,7 +67,7 @@ class SealedModel(Opened):
         view = fitting(buffer, tile.nbytes)
         record = self._scratch.view(tile.record_nbytes) if room is None else room[:tile.record_nbytes]
         try:
-            self._file.read_into(record, tile.offset)
+            self.file.read_into(record, tile.offset)
         except BaseException:
             wipe(view)
             raise
@@ -77,8 +77,8 @@ class SealedModel(Opened):
     def keep(self, segment: Segment, view: memoryview) -> None:
         """Read all records of a segment into `view`, of `segment.tiles` records. They are still to be authenticated
         whenever they are used. Errors as `read_tile`, for padding that is not zero, too."""
-        self._file.read_into(view, segment.offset)
-        os.posix_fadvise(self._file.descriptor, segment.offset, len(view), os.POSIX_FADV_DONTNEED)
+        self.file.read_into(view, segment.offset)
+        os.posix_fadvise(self.file.descriptor, segment.offset, len(view), os.POSIX_FADV_DONTNEED)
         for number in range(segment.first_tile, segment.first_tile + segment.tiles):
             tile = self.tiling.tile(number)
             record = view[tile.offset - segment.offset:][:tile.record_nbytes]
@@ -109,11 +109,6 @@ class SealedModel(Opened):
 
     # --- for compiled code --------------------------------------------------------------------------------------------
     @property
-    def file(self) -> RandomFile:
-        """The open file."""
-        return self._file
-
-    @property
     def extra(self) -> tuple[int, int]:
         """Address and size of the associated data of every tile."""
         return self._secret.address + _EXTRA_AT, len(self.header_sha256)
@@ -124,7 +119,7 @@ class SealedModel(Opened):
 
     def close(self) -> None:
         """Close the file and wipe the key; reads fail from here on."""
-        self._file.close()
+        self.file.close()
         self.__dict__.pop("_cipher", None)
         self._secret.close()
         stacks.wipe()

@@ -42,7 +42,7 @@ class PlainTiles(Opened):
     def __init__(self, file: RandomFile, header: bytes, tiles: Tiling, sha256: bytes, key: LockedBuffer,
                  tags: bytes, *, gaps: bool) -> None:
         """Takes `key` over: a key of 32 bytes that this process alone has, under which the tags were made."""
-        self._file, self._secret, self._tags = file, key, tags
+        self.file, self._secret, self._tags = file, key, tags
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
         self.gguf = tiles.gguf  # whose bytes are `header`
@@ -64,7 +64,7 @@ class PlainTiles(Opened):
         if tile.segment.kind == "matrix":
             rows = self._scratch.view(tile.source_nbytes) if room is None else room[:tile.source_nbytes]
         try:
-            self._file.read_into(rows, tile.source_offset)
+            self.file.read_into(rows, tile.source_offset)
             self.open(tile, rows, view)
         except BaseException:
             wipe(rows)
@@ -89,13 +89,8 @@ class PlainTiles(Opened):
 
     def altered(self, tile: Tile) -> TamperedError:
         """The error of a tile whose bytes are others than at boot."""
-        return TamperedError(f"{self._file.path}: {tile.source_nbytes} bytes from {tile.source_offset} on changed "
+        return TamperedError(f"{self.file.path}: {tile.source_nbytes} bytes from {tile.source_offset} on changed "
                              "since the file was hashed", hint="the disk or its operator changed them")
-
-    @property
-    def file(self) -> RandomFile:
-        """The open file."""
-        return self._file
 
     @property
     def tags_address(self) -> int:
@@ -108,7 +103,7 @@ class PlainTiles(Opened):
 
     def close(self) -> None:
         """Close the file and wipe the key; reads fail from here on."""
-        self._file.close()
+        self.file.close()
         self.__dict__.pop("_cipher", None)
         self._secret.close()
         stacks.wipe()
