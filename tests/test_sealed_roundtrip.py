@@ -240,7 +240,6 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert _tensors(small()) == _json(capsys, "verify", plain)["tensors"]
     other.write_bytes(small(2))
     assert "model-tensors" == _json(capsys, "verify", secret, "--key", key, "--against", other, code=1)["code"]
-    assert "model-malformed" == _json(capsys, "verify", plain, "--against", secret, code=1)["code"]
     assert "model-key" == _json(capsys, "verify", secret, "--against", plain, code=1)["code"]
     assert "model-signature" == _json(capsys, "verify", plain, *by, code=1)["code"]
     assert "model-pin-mismatch" == _json(capsys, "verify", secret, "--sha256", "00" * 32, code=1)["code"]
@@ -263,6 +262,24 @@ def test_what_cannot_be_read_refuses_no_file(words: tuple[str, ...], tmp_path: P
     assert 2 == main(["model", "verify", str(plain), "--json", *words])
     said = capsys.readouterr()
     assert ("", True) == (said.out, said.err.startswith("error[model-"))
+
+
+def test_inputs_that_cannot_be_read_refuse_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key file that is missing, open to others or no key, and an original that is damaged or sealed, are errors of
+    their own: the file, which is as it should be, is not called refused."""
+    path, bad, key, open_to_others = sealed(tmp_path, small()), tmp_path / "bad", tmp_path / "key", tmp_path / "open"
+    key.write_text(KEY.hex())
+    key.chmod(0o600)
+    open_to_others.write_text(KEY.hex())
+    open_to_others.chmod(0o644)
+    bad.write_bytes(small()[:40])
+    bad.chmod(0o600)
+    for words in (("--key", tmp_path / "none"), ("--key", open_to_others), ("--key", bad),
+                  ("--key", key, "--against", bad), ("--key", key, "--against", path)):
+        assert 2 == main(["model", "verify", str(path), "--json", *map(str, words)])
+        said = capsys.readouterr()
+        assert ("", True) == (said.out, str(words[-1]) in said.err)
+    assert "authentic" == _json(capsys, "verify", path, "--key", key, "--against", tmp_path / "m.gguf")["verdict"]
 
 
 def test_a_plain_file_does_not_pass_for_a_sealed_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

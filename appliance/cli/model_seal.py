@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from appliance.boot import inspection, keydocument, keys, signature
+from appliance.boot.keys import Secret
 from appliance.cli.model_output import bar, bars, sealed_block
 from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
 from appliance.models import pins, sealed, tiling
@@ -110,13 +113,14 @@ def _verify(args: argparse.Namespace) -> int:
     """Exit code 0 when everything asked for holds, 1 when the file is refused. What is asked for is read before: where
     that cannot be, nothing is refused."""
     asked = _asked(args)
-    try:
-        found = _verified(args, asked)
-    except REFUSALS as error:
-        print(f"error[{error.code}]: {error}", file=sys.stderr)
-        if args.json:
-            print(json.dumps({"file": str(args.file), "verdict": "refused", "code": error.code}, indent=2))
-        return 1
+    with _key_in(args.key) as key:
+        try:
+            found = _verified(args, asked, key)
+        except REFUSALS as error:
+            print(f"error[{error.code}]: {error}", file=sys.stderr)
+            if args.json:
+                print(json.dumps({"file": str(args.file), "verdict": "refused", "code": error.code}, indent=2))
+            return 1
     print(json.dumps(found, indent=2) if args.json else
           "\n".join(f"{name:<22}{value}" for name, value in found.items() if name != "tensors"))
     return 0
@@ -124,21 +128,23 @@ def _verify(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a file is to be, as given: pins, and a publisher's key and signature."""
+    """What a file is to be, as given: pins, a publisher's key and signature, and the original's tensors."""
 
     header_pin: bytes | None
     pin: bytes | None
     publisher: bytes | None
     signature: bytes | None
+    original: dict[str, bytes] | None
 
 
 def _asked(args: argparse.Namespace) -> _Asked:
-    """PinError for pins, keys and signatures that are none."""
+    """PinError for pins, keys and signatures that are none; ModelError for an original that cannot be read."""
     return _Asked(*_pins(args), None if args.publisher is None else _tagged(args.publisher, 32),
-                  None if args.signature is None else _tagged(args.signature, signature.NBYTES))
+                  None if args.signature is None else _tagged(args.signature, signature.NBYTES),
+                  None if args.against is None else _digests(args.against, "hashing the original").tensors)
 
 
-def _verified(args: argparse.Namespace, asked: _Asked) -> dict[str, Any]:
+def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> dict[str, Any]:
     """What was found, for people and scripts. Errors are refusals, or the disk's."""
     header_pin, pin = asked.header_pin, asked.pin
     if asked.signature is not None and asked.publisher is None:
@@ -148,7 +154,7 @@ def _verified(args: argparse.Namespace, asked: _Asked) -> dict[str, Any]:
         raise PinError("a publisher vouches by a signature, and none was given", code="model-signature",
                        hint="give it: --signature ed25519:HEX")
     if _is_sealed(args.file, args.key, header_pin):
-        found = _verify_sealed(args.file, args.key, header_pin, pin)
+        found = _verify_sealed(args.file, key, header_pin, pin)
         sha256, header, tensors = found.sha256, found.header_sha256, found.tensors
         report: dict[str, Any] = {
             "file": str(args.file), "verdict": "authentic" if found.authenticated else "well formed, not authenticated",
@@ -159,11 +165,11 @@ def _verified(args: argparse.Namespace, asked: _Asked) -> dict[str, Any]:
             pins.check(args.file, pin, plain.sha256)
         sha256, header, tensors = plain.sha256, None, plain.tensors
         report = {"file": str(args.file), "verdict": "not sealed", "sha256": sha256.hex(), "size": plain.size}
-    if args.against is not None:
-        if header is not None and args.key is None:
+    if asked.original is not None:
+        if header is not None and key is None:
             raise ModelKeyError("the tensors of a sealed model cannot be compared without its key",
                                 hint="give it: --key FILE")
-        digests.compare(args.file, tensors, args.against, _digests(args.against, "hashing the original").tensors)
+        digests.compare(args.file, tensors, args.against, asked.original)
         report["equal_tensors"] = len(tensors)
     report["tensors"] = {name: digest.hex() for name, digest in tensors.items()}
     if asked.publisher is not None and asked.signature is not None:
@@ -189,12 +195,15 @@ def _digests(file: Path, title: str) -> digests.Digests:
         return digests.of(file, progress)
 
 
-def _verify_sealed(file: Path, key_file: Path | None, header_pin: bytes | None, pin: bytes | None
-                   ) -> restore.Verified:
-    if key_file is None:
-        return restore.verify(file, None, header_sha256=header_pin, sha256=pin)
-    with keys.FileKey(key_file).key() as key, bar("verifying") as progress:
-        return restore.verify(file, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
+def _key_in(file: Path | None) -> AbstractContextManager[Secret | None]:
+    """The key in a file, where one was named. ModelKeyError as `FileKey`."""
+    return contextlib.nullcontext() if file is None else keys.FileKey(file).key()
+
+
+def _verify_sealed(file: Path, key: Secret | None, header_pin: bytes | None, pin: bytes | None) -> restore.Verified:
+    with bar("verifying") as progress:
+        return restore.verify(file, None if key is None else key.data, header_sha256=header_pin, sha256=pin,
+                              progress=progress)
 
 
 def _sign(args: argparse.Namespace) -> int:
@@ -202,7 +211,8 @@ def _sign(args: argparse.Namespace) -> int:
     if _is_sealed(args.file, args.key):
         if args.key is None:
             raise ModelKeyError("a sealed model is verified before it is signed", hint="give its key: --key FILE")
-        found = _verify_sealed(args.file, args.key, None, None)
+        with _key_in(args.key) as secret:
+            found = _verify_sealed(args.file, secret, None, None)
         sha256, header = found.sha256, found.header_sha256
     else:
         with bar("hashing") as progress:
