@@ -60,7 +60,7 @@ def test_every_byte_of_the_header(model: Path) -> None:
         expected = next(classes for first, classes in reversed(REGIONS) if first <= at)
         with pytest.raises(expected) as caught:
             open_sealed(model, KEY, header_sha256=None)
-        assert type(caught.value) in expected, at
+        assert (True, True) == (type(caught.value) in expected, str(model) in caught.value.summary), at
 
 
 def test_every_byte_of_the_header_against_its_pin(model: Path) -> None:
@@ -138,6 +138,17 @@ def test_a_whole_other_sealing_is_refused_by_the_pins(tmp_path: Path) -> None:
         open_sealed(sealed(tmp_path, small(7), name="other"), KEY, **pins)
     with pytest.raises(PinError, match=f"the policy pins {pins['sha256'].hex()}"):
         open_sealed(tmp_path / "other.sealed", KEY, header_sha256=None, sha256=pins["sha256"])
+
+
+def test_a_sealed_file_in_place_of_a_plain_one_and_the_other_way_round(model: Path) -> None:
+    """Each is called what it is, by its name, with what to do: nothing about it is damaged."""
+    plain = model.with_suffix(".gguf")
+    with pytest.raises(FormatError, match="a GGUF file, which is not sealed") as caught:
+        open_sealed(plain, KEY, header_sha256=None)
+    assert (True, True) == (str(plain) in str(caught.value), "model seal" in str(caught.value))
+    with pytest.raises(FormatError, match="a sealed model; needed: a GGUF file") as caught:
+        sealing.seal(model, model.with_name("again"), KEY)
+    assert (True, True) == (str(model) in str(caught.value), "unseal it" in str(caught.value))
 
 
 def test_wrong_keys(model: Path) -> None:

@@ -42,6 +42,7 @@ _FIRST_NBYTES = 16 << 20  # headers hold a vocabulary: a few MiB
 
 _KEY_MIN_NBYTES = 8 + 1 + 4 + 1  # a name of one byte and a value of one
 _TENSOR_MIN_NBYTES = 8 + 1 + 4 + 8 + 4 + 8  # a name of one byte and one dimension
+_SEALED = b"appl"  # how sealed models begin, see `sealed_header`
 _MAGICS_BEFORE = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # as they lie in the file
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -129,6 +130,9 @@ def _version(cursor: Cursor) -> int:
     if magic in _MAGICS_BEFORE:
         raise UnsupportedError("byte 0: the file is in GGML's format from before GGUF; supported: GGUF 2 and 3",
                                hint="convert it with llama.cpp's conversion scripts")
+    if magic == _SEALED:
+        raise FormatError("byte 0: a sealed model; needed: a GGUF file",
+                          hint="unseal it; in a policy, pin its header: sealed_header_sha256")
     if magic != MAGIC:
         raise malformed(0, "the magic", repr(magic), repr(MAGIC))
     version = cursor.u32("the version")

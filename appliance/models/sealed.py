@@ -138,15 +138,15 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
     try:
         with naming(path):
             header = sealed_header.read(file)
-        check_pins(path, header, header_sha256, sha256)
-        keys = header.keys(master_key)
-        try:
-            header.authenticate(keys)
-            file_gguf, tiles = header.layout()
-            sealed_header.check_size(file.size, tiles)
-            return SealedModel(file, header, file_gguf, tiles, keys)
-        finally:
-            keys.wipe()
+            check_pins(path, header, header_sha256, sha256)
+            keys = header.keys(master_key)
+            try:
+                header.authenticate(keys)
+                file_gguf, tiles = header.layout()
+                sealed_header.check_size(file.size, tiles)
+                return SealedModel(file, header, file_gguf, tiles, keys)
+            finally:
+                keys.wipe()
     except BaseException:
         file.close()
         raise

@@ -166,6 +166,9 @@ def _check_magic(magic: bytes) -> None:
     if len(magic) == len(MAGIC) and is_sealed(magic):
         raise UnsupportedError(f"byte 23: the sealed model has version {magic[len(FAMILY):]!r}; supported: '2'",
                                hint="seal the model again")
+    if magic.startswith(gguf.MAGIC):
+        raise FormatError("byte 0: a GGUF file, which is not sealed; needed: a sealed model",
+                          hint="seal it with: appliance model seal FILE")
     raise malformed(0, "the magic", repr(magic), repr(MAGIC))
 
 
