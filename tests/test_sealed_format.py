@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import hmac
 import itertools
+import os
 import re
+import struct
 import tempfile
 from pathlib import Path
 
@@ -16,9 +20,10 @@ from appliance.boot import signature
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
 from appliance.models import sealed, sealed_header, tiling
 from appliance.models.disk_random import RandomFile
-from appliance.sealing import restore
+from appliance.sealing import restore, sealing
 from tests.fuzz import driver, sealed_fuzz
 from tests.support import sealed_by_spec as spec
+from tests.support.ggufs import STRING, build, kv
 from tests.support.sealed_by_spec import Part
 from tests.support.sealed_models import KEY, TILE_SIZE, parts, small, with_gaps
 from tests.support.sealed_models import sealed as seal
@@ -126,6 +131,32 @@ def test_huge_lengths_take_no_memory(tmp_path: Path) -> None:
         file.truncate(8 << 30)
     with pytest.raises(FormatError, match=f"the size of the GGUF header is {1 << 32}; allowed: at most {256 << 20}"):
         sealed.structure(path)
+
+
+@pytest.mark.parametrize(("outside", "good"), [(1 << 30, True), ((1 << 30) + 1, False), (1 << 45, False)])
+def test_zeros_without_end_are_refused_before_they_are_hashed(outside: int, good: bool, tmp_path: Path) -> None:
+    """A sealed file of one page may state a tail of zeros that it does not have: up to 1 GiB, whoever sealed it."""
+    plain = build([kv("general.name", STRING, "m")]).ljust(64, b"\0")  # up to the alignment
+    context = struct.pack("<IIQQ", TILE_SIZE, 0, len(plain) + outside, len(plain)) + bytes(32)
+    keys = [spec.hkdf(KEY, bytes(32), spec.MAGIC + b"\n" + label + b"\n" + context)
+            for label in (b"commitment", b"header key")]
+    head = spec.MAGIC + context[:24] + bytes(64) + keys[0] + plain
+    path = tmp_path / "m.sealed"
+    path.write_bytes((head + hmac.digest(keys[1], head, "sha256")).ljust(4096, b"\0"))
+    with contextlib.nullcontext() if good else pytest.raises(
+            UnsupportedError, match=f"{outside} bytes of the GGUF file belong neither to its header") as caught:
+        sealed.open_sealed(path, KEY, header_sha256=None).close()
+    assert good or str(path) in str(caught.value)
+
+
+def test_a_tail_that_nobody_could_unseal_is_not_sealed(tmp_path: Path) -> None:
+    """A sparse GGUF file of which more than 1 GiB is no tensor is refused before it is hashed; nothing is left."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(small())
+    os.truncate(path, (1 << 30) + len(small()) + 1)
+    with pytest.raises(UnsupportedError, match="supported: 1073741824"):
+        sealing.seal(path, tmp_path / "m.sealed", KEY)
+    assert [path] == list(tmp_path.iterdir())
 
 
 def test_a_flag_for_gaps_that_do_not_exist_is_refused() -> None:

@@ -32,6 +32,8 @@ SHARES = 4
 """Tiles of a run are a multiple of this, or one: two or four threads that take a tile each end at the same time."""
 
 MAX_TILES = 1 << 22  # 4 TiB at the default size; 64 MiB of tags
+MAX_OUTSIDE_NBYTES = 1 << 30
+"""Of gaps, together. A sealed file that leaves them out has none of them, and yet they are hashed to restore it."""
 
 Kind = Literal["matrix", "vector", "gap"]
 
@@ -126,9 +128,13 @@ class Tiling:
 
     def __init__(self, file: GGUFFile, size: int, tile_size: int, *, gaps: bool, base: int = 0) -> None:
         """Cut a GGUF file of `size` bytes whose header is `file`. With `gaps`, bytes between tensors get tiles too.
-        The first record is at byte `base` of the sealed file. UnsupportedError for too many tiles."""
+        The first record is at byte `base` of the sealed file. UnsupportedError for too many tiles or large gaps."""
         self.gguf, self.size, self.tile_size, self.base = file, size, tile_size, base
         self.header_nbytes = min(file.data_offset, size)
+        outside = size - self.header_nbytes - sum(info.nbytes for info in file.tensors.values())
+        if outside > MAX_OUTSIDE_NBYTES:
+            raise UnsupportedError(f"{outside} bytes of the GGUF file belong neither to its header nor to a tensor; "
+                                   f"supported: {MAX_OUTSIDE_NBYTES}", hint="cut off what follows the last tensor")
         self._gaps, self._count, self._end = gaps, 0, base
         self.segments = tuple(self._cut())
         self._firsts = [segment.first_tile for segment in self.segments]
