@@ -15,17 +15,26 @@ from appliance.engine.kernels import quota
 from appliance.errors import BootError, ModelError
 from appliance.policy import Policy, load
 
+_MOST_MEMORY = 1 << 32  # MiB: more than a processor can address
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", type=Path, metavar="FILE", help="the policy")
     parser.add_argument("--models", type=Path, action="append", default=[], metavar="DIR",
                         help="a folder with model files, besides the policy's own; may be given again")
-    parser.add_argument("--memory", type=int, metavar="MIB",
+    parser.add_argument("--memory", type=_mebibytes, metavar="MIB",
                         help="plan for so many MiB (default: the policy's budget, or what is free here, if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told: a model is missing or damaged"
+
+
+def _mebibytes(text: str) -> int:
+    """A number of MiB: anything else would be an answer to a question that nobody asked."""
+    if not text.isdecimal() or not 0 < int(text) <= _MOST_MEMORY:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MiB from 1 to {_MOST_MEMORY}")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
