@@ -264,6 +264,18 @@ def test_what_cannot_be_read_refuses_no_file(words: tuple[str, ...], tmp_path: P
     assert ("", True) == (said.out, said.err.startswith("error[model-"))
 
 
+@pytest.mark.parametrize("data", [b"", KEY.hex().encode(), small()[:-64]])
+def test_what_is_no_model_is_not_signed(data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty file, a key, a model that was cut off: no publisher's signature, and the file is named."""
+    key, path = tmp_path / "key", tmp_path / "m.gguf"
+    main(["model", "key", str(key)])
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert 2 == main(["model", "sign", str(path), "--signing-key", str(key)])
+    said = capsys.readouterr()
+    assert ("", True) == (said.out, said.err.startswith(f"error[model-malformed]: {path}: byte"))
+
+
 def test_inputs_that_cannot_be_read_refuse_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A key file that is missing, open to others or no key, and an original that is damaged or sealed, are errors of
     their own: the file, which is as it should be, is not called refused."""

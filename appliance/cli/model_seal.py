@@ -215,9 +215,7 @@ def _sign(args: argparse.Namespace) -> int:
             found = _verify_sealed(args.file, secret, None, None)
         sha256, header = found.sha256, found.header_sha256
     else:
-        with bar("hashing") as progress:
-            sha256, _ = digests.sha256_of(args.file, progress)
-        header = None
+        sha256, header = _digests(args.file, "hashing").sha256, None
     with keys.FileKey(args.signing_key).key() as key:
         public, signed = signature.sign(key.data, sha256, header)
     if args.json:
