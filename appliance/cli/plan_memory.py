@@ -37,6 +37,11 @@ def _mebibytes(text: str) -> int:
     return int(text)
 
 
+def _two_digits(value: float) -> str:
+    """A positive number for people, rounded to two digits that count: 0.034, 89, 110, 7,300."""
+    return f"{float(f'{value:.2g}'):,g}"
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the table; 1 when the memory does not suffice."""
     policy = load(args.file).policy
@@ -65,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
               f"file in the page cache {measured.cache / 1e9:.1f}, from disk {measured.disk / 1e9:.1f}")
     for speed in expected:
         where = "" if not speed.streamed_nbytes else " from disk" if speed.from_disk else " from the page cache"
-        print(f"{speed.model}: about {speed.tokens_per_second:.2g} tokens/s for one request; each token reads "
+        print(f"{speed.model}: about {_two_digits(speed.tokens_per_second)} tokens/s for one request; each token reads "
               f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
               f"{mebibytes(speed.streamed_nbytes)}{where}")
     if found.refusal is not None:
