@@ -45,7 +45,7 @@ def test_key_files(tmp_path: Path) -> None:
     assert 0o600 == path.stat().st_mode & 0o777
     with keys.FileKey(path).key() as key:
         assert path.read_text() == key.data.hex() + "\n"
-    with pytest.raises(ModelKeyError, match="cannot be made: File exists"):
+    with pytest.raises(ModelKeyError, match="cannot be made: File exists\n  hint: name a file that is not there yet"):
         keys.new_key_file(path)
     keys.new_key_file(tmp_path / "other")
     assert path.read_bytes() != (tmp_path / "other").read_bytes()

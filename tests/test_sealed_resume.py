@@ -13,6 +13,7 @@ import pytest
 
 from appliance.errors import ModelError, TamperedError
 from appliance.sealing import restore, sealing
+from appliance.sealing.output import PartialFile
 from tests.support import sealed_by_spec as spec
 from tests.support.engines import synthetic_model
 from tests.support.sealed_models import KEY, OTHER_KEY, TILE_SIZE, parts, sealed, small
@@ -118,6 +119,14 @@ def _part(folder: Path, tiles: int) -> tuple[Path, bytes]:
     return folder / "m.gguf", whole
 
 
+def test_more_than_the_disk_has_room_for(tmp_path: Path) -> None:
+    """Refused before a byte is written, with what is missing and what to do; no part is left behind."""
+    with PartialFile(tmp_path / "m", mode=0o600, begins=b"") as part, pytest.raises(
+            ModelError, match=r"needs \d+ bytes; the file system lacks \d+\n  hint: make room, or name"):
+        part.demand(1 << 60)
+    assert [] == list(tmp_path.iterdir())
+
+
 def test_damage_in_a_part_is_mended(tmp_path: Path) -> None:
     """Tiles count only up to the first that does not authenticate; what follows is written again, bit for bit."""
     source, whole = _part(tmp_path, 5)
@@ -161,7 +170,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     part.unlink()
     with part.open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(ModelError, match="is being written by another process"):
+        with pytest.raises(ModelError, match="is being written by another process\n  hint: wait for it"):
             sealing.seal(source, target, KEY)
     part.unlink()
     part.symlink_to(tmp_path / "elsewhere")
@@ -172,7 +181,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("output", "why"), [
     (".", r"^\. exists"), ("/", "^/ exists"), ("link", "link exists"),
-    ("x" * 300, "cannot be opened: File name too long"),
+    ("x" * 300, "cannot be opened: File name too long\n  hint: choose a shorter name"),
     ("none/m", "cannot be opened: No such file or directory\n  hint: name a file in a folder"),
     ("fifo", "fifo.part is not a regular file"), ("folder", "cannot be opened: Is a directory")])
 def test_outputs_that_cannot_be(output: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

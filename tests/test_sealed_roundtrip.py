@@ -290,7 +290,7 @@ def test_inputs_that_cannot_be_read_refuse_no_file(tmp_path: Path, capsys: pytes
                   ("--key", key, "--against", bad), ("--key", key, "--against", path)):
         assert 2 == main(["model", "verify", str(path), "--json", *map(str, words)])
         said = capsys.readouterr()
-        assert ("", True) == (said.out, str(words[-1]) in said.err)
+        assert ("", True, True) == (said.out, str(words[-1]) in said.err, "\n  hint: " in said.err)
     assert "authentic" == _json(capsys, "verify", path, "--key", key, "--against", tmp_path / "m.gguf")["verdict"]
 
 

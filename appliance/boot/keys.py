@@ -136,7 +136,8 @@ def new_key_file(path: Path, version: int | None = None) -> None:
             path.unlink()  # what is no whole key would be in the way of the next
             raise
     except OSError as error:
-        raise ModelKeyError(f"{path} cannot be made: {error.strerror or error}") from None
+        raise ModelKeyError(f"{path} cannot be made: {error.strerror or error}",
+                            hint="name a file that is not there yet, in a folder that can be written") from None
     finally:
         wipe(key)
         wipe(text)
@@ -147,12 +148,14 @@ def _read_private(path: Path) -> bytearray:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise ModelKeyError(f"the key file {path} cannot be opened: {error.strerror or error}") from None
+        raise ModelKeyError(f"the key file {path} cannot be opened: {error.strerror or error}",
+                            hint="name a file of mode 0600 that holds the key, and that you may read") from None
     buffer = bytearray(keydocument.LONGEST + 1)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ModelKeyError(f"the key file {path} is not a regular file")
+            raise ModelKeyError(f"the key file {path} is not a regular file",
+                                hint="name a file of mode 0600 that holds the key, and that you may read")
         if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
             raise ModelKeyError(f"the key file {path} has mode {stat.S_IMODE(status.st_mode):04o} and owner "
                                 f"{status.st_uid}; allowed: 0600, owned by this user or root",

@@ -49,7 +49,8 @@ class PartialFile:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ModelError(f"{self.part} is being written by another process") from None
+            raise ModelError(f"{self.part} is being written by another process",
+                             hint="wait for it, or name another file") from None
         except OSError as error:
             raise ModelError(f"{self.part} cannot be locked: {error.strerror}", code="model-unwritable",
                              hint="name a file on a file system that has locks") from None
@@ -96,7 +97,9 @@ class PartialFile:
         except OSError as error:
             hint = ("what was written so far stays; run the command again to go on when the disk has room"
                     if self._stays else "nothing of it stays; run the command again when the disk has room")
-            if self._descriptor < 0:
+            if error.errno == errno.ENAMETOOLONG:
+                hint = "choose a shorter name, with room for .part behind it"
+            elif self._descriptor < 0:
                 hint = "name a file in a folder that can be read and written"
             elif isinstance(error, FileExistsError):
                 hint = "remove what came meanwhile, or name another file"
@@ -114,7 +117,7 @@ class PartialFile:
         missing = nbytes - os.fstat(self._descriptor).st_blocks * 512 - free
         if missing > 0:
             raise ModelError(f"{self.part} needs {nbytes} bytes; the file system lacks {missing}",
-                             code="model-unwritable")
+                             code="model-unwritable", hint="make room, or name a file on another disk")
 
     def anew(self) -> None:
         """Begin with a new file in place of one that was there, whose owner, mode and readers are not of our choice."""
