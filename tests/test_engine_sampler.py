@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.engine.sampler import Sampler, Sampling, candidates, log_probabilities
+from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError
+
+SCRATCH = Scratch(1000)
 
 
 def plain_adjust(logits, sampling, prompt, generated):
@@ -89,13 +92,68 @@ def test_sequences_follow_the_documented_steps(sampling):
     """Forty tokens in a row equal those of the plain twin, state and all."""
     rng = np.random.default_rng(sampling.seed % 1000)
     prompt, generated = [1, 2, 3, 3, 7], []
-    sampler = Sampler(sampling, prompt, 50)
+    sampler = Sampler(sampling, prompt, 50, Scratch(50))
     for _ in range(40):
         logits = rng.normal(0, 3, 50).astype(np.float32)
         expected = plain_choice(logits, sampling, prompt, generated)
         assert expected == sampler.choose(logits).token
         generated.append(expected)
         sampler.accept(expected)
+
+
+def numpy_adjust(logits, s, tail, counts):
+    """Steps 1 to 3 as expressions, whose results are numpy's."""
+    out = logits.copy()
+    out[list(s.logit_bias)] += np.array(list(s.logit_bias.values()), np.float32)
+    ids = np.unique(np.array(tail, np.int64))
+    out[ids] = np.where(out[ids] > 0, out[ids] / np.float32(s.repeat_penalty), out[ids] * np.float32(s.repeat_penalty))
+    for token, times in counts.items():
+        out[token] -= np.float32(times * s.frequency_penalty + s.presence_penalty)
+    return out
+
+
+def numpy_draw(logits, s, draw):
+    """Steps 5 and 6 as expressions: a token, and the bits of what was compared."""
+    ids = np.sort(np.argsort(-logits, kind="stable")[: s.top_k or None])
+    if s.top_p < 1:
+        weights = np.exp(logits[ids].astype(np.float64) - float(logits.max()))
+        order = np.argsort(-logits[ids], kind="stable")
+        count = int(np.searchsorted(np.cumsum(weights[order]), s.top_p * weights.sum(), side="left")) + 1
+        ids = np.sort(ids[order[:count]])
+    if s.min_p > 0:
+        ids = ids[logits[ids] >= np.float64(logits.max()) + math.log(s.min_p)]
+    chosen = logits[ids]
+    cumulative = np.cumsum(np.exp((chosen.astype(np.float64) - float(chosen.max())) / s.temperature))
+    at = int(np.searchsorted(cumulative, plain_uniform(s.seed, draw) * cumulative[-1], side="right"))
+    return int(ids[min(at, len(ids) - 1)]), cumulative.tobytes()
+
+
+@pytest.mark.parametrize("sampling", [
+    *(case for case in CASES if case.temperature), Sampling(temperature=2.5, top_p=0.999, seed=8),
+    Sampling(temperature=0.6, top_k=40, top_p=0.95, min_p=0.01, repeat_penalty=1.2, frequency_penalty=0.3,
+             presence_penalty=-0.2, logit_bias={7: 2.0, 5: -3.0}, seed=9, top_logprobs=5)])
+@pytest.mark.parametrize("size", [50, 32_003])
+def test_scratch_memory_changes_no_bit(sampling, size):
+    """What is drawn from, and log-probabilities, have the bits of the formulas written as numpy's expressions."""
+    rng, scratch, prompt = np.random.default_rng(4), Scratch(size), [1, 2, 3, 3, 7]
+    sampler, generated = Sampler(sampling, prompt, size, scratch), []
+    for draw in range(20):
+        logits = rng.normal(0, 3, size).astype(np.float32)
+        tail = (prompt + generated)[-sampling.repeat_last_n:] if sampling.repeat_last_n else []
+        token, bits = numpy_draw(numpy_adjust(logits, sampling, tail, Counter(generated)), sampling, draw)
+        before = logits.tobytes()
+        choice = sampler.choose(logits)
+        if sampling.top_logprobs is None:  # else its sums are no longer there
+            assert bits == scratch.sums[:len(bits) // 8].tobytes()
+        else:
+            values = logits.astype(np.float64)
+            total = values.max() + math.log(float(np.exp(values - values.max()).sum()))
+            best = np.argsort(-logits, kind="stable")[:sampling.top_logprobs]
+            assert [(int(i), float(values[i] - total)) for i in best] == list(choice.top)
+            assert float(values[token] - total) == choice.logprob
+        assert (token, before) == (choice.token, logits.tobytes())
+        sampler.accept(token)
+        generated.append(token)
 
 
 @settings(max_examples=100, deadline=None)
@@ -105,7 +163,7 @@ def test_candidates_with_ties(values, top_k, top_p, min_p):
     """Among many equal logits the kept ids are those of the plain twin, and never none."""
     logits = np.array(values, np.float32)
     sampling = Sampling(top_k=top_k, top_p=top_p, min_p=min_p)
-    found = candidates(logits, sampling)
+    found = candidates(logits, sampling, Scratch(logits.size))
     found = list(range(len(values))) if found is None else found.tolist()
     assert plain_candidates(list(logits), sampling) == found
     assert found
@@ -114,7 +172,7 @@ def test_candidates_with_ties(values, top_k, top_p, min_p):
 def test_frequencies_follow_the_distribution():
     """Over many seeds each token is drawn about as often as its probability says."""
     logits = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
-    counts = Counter(Sampler(Sampling(seed=s), [], 4).choose(logits).token for s in range(4000))
+    counts = Counter(Sampler(Sampling(seed=s), [], 4, SCRATCH).choose(logits).token for s in range(4000))
     for token, share in enumerate([0.5, 0.25, 0.15, 0.1]):
         assert share == pytest.approx(counts[token] / 4000, abs=0.03)
 
@@ -122,7 +180,7 @@ def test_frequencies_follow_the_distribution():
 def test_choice_does_not_change_the_state():
     """Choosing twice at one position gives one answer; only accepting moves on."""
     logits = np.zeros(1000, np.float32)
-    sampler = Sampler(Sampling(seed=3), [], 1000)
+    sampler = Sampler(Sampling(seed=3), [], 1000, SCRATCH)
     first = sampler.choose(logits).token
     assert first == sampler.choose(logits).token
     sampler.accept(first)
@@ -132,10 +190,10 @@ def test_choice_does_not_change_the_state():
 def test_log_probabilities():
     """Log-probabilities are those of a float64 softmax of the raw logits, best first, lowest id among equals."""
     logits = np.log(np.array([0.1, 0.4, 0.4, 0.1], np.float32)) + np.float32(3)
-    chosen, best = log_probabilities(logits, 0, 3)
+    chosen, best = log_probabilities(logits, 0, 3, SCRATCH)
     assert math.log(0.1) == pytest.approx(chosen, abs=1e-6)
     assert [1, 2, 0] == [token for token, _ in best]
-    choice = Sampler(Sampling(temperature=0.0, top_logprobs=2, logit_bias={3: 9.0}), [], 4).choose(logits)
+    choice = Sampler(Sampling(temperature=0.0, top_logprobs=2, logit_bias={3: 9.0}), [], 4, SCRATCH).choose(logits)
     assert (3, 2) == (choice.token, len(choice.top))
     assert math.log(0.1) == pytest.approx(choice.logprob, abs=1e-6)
 
@@ -153,6 +211,6 @@ def test_out_of_range_is_refused(values):
 def test_bad_logits_and_bias_are_refused():
     """Logits that are not numbers, and a bias on a token that does not exist, are errors, not answers."""
     with pytest.raises(EngineError):
-        Sampler(Sampling(), [], 4).choose(np.array([0, np.nan, 1, 2], np.float32))
+        Sampler(Sampling(), [], 4, SCRATCH).choose(np.array([0, np.nan, 1, 2], np.float32))
     with pytest.raises(EngineError):
-        Sampler(Sampling(logit_bias={4: 1.0}), [], 4)
+        Sampler(Sampling(logit_bias={4: 1.0}), [], 4, SCRATCH)

@@ -13,6 +13,7 @@ import pytest
 from appliance.models import gguf
 from appliance.models.sealed import structure
 from appliance.sealing import sealing
+from benchmarks.residue import windows
 from tests.support.engines import synthetic_model
 from tests.support.traces import Traces, key_traces, weight_traces
 
@@ -139,3 +140,56 @@ def test_nothing_is_left_of_what_was_refused(what: str, code: str, how: str, tmp
         found = traces.found(child.pid)
         child.stdin.write("\n")
     assert {} == found
+
+
+SAMPLED = """
+import sys
+from pathlib import Path
+import numpy as np
+from appliance.engine.kernels.memory import Memory
+from appliance.engine.sampler import Sampler, Sampling
+from appliance.engine.scratch import Scratch
+
+file = Path(sys.argv[1])
+row = Memory(file.stat().st_size)
+logits = row.view(np.float32)
+scratch = Scratch(logits.size)
+with file.open("rb", buffering=0) as stream:
+    stream.readinto(row.view(np.uint8))
+adjusted = dict(repeat_penalty=1.3, frequency_penalty=0.5, logit_bias={9: 1.5}, temperature=0.7, top_logprobs=5)
+for how in ({}, {"top_p": 0.99}, {"top_k": 900, "min_p": 0.001}, adjusted):
+    sampler = Sampler(Sampling(seed=1, **how), list(range(300)), logits.size, scratch)
+    for token in range(40, 200):
+        sampler.accept(token)
+    sampler.choose(logits)
+print("chosen", flush=True)
+sys.stdin.readline()
+row.wipe()
+scratch.release()
+print("wiped", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_sampling_leaves_no_logits(tmp_path: Path) -> None:
+    """What every step of sampling makes of logits (adjusted, in float64, scaled, exponentials, their sums) is in memory
+    that is wiped with the engine's: found before, and not after, but for the few single numbers (the highest logit,
+    what log-probabilities are made of) that Python has."""
+    logits = np.random.default_rng(3).normal(0, 3, 8000).astype(np.float32)
+    (tmp_path / "logits").write_bytes(logits.tobytes())
+    shifted = logits.astype(np.float64) - float(logits.max())
+    kinds = {"logits": logits, "float64": logits.astype(np.float64), "shifted": shifted, "powers": np.exp(shifted),
+             "ordered": np.sort(logits), "descending": np.sort(-logits), "sums": np.cumsum(np.exp(shifted))}
+    traces = Traces({}, {name: windows(values.tobytes()) for name, values in kinds.items()})
+    with subprocess.Popen([sys.executable, "-c", SAMPLED, str(tmp_path / "logits")], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        seen = {}
+        for said in ("chosen", "wiped"):
+            assert f"{said}\n" == child.stdout.readline()
+            seen[said] = traces.found(child.pid)
+            child.stdin.write("\n")
+            child.stdin.flush()
+    assert seen["chosen"]["logits"] > 1000
+    assert sum(seen["wiped"].values()) <= 8

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.boot import backends, inspection, residency
-from appliance.engine import architecture, draft
+from appliance.engine import architecture, draft, scratch
 from appliance.engine.architecture import Architecture
 from appliance.engine.architecture_tensors import OUTPUT
 from appliance.engine.forward import (
@@ -144,8 +144,8 @@ class Footprint:
                      for shape in (self.shape, self.draft))  # type: ignore[return-value]
 
     def activations(self, rows: int, threads: int) -> int:
-        """Bytes of the buffers of a pass, those of a draft model included."""
-        total = 0
+        """Bytes of the buffers of a pass, those of a draft model included, and of sampling."""
+        total = 0 if self.shape is None else scratch.nbytes(self.shape.vocabulary)
         for shape, tiles, more in ((self.shape, self.tiles, {}), (self.draft, self.draft_tiles,
                                                                   {"wanted": draft.SLOTS})):
             if shape is not None and tiles is not None:

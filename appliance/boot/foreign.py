@@ -34,6 +34,7 @@ from appliance.engine.kernels import quota
 from appliance.engine.kernels.boundary import Boundary, Limits
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
+from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError, FormatError, ModelError
 from appliance.models import gguf, pins
 from appliance.models.disk import DiskFile, Progress
@@ -215,4 +216,4 @@ def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows
         raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {state.vocabulary} rows")
     # Not our classes, but all that the engine uses of them.
     return Engine(source, cast(Architecture, _Shape(state.vocabulary)), cast(Forward, state), cast(KVCache, state),
-                  cast(Pool, _Threads(used)), words)
+                  cast(Pool, _Threads(used)), words, Scratch(words.vocab_size))

@@ -21,6 +21,7 @@ from appliance.engine.generation import Generation, GenerationRequest, Step
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
+from appliance.engine.scratch import Scratch
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import CapacityError, EngineError
 from appliance.models import stacks
@@ -31,11 +32,12 @@ class Engine:
     """Made by `Engine.open`; close it before its source."""
 
     def __init__(self, source: TileSource, shape: architecture.Architecture, forward: Forward, cache: KVCache,
-                 pool: Pool, words: Tokenizer, *, speculate: bool = True, drafter: Drafter | None = None) -> None:
+                 pool: Pool, words: Tokenizer, scratch: Scratch, *, speculate: bool = True,
+                 drafter: Drafter | None = None) -> None:
         self.architecture, self.tokenizer = shape, words
         self.load_seconds = 0.0
         self._source, self._forward, self._cache, self._pool = source, forward, cache, pool
-        self._drafter = drafter
+        self._scratch, self._drafter = scratch, drafter
         self._batcher = Batcher(forward, cache, speculate=speculate, drafter=drafter)
         self._use = threading.Lock()
         self._open = True
@@ -62,6 +64,7 @@ class Engine:
         try:
             context = shape.context(context_length)
             cache = KVCache(shape, slots, context, kv_cache)
+            scratch = Scratch(words.vocab_size)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=rows)
             drafter = None if draft is None or not speculate else Drafter.open(
                 source, draft, context=context, slots=slots, kind=kv_cache, kernels=kernels, pool=pool,
@@ -72,7 +75,7 @@ class Engine:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, shape, forward, cache, pool, words, speculate=speculate, drafter=drafter)
+        engine = cls(source, shape, forward, cache, pool, words, scratch, speculate=speculate, drafter=drafter)
         engine.load_seconds = time.monotonic() - start
         return engine
 
@@ -99,7 +102,7 @@ class Engine:
 
     def generation(self, request: GenerationRequest) -> Generation:
         """The state of a new answer; EngineError and CapacityError for a request that cannot be run."""
-        return Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context)
+        return Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context, self._scratch)
 
     def acquire(self) -> Batcher:
         """Take the engine for one user; EngineError when another has it or it is closed."""
@@ -175,6 +178,7 @@ class Engine:
         self._pool.close()
         self._forward.release()
         self._cache.release()
+        self._scratch.release()
         if self._drafter is not None:
             self._drafter.release()
         stacks.wipe()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from appliance.engine.sampler import Logits, Sampler, Sampling
+from appliance.engine.scratch import Scratch
 from appliance.engine.stops import StopFilter
 from appliance.engine.tokenizer.stream import Pieces, TextStream
 from appliance.errors import CapacityError, EngineError
@@ -59,8 +60,10 @@ class Step:
 class Generation:
     """The state of one answer. Feed it the logits after the prompt, then after each token, until `finished`."""
 
-    def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int) -> None:
+    def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int,
+                 scratch: Scratch) -> None:
         """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up: they are no choice.
+        `scratch` for as many logits: the engine's.
         CapacityError for a prompt that leaves no room in the context, EngineError for other bad values."""
         count = len(request.prompt_ids)
         if not count:
@@ -78,7 +81,7 @@ class Generation:
         self.finish_reason: str | None = None
         self.left = min(request.max_tokens, context - count)
         self._ends = frozenset() if request.ignore_end else frozenset(tokenizer.eot_ids)
-        self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary)
+        self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary, scratch)
         self._stream = TextStream(tokenizer)
         self._stops = StopFilter(request.stop)
 

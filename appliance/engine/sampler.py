@@ -15,7 +15,8 @@ Order of the steps (that of llama.cpp, with OpenAI's definitions of its own para
 
 The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on nothing else, so
 speculation and batching cannot change an answer, and an auditor can replay it. Log-probabilities are those of
-the model, from the logits before step 1. This module knows nothing of text.
+the model, from the logits before step 1. What has values of logits stays in `scratch`. This module knows nothing of
+text.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError
 
 Logits = NDArray[np.float32]
@@ -86,10 +88,11 @@ class Choice:
 class Sampler:
     """The state of one answer's sampling: what was generated so far."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int) -> None:
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int, scratch: Scratch) -> None:
+        """`scratch` for as many logits; samplers that choose one after the other may share it."""
         if any(not 0 <= token < vocabulary for token in sampling.logit_bias):
             raise EngineError(f"sampling.logit_bias names a token outside 0..{vocabulary - 1}")
-        self.sampling = sampling
+        self.sampling, self._scratch = sampling, scratch
         self._tail = list(prompt[-sampling.repeat_last_n:]) if sampling.repeat_last_n else []
         self._counts: Counter[int] = Counter()
         self._draws = 0
@@ -105,7 +108,7 @@ class Sampler:
         token = int(adjusted.argmax()) if self.sampling.temperature == 0 else self._draw(adjusted)
         if self.sampling.top_logprobs is None:
             return Choice(token)
-        return Choice(token, *log_probabilities(logits, token, self.sampling.top_logprobs))
+        return Choice(token, *log_probabilities(logits, token, self.sampling.top_logprobs, self._scratch))
 
     def accept(self, token: int) -> None:
         """Record that `token` became part of the answer."""
@@ -122,24 +125,38 @@ class Sampler:
         counts = (s.frequency_penalty != 0.0 or s.presence_penalty != 0.0) and bool(self._counts)
         if not (repeats or counts or self._bias_ids.size):
             return logits
-        out = logits.copy()
-        out[self._bias_ids] += self._bias
+        scratch = self._scratch
+        out = scratch.adjusted[:logits.size]
+        np.copyto(out, logits)
+        if self._bias_ids.size:
+            some = scratch.pick(out, self._bias_ids)
+            out[self._bias_ids] = np.add(some, self._bias, out=some)
         if repeats:
             ids = np.unique(np.array(self._tail, np.int64))
-            penalty = np.float32(s.repeat_penalty)
-            out[ids] = np.where(out[ids] > 0, out[ids] / penalty, out[ids] * penalty)
+            self._penalise(out, ids, np.float32(s.repeat_penalty))
         if counts:
             ids = np.fromiter(self._counts.keys(), np.int64)
             times = np.fromiter(self._counts.values(), np.float64)
-            out[ids] -= (times * s.frequency_penalty + s.presence_penalty).astype(np.float32)
+            some = scratch.pick(out, ids)
+            out[ids] = np.subtract(some, (times * s.frequency_penalty + s.presence_penalty).astype(np.float32),
+                                   out=some)
         return out
+
+    def _penalise(self, out: Logits, ids: NDArray[np.int64], penalty: np.float32) -> None:
+        """Step 2 for the tokens `ids`."""
+        some, mask = self._scratch.pick(out, ids), self._scratch.mask[:ids.size]
+        np.greater(some, 0, out=mask)
+        np.divide(some, penalty, out=some, where=mask)
+        np.multiply(some, penalty, out=some, where=np.logical_not(mask, out=mask))
+        out[ids] = some
 
     def _draw(self, logits: Logits) -> int:
         """Steps 5 and 6."""
-        ids = candidates(logits, self.sampling)
-        chosen = logits if ids is None else logits[ids]
-        scaled = (chosen.astype(np.float64) - float(chosen.max())) / self.sampling.temperature
-        cumulative = np.cumsum(np.exp(scaled))
+        scratch = self._scratch
+        ids = candidates(logits, self.sampling, scratch)
+        chosen = logits if ids is None else scratch.pick(logits, ids)
+        weights = scratch.exponentials(chosen, self.sampling.temperature)
+        cumulative = np.cumsum(weights, out=scratch.sums[:weights.size])
         at = int(np.searchsorted(cumulative, self._uniform() * cumulative[-1], side="right"))
         at = min(at, len(chosen) - 1)
         return at if ids is None else int(ids[at])
@@ -150,41 +167,51 @@ class Sampler:
         return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
-def candidates(logits: Logits, sampling: Sampling) -> NDArray[np.int64] | None:
+def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> NDArray[np.int64] | None:
     """Ids, ascending, that top-k, top-p and min-p leave; None when all of the vocabulary stays."""
     size = logits.shape[0]
     ids = None
     if 0 < sampling.top_k < size:
-        ids = _highest(logits, sampling.top_k)
+        ids = _highest(logits, sampling.top_k, scratch)
     if sampling.top_p < 1.0:
-        ids = _nucleus(logits, ids, sampling.top_p)
+        ids = _nucleus(logits, ids, sampling.top_p, scratch)
     if sampling.min_p > 0.0:
-        floor = np.float64(logits.max()) + math.log(sampling.min_p)
-        kept = logits if ids is None else logits[ids]
-        inside = np.flatnonzero(kept >= floor)
+        floor = float(logits.max()) + math.log(sampling.min_p)
+        kept = scratch.widened(logits if ids is None else scratch.pick(logits, ids))
+        inside = np.flatnonzero(np.greater_equal(kept, floor, out=scratch.mask[:kept.size]))
         ids = inside if ids is None else ids[inside]
     return ids
 
 
-def _highest(logits: Logits, count: int) -> NDArray[np.int64]:
+def _highest(logits: Logits, count: int, scratch: Scratch) -> NDArray[np.int64]:
     """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids."""
     size = logits.shape[0]
-    border = np.partition(logits, size - count)[size - count]
-    above = np.flatnonzero(logits > border)
-    equal = np.flatnonzero(logits == border)[: count - above.size]
+    ordered, mask = scratch.wide.view(np.float32)[:size], scratch.mask[:size]
+    np.copyto(ordered, logits)
+    ordered.partition(size - count)
+    border = ordered[size - count]
+    above = np.flatnonzero(np.greater(logits, border, out=mask))
+    equal = np.flatnonzero(np.equal(logits, border, out=mask))[: count - above.size]
     return np.sort(np.concatenate([above, equal]))
 
 
-def _nucleus(logits: Logits, ids: NDArray[np.int64] | None, mass: float) -> NDArray[np.int64]:
+def _descending(logits: Logits, ids: NDArray[np.int64], scratch: Scratch) -> NDArray[np.int64]:
+    """`ids`, ascending, in the order of their logits, the best first."""
+    some = np.take(logits, ids, out=scratch.wide.view(np.float32)[:ids.size], mode="clip")
+    return ids[np.argsort(np.negative(some, out=some), kind="stable")]
+
+
+def _nucleus(logits: Logits, ids: NDArray[np.int64] | None, mass: float, scratch: Scratch) -> NDArray[np.int64]:
     """Ids, ascending, of the shortest run of the most probable whose share of the candidates' mass is `mass`."""
-    pool = logits if ids is None else logits[ids]
-    weights = np.exp(pool.astype(np.float64) - float(pool.max()))
-    wanted = mass * weights.sum()
+    pool = logits if ids is None else scratch.pick(logits, ids)
+    weights = scratch.exponentials(pool)
+    wanted = mass * float(weights.sum())
     count = min(256, pool.size)
     while True:
-        best = _highest(pool, count) if count < pool.size else np.arange(pool.size)
-        order = best[np.argsort(-pool[best], kind="stable")]
-        cumulative = np.cumsum(weights[order])
+        best = _highest(pool, count, scratch) if count < pool.size else np.arange(pool.size)
+        order = _descending(pool, best, scratch)
+        ordered = np.take(weights, order, out=scratch.wide[:order.size], mode="clip")
+        cumulative = np.cumsum(ordered, out=scratch.sums[:order.size])
         if cumulative[-1] >= wanted or count == pool.size:
             break
         count = min(count * 8, pool.size)
@@ -192,14 +219,12 @@ def _nucleus(logits: Logits, ids: NDArray[np.int64] | None, mass: float) -> NDAr
     return kept if ids is None else ids[kept]
 
 
-def log_probabilities(logits: Logits, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+def log_probabilities(logits: Logits, token: int, top: int,
+                      scratch: Scratch) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Log-probability of `token`, and the `top` best (token, log-probability), by a float64 log-softmax."""
-    values = logits.astype(np.float64)
-    peak = values.max()
-    total = peak + math.log(float(np.exp(values - peak).sum()))
+    total = float(logits.max()) + math.log(float(scratch.exponentials(logits).sum()))
     best: tuple[tuple[int, float], ...] = ()
     if top:
-        ids = _highest(logits, min(top, logits.shape[0]))
-        ids = ids[np.argsort(-logits[ids], kind="stable")]
-        best = tuple((int(i), float(values[i] - total)) for i in ids)
-    return float(values[token] - total), best
+        ids = _descending(logits, _highest(logits, min(top, logits.shape[0]), scratch), scratch)
+        best = tuple((int(i), float(logits[i]) - total) for i in ids)
+    return float(logits[token]) - total, best

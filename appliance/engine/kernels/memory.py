@@ -54,13 +54,13 @@ class Memory:
                 area.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(area, np.uint8)
 
-    def view(self, dtype: Any, *, count: int | None = None) -> np.ndarray:
-        """`count` elements (all by default) from the start on, as a writable array that shares the block."""
+    def view(self, dtype: Any, *, offset: int = 0, count: int | None = None) -> np.ndarray:
+        """`count` elements (all by default) from the byte `offset` on, as a writable array that shares the block."""
         size = np.dtype(dtype).itemsize
-        count = self.nbytes // size if count is None else count
-        if not 0 <= count * size <= self.nbytes:
-            raise ValueError(f"view of {count} x {size} bytes of a block of {self.nbytes}")
-        return self._bytes[:count * size].view(dtype)
+        count = (self.nbytes - offset) // size if count is None else count
+        if offset < 0 or count < 0 or offset + count * size > self.nbytes:
+            raise ValueError(f"view of {count} x {size} bytes at {offset} in a block of {self.nbytes}")
+        return self._bytes[offset:offset + count * size].view(dtype)
 
     def wipe(self) -> None:
         """Overwrite the block with zeros. What holds zeros is read only: memory never touched is not fetched now."""
