@@ -14,6 +14,8 @@ from appliance.models import gguf
 from appliance.models.sealed import structure
 from appliance.sealing import sealing
 from benchmarks.residue import windows
+from tests.support import aes
+from tests.support import sealed_by_spec as spec
 from tests.support.engines import synthetic_model
 from tests.support.traces import Traces, key_traces, weight_traces
 
@@ -193,3 +195,45 @@ def test_sampling_leaves_no_logits(tmp_path: Path) -> None:
             child.stdin.flush()
     assert seen["chosen"]["logits"] > 1000
     assert sum(seen["wiped"].values()) <= 8
+
+
+MADE = """
+import sys
+from pathlib import Path
+from appliance.boot.state import StateDisk
+from appliance.models import keys
+
+folder = Path(sys.argv[1])
+key = keys.Secret.random()
+(folder / "masked").write_bytes(bytearray(byte ^ 0xaa for byte in key.data))
+disk = StateDisk(folder / "disk", key)
+disk.save(b"kept")
+disk.close()
+keys.new_key_file(folder / "key")
+keys.new_key_file(folder / "versioned", 3)
+print("made", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_nothing_is_left_of_keys_that_are_made_here(tmp_path: Path) -> None:
+    """Random keys, for a state disk and for a file, and what is derived of the disk's key for its slots and session."""
+    with (tmp_path / "disk").open("wb") as disk:
+        disk.truncate(4 << 20)
+    with subprocess.Popen([sys.executable, "-c", MADE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert "made\n" == child.stdout.readline()
+        master = bytes(byte ^ 0xaa for byte in (tmp_path / "masked").read_bytes())
+        text, versioned = (tmp_path / "key").read_bytes()[:64], (tmp_path / "versioned").read_bytes()[-65:-1]
+        found = {"master key": master, "a file's text": text, "a file's key": bytes.fromhex(text.decode()),
+                 "a document's text": versioned, "a document's key": bytes.fromhex(versioned.decode())}
+        body = (tmp_path / "disk").read_bytes()
+        for use, at in ((b"slot", 32), (b"slot", (1 << 20) + 32), (b"session", (2 << 20) + 28)):
+            salt, info = body[at:at + 32], b"appliance/state/v1\n" + use + b"\n" + body[16:32]
+            derived = spec.hkdf(master, salt, info)
+            found |= {f"{use.decode()} at {at}: {name}": trace for name, trace in aes.traces(derived).items()}
+        seen = Traces(found, {}).found(child.pid)
+        child.stdin.write("\n")
+    assert {} == seen

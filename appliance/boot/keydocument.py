@@ -5,7 +5,7 @@
     key 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
 
 Specified in docs/formats/key-release.md. A key without a version may stand alone, as `decode` reads it.
-Everything secret stays in bytearrays, which are wiped, and which have their size from the beginning: one that grows may
+Everything secret stays in `SecretBytes`, which are wiped, and which have their size from the beginning: what grows may
 move, and leave what it held so far where it was.
 """
 
@@ -15,6 +15,7 @@ import re
 
 from appliance.errors import ModelKeyError
 from appliance.models.disk_random import wipe
+from appliance.models.locked import SecretBytes
 
 NBYTES = 32
 _HEX = b"0123456789abcdef"
@@ -34,7 +35,7 @@ def make(key: bytearray, version: int) -> bytearray:
 
 def line(key: bytearray, head: bytes = b"") -> bytearray:
     """`head`, a key as lower-case hexadecimal digits, and a line feed; the caller wipes them."""
-    found = bytearray(len(head) + 2 * len(key) + 1)
+    found = SecretBytes(len(head) + 2 * len(key) + 1)
     found[:len(head)], found[-1:] = head, b"\n"
     for index, byte in enumerate(key):
         at = len(head) + 2 * index
@@ -56,7 +57,7 @@ def accept(text: bytearray, where: str, version: int | None) -> bytearray:
                                 hint="three lines: appliance/key/v1, version and a number, key and 64 digits 0-9 a-f")
         found = int(match[1])
         start, end = match.span(2)
-        hexed = text[start:end]
+        hexed = SecretBytes(memoryview(text)[start:end])
     if version is not None and found != version:
         shown = "no version" if found is None else f"version {found}"
         raise ModelKeyError(f"{where}: the key has {shown}; the policy accepts version {version} alone",
@@ -72,7 +73,7 @@ def decode(text: bytearray, where: str) -> bytearray:
     """The 32 bytes of a key as text: 64 lower-case hexadecimal digits, or 44 characters of base64 with its padding; a
     line feed may follow. ModelKeyError, which tells nothing of the text, for anything else."""
     end = len(text) - 1 if text.endswith(b"\n") else len(text)
-    found = bytearray(NBYTES)
+    found = SecretBytes(NBYTES)
     if (end == 64 and _from_digits(text, found)) or (end == 44 and _from_base64(text, found)):
         return found
     wipe(found)

@@ -4,15 +4,14 @@ A provider hands out one secret of 32 bytes and is asked once. The providers her
 an environment variable, a systemd credential): the policy allows them on the simulated platform alone. Providers that
 release a key after attestation implement the same protocol.
 
-Secrets live in a bytearray that is wiped after use. Python and the kernel may still hold copies that nothing can
-reach: of an environment variable, for one.
+Secrets live in a bytearray that is wiped after use, at the latest when nothing refers to it. Python and the kernel may
+still hold copies that nothing can reach: of an environment variable, for one.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from appliance.boot import keydocument
 from appliance.boot.keydocument import NBYTES
 from appliance.errors import ModelKeyError
 from appliance.models.disk_random import wipe
+from appliance.models.locked import SecretBytes, fill_randomly
 
 
 class Secret:
@@ -35,6 +35,17 @@ class Secret:
             wipe(data)
             raise ModelKeyError(f"the key has {length} bytes, or they are all zero; needed: {NBYTES} random bytes")
         self._data = data
+
+    @classmethod
+    def random(cls) -> Self:
+        """A new one."""
+        data = SecretBytes(NBYTES)
+        fill_randomly(data)
+        return cls(data)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_data"):
+            self.wipe()
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +106,7 @@ class EnvironmentKey:
         value = self._environment.get(self._variable.encode())
         if value is None:
             raise ModelKeyError(f"the environment variable {self._variable} is not set")
-        text = bytearray(value)
+        text = SecretBytes(value)
         try:
             return Secret(keydocument.accept(text, f"the environment variable {self._variable}", self._version))
         finally:
@@ -123,8 +134,8 @@ class CredentialKey:
 def new_key_file(path: Path, version: int | None = None) -> None:
     """Write 32 random bytes into a new file that only its owner can read: in hex, or with a `version` as a key
     document. ModelKeyError when the file exists."""
-    key = bytearray(secrets.token_bytes(NBYTES))
-    text = keydocument.line(key) if version is None else keydocument.make(key, version)
+    with Secret.random() as key:
+        text = keydocument.line(key.data) if version is None else keydocument.make(key.data, version)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -139,7 +150,6 @@ def new_key_file(path: Path, version: int | None = None) -> None:
         raise ModelKeyError(f"{path} cannot be made: {error.strerror or error}",
                             hint="name a file that is not there yet, in a folder that can be written") from None
     finally:
-        wipe(key)
         wipe(text)
 
 
@@ -150,7 +160,7 @@ def _read_private(path: Path) -> bytearray:
     except OSError as error:
         raise ModelKeyError(f"the key file {path} cannot be opened: {error.strerror or error}",
                             hint="name a file of mode 0600 that holds the key, and that you may read") from None
-    buffer = bytearray(keydocument.LONGEST + 1)
+    buffer = SecretBytes(keydocument.LONGEST + 1)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -161,7 +171,7 @@ def _read_private(path: Path) -> bytearray:
                                 f"{status.st_uid}; allowed: 0600, owned by this user or root",
                                 hint=f"chmod 600 {path}")
         count = os.readv(descriptor, [buffer])
-        return buffer[:count]
+        return SecretBytes(memoryview(buffer)[:count])
     except OSError as error:
         raise ModelKeyError(f"the key file {path} cannot be read: {error.strerror or error}") from None
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def state_key(policy: Policy, fetched: Mapping[str, Secret] | None = None) -> Se
         return None
     key = policy.state.key
     if key.provider == "ephemeral":
-        return Secret(bytearray(secrets.token_bytes(32)))
+        return Secret.random()
     try:
         return (fetched or {}).get(STATE) or _from(STATE, key)
     finally:

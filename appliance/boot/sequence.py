@@ -72,7 +72,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
     running: dict[str, models.RunningModel] = {}
     fetcher = keyrelease.KeyRelease(modelkeys.wanted(policy), tpm=places.tpm)
     keys: dict[str, Secret] = {}  # each is wiped when its model was read
-    disk = None
+    disk = state_key = None
     provider: Provider | None = None
     try:
         with steps.step("policy") as note:
@@ -144,6 +144,8 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             provider.close()
         audit.close()
         if disk is not None:
-            disk.close()
+            disk.close()  # which wipes its key
+        elif state_key is not None:
+            state_key.wipe()
         silence.restore()
         raise

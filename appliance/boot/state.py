@@ -19,6 +19,7 @@ from appliance.boot import state_format as form
 from appliance.boot.keys import Secret
 from appliance.boot.state_format import Frame, Reader, Session, Slot
 from appliance.errors import StateError
+from appliance.models import stacks
 
 
 class StateDisk:
@@ -40,6 +41,7 @@ class StateDisk:
             self._begin()
         except BaseException:
             os.close(self._file)
+            stacks.wipe()
             raise
 
     @property
@@ -70,6 +72,7 @@ class StateDisk:
                                  hint="the appliance must be restarted")
             slot = self._slot
             frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
+            stacks.wipe()  # which costs little beside a disk that writes
             if len(frame) > self.free:
                 raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
                                  hint="attach a larger disk; what is on this one can be read with: appliance state")
@@ -85,11 +88,12 @@ class StateDisk:
                 raise StateError(f"{len(snapshot)} bytes to save, at most {form.MAX_SAVED}", code="state-full")
             slot = replace(self._slot, counter=self._slot.counter + 1, saved=snapshot)
             data = form.seal_slot(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES), slot)
+            stacks.wipe()
             self._write(form.SLOT_BYTES * (slot.counter % 2), data)
             self._slot = slot
 
     def close(self) -> None:
-        """Note how far the log goes, wipe the key. Closing twice does nothing."""
+        """Note how far the log goes, wipe the key and what came of it. Closing twice does nothing."""
         with self._lock:
             if self._file < 0:
                 return
@@ -101,6 +105,7 @@ class StateDisk:
                 self._file = -1
                 self._broken = "closed"
                 self._key.wipe()
+                del self._session  # its key schedule, which OpenSSL wipes
 
     def _found(self, fresh: bool) -> tuple[bytes, Slot]:
         """The newer of the slots that authenticate, brought forward to the log's end; or those of a new disk."""

@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from appliance.models.locked import SecretBytes
+
 DOMAIN: Final = b"appliance/state/v1\n"
 SLOT_MAGIC, FRAME_MAGIC = b"APPSTATE", b"ASF1"
 VERSION: Final = 1
@@ -72,7 +74,9 @@ def next_chain(chain: bytes, frame: bytes) -> bytes:
 
 def _key(secret: bytes | bytearray, salt: bytes, use: bytes, disk: bytes) -> AESGCM:
     info = DOMAIN + use + b"\n" + disk
-    return AESGCM(HKDF(SHA256(), 32, salt, info).derive(secret))
+    key = SecretBytes(32)
+    HKDF(SHA256(), len(key), salt, info).derive_into(secret, key)
+    return AESGCM(key)
 
 
 def seal_slot(secret: bytes | bytearray, disk: bytes, salt: bytes, slot: Slot) -> bytes:

@@ -13,6 +13,7 @@ import mmap
 import os
 import resource
 import threading
+from typing import Any
 
 from appliance.errors import ModelError
 
@@ -22,6 +23,8 @@ MADV_WIPEONFORK = 18
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mlock2.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _LIBC.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.getrandom.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+_LIBC.getrandom.restype = ctypes.c_ssize_t
 _ONFAULT = 1  # MLOCK_ONFAULT: pages are locked when they are first used, and not all brought in now
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _SLACK = 64  # bytes behind the end that kernels may read
@@ -65,6 +68,21 @@ def forget() -> None:
     """Drop the record of what could not be locked, when its owner is gone."""
     with _turn:
         _unlocked.clear()
+
+
+class SecretBytes(bytearray):
+    """Bytes that are overwritten when nothing refers to them any more: a signal that ends the process may come between
+    their making and the code that wipes them. Slices are plain bytearrays: take them of a memoryview."""
+
+    def __del__(self) -> None:
+        self[:] = bytes(len(self))
+
+
+def fill_randomly(buffer: Any) -> None:
+    """Fill up to 256 bytes of a writable buffer from the kernel's random source. `os.urandom` would leave a copy."""
+    place = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+    if _LIBC.getrandom(place, len(buffer), 0) != len(buffer):  # no more than 256 bytes come whole (getrandom(2))
+        raise OSError(ctypes.get_errno(), "getrandom")
 
 
 class LockedBuffer:

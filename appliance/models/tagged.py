@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from appliance.models import gguf, layout, pins, stacks, tiling
 from appliance.models.disk import Progress, naming
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
-from appliance.models.locked import LockedBuffer
+from appliance.models.locked import LockedBuffer, fill_randomly
 from appliance.models.opened import Opened
 from appliance.models.tiling import TAG_NBYTES, Tile, Tiling
 
@@ -119,7 +118,7 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, tile_size: int = til
     tiling.check_tile_size(tile_size)
     file, key = RandomFile(path), LockedBuffer(KEY_NBYTES, "the key of a model")
     try:
-        key.view[:KEY_NBYTES] = os.urandom(KEY_NBYTES)
+        fill_randomly(key.view[:KEY_NBYTES])
         with naming(path):
             scan = _Scan(file, tile_size, key)
         digest = scan.run(progress)
