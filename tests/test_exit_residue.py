@@ -212,6 +212,34 @@ def test_a_defect(deployed: Deployment) -> None:
     assert 1 == child.returncode
 
 
+INTERRUPTED = """
+import signal, sys
+where, name, number = sys.argv[1].split(":")
+calls = []
+def watch(frame, event, value):
+    if event == "return" and frame.f_code.co_name == name and frame.f_code.co_filename.endswith(where):
+        calls.append(1)
+        if len(calls) == int(number):
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGTERM)
+sys.setprofile(watch)
+from appliance.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("place", [
+    "models/keys.py:_read_private:1", "models/keydocument.py:accept:1", "models/keydocument.py:decode:1",
+    "boot/modelkeys.py:release:1", "models/sealed_header.py:keys:1", "models/sealed.py:open_sealed:1",
+    "models/resident.py:vector:2", "engine/forward.py:_vector:2", "engine/engine.py:__init__:1",
+    "boot/models.py:_start:1", "boot/inference.py:open_session:1", "engine/engine.py:acquire:1"])
+def test_a_signal_in_the_moment_of_a_handover(place: str, deployed: Deployment) -> None:
+    """SIGTERM just as a function hands a key, or what holds keys and weights, to the one who is to wipe it."""
+    with _infer(deployed, "--max-tokens", "4", program=["-c", INTERRUPTED, place]) as (child, traced):
+        assert {} == traced.at_exit(deployed.traces.found)
+    assert 128 + signal.SIGTERM == child.returncode
+
+
 @pytest.fixture
 def served(deployed: Deployment) -> Iterator[tuple[server.Server, Traced]]:
     """`appliance serve`, traced since it listens."""

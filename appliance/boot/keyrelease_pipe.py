@@ -12,6 +12,7 @@ import struct
 import time
 
 from appliance.models.disk_random import wipe
+from appliance.models.locked import SecretBytes
 
 TASK, NONCE, EVIDENCE, ANSWER, KEY, REFUSAL = b"T", b"N", b"E", b"A", b"K", b"X"
 MAX_BYTES = {TASK: 1 << 16, NONCE: 2048, EVIDENCE: 1 << 21, ANSWER: 32, KEY: 4096, REFUSAL: 8192}
@@ -51,7 +52,7 @@ class Pipe:
         return kind, self._exactly(length)
 
     def _exactly(self, count: int) -> bytearray:
-        buffer = bytearray(count)
+        buffer = SecretBytes(count)
         view, got = memoryview(buffer), 0
         try:
             while got < count:

@@ -24,7 +24,7 @@ from appliance.engine.kvcache import KVCache
 from appliance.engine.scratch import Scratch
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import CapacityError, EngineError
-from appliance.models import stacks
+from appliance.models import interrupts, stacks
 from appliance.models.tiles import TileSource
 
 
@@ -124,8 +124,10 @@ class Engine:
                  observe: Callable[[Running], None] = lambda running: None) -> Iterator[Step]:
         """The steps of one answer. `cancelled` is asked before each token; `observe` gets the timings' owner."""
         generation = self.generation(request)
-        batcher = self.acquire()
+        batcher = None
         try:
+            with interrupts.later():
+                batcher = self.acquire()
             running = batcher.add(generation)
             observe(running)
             while not generation.finished:
@@ -137,7 +139,8 @@ class Engine:
                         raise step.error
                     yield step
         finally:
-            self.release()
+            if batcher is not None:
+                self.release()
 
     def logits(self, ids: Sequence[int], *, last: int | None = None, chunk: int = WANTED) -> NDArray[np.float32]:
         """Logits (last, vocabulary) after each of the last `last` tokens of `ids` (None: all of them).
@@ -151,8 +154,10 @@ class Engine:
         silent = len(ids) - last  # tokens whose logits nobody asks for
         most = self._forward.boundary.limits.rows
         chunk = min(chunk, WANTED, most)
-        self.acquire()
+        batcher = None
         try:
+            with interrupts.later():
+                batcher = self.acquire()
             first = 0
             while first < len(ids):
                 end = min(first + most, silent) if first < silent else min(first + chunk, len(ids))
@@ -163,9 +168,10 @@ class Engine:
                     out[first - silent:end - silent] = found
                 first = end
         finally:
-            self._cache.wipe(0, len(ids))
-            self._forward.boundary.forget(0)
-            self.release()
+            if batcher is not None:
+                self._cache.wipe(0, len(ids))
+                self._forward.boundary.forget(0)
+                self.release()
         return out
 
     def close(self) -> None:

@@ -154,7 +154,8 @@ class Forward:
         """The address of a copy of a vector, padded to whole lines."""
         vector = self._source.vector(name)
         boundary.check_vector(name, vector, size)
-        memory = Memory(_round(4 * size) + _LINE)
+        memory = Memory(_round(4 * size) + _LINE, apart=True)
+        locked.protect(memory.address, memory.nbytes, "vectors", own=memory.own)
         memory.view(np.float32, count=size)[:] = vector
         self._kept.append(memory)
         return self._ranges.add(memory.address, memory.nbytes, step_layout.READ)

@@ -128,6 +128,10 @@ class Cipher:
             and call("EVP_CIPHER_CTX_ctrl", context, SET_TAG, TAG_NBYTES, tag)
             and call("EVP_DecryptFinal_ex", context, out, ctypes.byref(count)) == 1)
 
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self.close()
+
     def close(self) -> None:
         """Wipe and free; closing twice does nothing."""
         address, self.address = self.address, 0

@@ -69,7 +69,9 @@ def _f32(blocks: Blocks) -> Floats:
 
 
 def _bf16(blocks: Blocks) -> Floats:
-    return (blocks["x"].astype(np.uint32) << np.uint32(16)).view(_F32)[:, None]
+    words = blocks["x"].astype(np.uint32)
+    words <<= np.uint32(16)
+    return words.view(_F32)[:, None]
 
 
 def _q4_0(blocks: Blocks) -> Floats:

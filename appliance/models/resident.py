@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ModelError
-from appliance.models import gguf, layout, locked, pins, quants
+from appliance.models import gguf, interrupts, layout, locked, pins, quants
 from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
 from appliance.models.gguf import GGUFFile, TensorInfo
 from appliance.models.opened import Opened, check_runnable
@@ -138,7 +138,9 @@ def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mma
 def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap, interleave: layout.Interleave) -> ResidentSource:
     """Bring every matrix into kernel order: within `source`, which then belongs to the model, or in memory of their own
     where that has no room for padding (few metadata, many tensors)."""
-    vectors = {info.name: vector(info, source, info.offset) for info in file.tensors.values() if len(info.shape) == 1}
+    with memoryview(source) as view:
+        vectors = {info.name: vector(info, view[info.offset:info.offset + info.nbytes])
+                   for info in file.tensors.values() if len(info.shape) == 1}
     matrices = sorted((info for info in file.tensors.values() if len(info.shape) == 2), key=lambda info: info.offset)
     places, end = _places(matrices)
     within = end <= len(source) and all(places[info.name] <= info.offset for info in matrices)
@@ -204,10 +206,14 @@ def _give_back(pages: mmap.mmap, start: int, end: int) -> None:
         pages.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
-def vector(info: TensorInfo, source: mmap.mmap, offset: int) -> NDArray[np.float32]:
-    """The tensor of one dimension at `offset`, decoded, read-only."""
-    with memoryview(source) as view, view[offset:offset + info.nbytes] as data:
-        values: NDArray[np.float32] = quants.dequantise(info.format, data, 1, info.columns)[0]
+def vector(info: TensorInfo, data: memoryview) -> NDArray[np.float32]:
+    """The tensor of one dimension in `data`, which is released: decoded, read-only, in protected pages of its own that
+    are gone with the last that refers to them."""
+    values = np.frombuffer(anonymous(4 * info.columns, "vectors", secret=True), np.float32, info.columns)
+    with interrupts.later(), data:
+        decoded = quants.dequantise(info.format, data, 1, info.columns)
+        values[:] = decoded[0]
+        decoded.fill(0)
     values.flags.writeable = False
     return values
 

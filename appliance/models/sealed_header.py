@@ -31,6 +31,7 @@ from appliance.models import gguf, tiling
 from appliance.models.cursor import malformed
 from appliance.models.disk_random import RandomFile, wipe
 from appliance.models.gguf import GGUFFile
+from appliance.models.locked import SecretBytes
 from appliance.models.tiling import RECORD_ALIGNMENT, Tiling
 
 FAMILY = b"appliance/sealed-model/"
@@ -42,13 +43,13 @@ _GAPS = 1
 
 
 class Keys:
-    """The keys of one sealed file, in memory that `wipe` overwrites."""
+    """The keys of one sealed file, in memory that `wipe` overwrites, or whatever drops them."""
 
     def __init__(self, master_key: bytes | bytearray | memoryview, salt: bytes, context: bytes) -> None:
         """HKDF-SHA-256 of the master key; `context` is what determines every tile's plaintext."""
         if len(master_key) != KEY_NBYTES:
             raise ModelKeyError(f"the key has {len(master_key)} bytes; needed: {KEY_NBYTES}")
-        self.tiles, self.header = bytearray(KEY_NBYTES), bytearray(KEY_NBYTES)
+        self.tiles, self.header = SecretBytes(KEY_NBYTES), SecretBytes(KEY_NBYTES)
         commitment = bytearray(KEY_NBYTES)
         for label, out in ((b"tile key", self.tiles), (b"header key", self.header), (b"commitment", commitment)):
             info = MAGIC + b"\n" + label + b"\n" + context

@@ -34,8 +34,9 @@ def _decrypted(model: SealedModel, progress: Progress | None) -> ResidentSource:
     arena = anonymous(nbytes, "the model's weights", secret=True)
     try:
         _decrypt(model, arena, offsets, progress)
-        vectors = {name: vector(info, arena, offsets[name]) for name, info in model.tensors.items()
-                   if len(info.shape) == 1}
+        with memoryview(arena) as view:
+            vectors = {name: vector(info, view[offsets[name]:offsets[name] + info.nbytes])
+                       for name, info in model.tensors.items() if len(info.shape) == 1}
     except BaseException:
         discard(arena, secret=True)
         raise

@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models import interrupts, layout, libcrypto, native, quants, stacks
+from appliance.models import interrupts, layout, libcrypto, native, stacks
 from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
 from appliance.models.native import Native
 from appliance.models.opened import Opened, check_runnable
 from appliance.models.read_ahead import ReadAhead, in_turn
-from appliance.models.resident import ALIGNMENT, address, anonymous, discard
+from appliance.models.resident import ALIGNMENT, address, anonymous, discard, vector
 from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
 from appliance.models.tiles import Weight
@@ -162,11 +162,9 @@ class StreamedSource(Opened):
             for part in self._tiles_of(self._segments[self._number[info.name]]):
                 data[end:end + len(part)] = part
                 end += len(part)
-            values: NDArray[np.float32] = quants.dequantise(info.format, memoryview(data), 1, info.columns)[0]
+            return vector(info, memoryview(data))
         finally:
             wipe(data)
-        values.flags.writeable = False
-        return values
 
     def _keep(self, resident: frozenset[str]) -> None:
         """Decrypt the matrices that stay."""

@@ -28,13 +28,14 @@ _MAPPED = 1 << 20  # from this size on a block is its own mapping and goes back 
 class Memory:
     """A zeroed block: `.address` (int), `.nbytes`, and views. It is freed when nothing refers to it or its views."""
 
-    def __init__(self, nbytes: int, *, huge: bool = False) -> None:
-        """Allocate `nbytes` at a multiple of ALIGNMENT; `huge` asks for huge pages."""
+    def __init__(self, nbytes: int, *, huge: bool = False, apart: bool = False) -> None:
+        """Allocate `nbytes` at a multiple of ALIGNMENT; `huge` asks for huge pages, `apart` for pages of its own, which
+        go back to the system, and are nobody's then, however small they are."""
         if nbytes < 0:
             raise ValueError(f"block of {nbytes} bytes")
         alignment = _HUGE if huge and nbytes >= _HUGE else ALIGNMENT
         total = nbytes + alignment + SLACK
-        self.own = total >= _MAPPED
+        self.own = apart or total >= _MAPPED
         """Whether nothing else is in its pages."""
         try:
             whole = self._mapped(total, huge) if self.own else np.zeros(total, np.uint8)
