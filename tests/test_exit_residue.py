@@ -240,6 +240,19 @@ def test_a_signal_in_the_moment_of_a_handover(place: str, deployed: Deployment) 
     assert 128 + signal.SIGTERM == child.returncode
 
 
+@pytest.mark.parametrize("place", ["engine/scheduler.py:__init__:1", "service/app.py:assemble:1"])
+def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) -> None:
+    """SIGTERM when engines have their schedulers, and nobody was told yet to close these."""
+    command = [sys.executable, "-c", INTERRUPTED, place, "serve", str(deployed.policy), "--listen-port", "0",
+               "--models", str(deployed.folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=unmeasured()) as child:
+        try:
+            assert {} == Traced(child).at_exit(deployed.traces.found)
+        finally:
+            child.kill()
+    assert 128 + signal.SIGTERM == child.returncode
+
+
 @pytest.fixture
 def served(deployed: Deployment) -> Iterator[tuple[server.Server, Traced]]:
     """`appliance serve`, traced since it listens."""

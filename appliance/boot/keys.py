@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,7 @@ class Secret:
             wipe(data)
             raise ModelKeyError(f"the key has {length} bytes, or they are all zero; needed: {NBYTES} random bytes")
         self._data = data
+        weakref.finalize(self, wipe, data)  # at the end of the process at the latest
 
     @classmethod
     def random(cls) -> Self:
@@ -42,10 +44,6 @@ class Secret:
         data = SecretBytes(NBYTES)
         fill_randomly(data)
         return cls(data)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_data"):
-            self.wipe()
 
     def __enter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ import uvicorn
 from appliance.boot import budget
 from appliance.boot.booted import Booted
 from appliance.errors import AuditError
+from appliance.models import interrupts
 from appliance.models.interrupts import POLITE
 from appliance.policy.schema import Listener
 from appliance.service import protocol, tls
@@ -44,9 +45,10 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
             stack.callback(listening[-1].close)
         identities = [identity for listener, place in zip(booted.policy.service.listeners, listening, strict=True)
                       if (identity := _secure(listener, place, booted)) is not None]
-        service = assemble(booted)
-        for model in service.models.values():
-            stack.callback(model.scheduler.close)
+        with interrupts.later():  # a scheduler that nobody closes keeps its engine, which then is not wiped
+            service = assemble(booted)
+            for model in service.models.values():
+                stack.callback(model.scheduler.close)
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service, listening, identities)
