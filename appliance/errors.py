@@ -11,6 +11,7 @@
     ├── EngineError            inference cannot go on
     │   ├── TokenizerError
     │   ├── TemplateError
+    │   │   └── RefusedMessagesError   a chat template's own words against the messages
     │   └── CapacityError      prompt or generation longer than the context or the policy allows
     ├── AttestationError       evidence cannot be made or is not acceptable
     │   ├── MalformedEvidenceError   bytes that are not what the format says
@@ -105,6 +106,10 @@ class TemplateError(EngineError):
     """A chat template that is missing, malformed, or too costly to run."""
 
     code = "template-error"
+
+
+class RefusedMessagesError(TemplateError):
+    """What a chat template says against the messages: its own words, which may be shown to who sent them."""
 
 
 class CapacityError(EngineError):

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from appliance.engine.template import ChatTemplate
+from appliance.errors import TemplateError
 from appliance.service.problems import PROBLEMS, RequestError, refusal
 from appliance.service.wire import DROPPED, NEUTRAL, ChatRequest, CompletionRequest, parse
 
@@ -205,6 +207,20 @@ def test_unforeseen_errors_say_nothing() -> None:
     refused = refusal(ValueError("CANARY"))
     assert (500, "internal_error") == (refused.status, refused.code)
     assert b"CANARY" not in refused.body()
+
+
+def test_a_template_s_own_words() -> None:
+    """Who sent messages that a template refuses is told why in the template's words, unless they quote a message."""
+    for source, wanted in (("{{ raise_exception('System role not supported') }}", "System role not supported"),
+                           ("{{ raise_exception('No ' + messages[0].content) }}", "refuses these messages"),
+                           ("{{ messages[0].content.missing.more }}", "does not accept these messages")):
+        with pytest.raises(TemplateError) as caught:
+            ChatTemplate(source, {}).render([{"role": "user", "content": "CANARY"}])
+        refused = refusal(caught.value)
+        assert (400, "template_refused") == (refused.status, refused.code)
+        message = json.loads(refused.body())["error"]["message"]
+        assert message.endswith(wanted)
+        assert "CANARY" not in message
 
 
 def test_reference_lists_every_code_and_parameter() -> None:

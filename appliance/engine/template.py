@@ -24,7 +24,7 @@ from appliance.engine.jinja.text import is_marked, own_of, spans_of
 from appliance.engine.jinja.values import Budget, Function, Value
 from appliance.engine.template_messages import CHATML, outside, prepare
 from appliance.engine.tokenizer import Tokenizer
-from appliance.errors import TemplateError
+from appliance.errors import RefusedMessagesError, TemplateError
 
 # What a rendering may take. The costliest of 70 templates in use takes 640 steps per message and 8 characters per
 # character of the input; a hundred thousand steps take about a quarter of a second.
@@ -135,8 +135,8 @@ def _size(value: Value) -> int:
 def _refuse(message: Value = "") -> Value:
     """`raise_exception`: the template's own words are shown, those of a message are not."""
     if not isinstance(message, str) or is_marked(message):
-        raise TemplateError("the chat template refuses these messages")
-    raise TemplateError(f"the chat template refuses these messages: {message[:200]}")
+        raise RefusedMessagesError("the chat template refuses these messages")
+    raise RefusedMessagesError(f"the chat template refuses these messages: {message[:200]}")
 
 
 def _time(pattern: Value, now: datetime | None) -> str:

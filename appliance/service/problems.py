@@ -19,6 +19,7 @@ from appliance.errors import (
     CapacityError,
     EngineError,
     ModelError,
+    RefusedMessagesError,
     ServiceError,
     TamperedError,
     TemplateError,
@@ -133,6 +134,8 @@ def refusal(error: BaseException) -> RequestError:
         return error
     if isinstance(error, ApplianceError) and error.code in PRECISE:
         return RequestError(PRECISE[error.code], retry_after=1)
+    if isinstance(error, RefusedMessagesError):
+        return RequestError("template_refused", error.summary)
     code = next((CODES[cls] for cls in type(error).__mro__ if cls in CODES), "internal_error")
     return RequestError(code)
 
