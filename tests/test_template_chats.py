@@ -77,6 +77,24 @@ def test_special_tokens_by_name() -> None:
     assert "<B>x<E>" == ChatTemplate.from_metadata(metadata).render([{"role": "user", "content": "x"}])
 
 
+@pytest.mark.parametrize("source", [
+    "{{ messages[0].content.casefold() }}", "{{ messages[0].content }}{{ functions + 'x' }}",
+    "{% for tool in tools %}{{ tool }}{% endfor %}", "{% for i in range(999999) %}{{ i }}{% endfor %}"])
+def test_a_template_that_fits_no_chat(source: str) -> None:
+    """A template that fails on every chat is refused with the model, by the line at fault."""
+    with pytest.raises(TemplateError, match="no chat can be put into") as caught:
+        ChatTemplate.from_metadata({"tokenizer.chat_template": source})
+    assert "line 1" in str(caught.value) or "range" in source
+
+
+@pytest.mark.parametrize("source", [
+    "{{ raise_exception('never') }}", "{{ messages[1].content.strip() }}",
+    "{% if messages[0].role == 'system' %}{{ messages[0].content.casefold() }}{% endif %}{{ messages[0].content }}"])
+def test_a_template_that_fits_some_chats(source: str) -> None:
+    """A template that fails on some chats, or refuses them itself, is taken."""
+    assert source == ChatTemplate.from_metadata({"tokenizer.chat_template": source}).source
+
+
 CONTENT = [
     ("hi", "hi"), (None, ""), ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"), ([], ""),
 ]

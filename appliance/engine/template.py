@@ -35,6 +35,7 @@ ROOM = 2 << 20  # characters that are made, memory in all
 ROOM_PER_CHARACTER = 32
 _TIME_FORMAT = re.compile(r"(?:[^%]|%-?[aAbBcdHIjmMpSuUVwWxXyYZzfFT%]){0,64}", re.DOTALL)
 _PROBE = "a message to find"
+_PROBE_TIME = datetime(2024, 1, 1)
 
 Message = Mapping[str, Any]
 
@@ -62,7 +63,26 @@ class ChatTemplate:
                                 hint="give chat_template in the policy, or allow chat_template_fallback = \"chatml\"")
         if not isinstance(source, str):
             raise TemplateError("metadata key 'tokenizer.chat_template' is no string")
-        return cls(source, _special_tokens(metadata))
+        template = cls(source, _special_tokens(metadata))
+        template.check()
+        return template
+
+    def check(self) -> None:
+        """TemplateError for a template that fails on the plainest chats, with and without a system message: it would
+        on all others. That it refuses them in words of its own is no failure."""
+        user = {"role": "user", "content": _PROBE}
+        failures = []
+        for messages in ([user], [{"role": "system", "content": _PROBE}, user]):
+            try:
+                self.render(messages, now=_PROBE_TIME)
+            except RefusedMessagesError:
+                return
+            except TemplateError as error:
+                failures.append(error)
+            else:
+                return
+        raise TemplateError(f"no chat can be put into the model's template: {failures[0].summary}",
+                            hint="give a chat_template in the policy")
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
@@ -100,7 +120,7 @@ class ChatTemplate:
         for as_parts in (False, True):
             self._as_parts = as_parts
             try:
-                if _PROBE in self.render([{"role": "user", "content": _PROBE}], now=datetime(2024, 1, 1)):
+                if _PROBE in self.render([{"role": "user", "content": _PROBE}], now=_PROBE_TIME):
                     return as_parts
             except TemplateError:
                 continue
