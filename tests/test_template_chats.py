@@ -95,6 +95,18 @@ def test_a_template_that_fits_some_chats(source: str) -> None:
     assert source == ChatTemplate.from_metadata({"tokenizer.chat_template": source}).source
 
 
+BOS_AND_EOS = "{{ '[' + bos_token + '|' + eos_token + ']' }}"
+
+
+@pytest.mark.parametrize(("metadata", "wanted"), [
+    (sentencepiece({}), "[<s>|</s>]"), (byte_level(), "[|]"), ({}, "[|]"),
+    (sentencepiece({}, **{"tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.eos_token_id": 0xFFFFFFFF}), "[</s>|]")])
+def test_special_tokens_that_the_file_leaves_out(metadata: dict[str, Any], wanted: str) -> None:
+    """Where the file names no bos or eos, SentencePiece's own stand in a template, or nothing; no chat is refused."""
+    template = ChatTemplate.from_metadata(metadata, override=BOS_AND_EOS)
+    assert wanted == template.render([{"role": "user", "content": "x"}])
+
+
 CONTENT = [
     ("hi", "hi"), (None, ""), ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"), ([], ""),
 ]

@@ -128,13 +128,15 @@ class ChatTemplate:
 
 
 def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of special tokens by the names that templates use."""
+    """The texts of special tokens by the names that templates use. Where the file names none, the usual ids of
+    SentencePiece hold for its models; a model without bos or eos has an empty text."""
     tokens = metadata.get("tokenizer.ggml.tokens")
-    found: dict[str, str] = {}
+    found = {"bos_token": "", "eos_token": ""}
     if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):
         return found
+    usual = {"bos": 1, "eos": 2, "unknown": 0} if metadata.get("tokenizer.ggml.model") == "llama" else {}
     for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
-        token = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        token = metadata.get(f"tokenizer.ggml.{key}_token_id", usual.get(key))
         if isinstance(token, int) and 0 <= token < len(tokens):
             text = tokens[token]
             found[name] = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
