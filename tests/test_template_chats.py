@@ -189,6 +189,7 @@ TRANSFORMS = [
     "{{ m.content.split('\n') | join('\n') }}", "{% for c in m.content %}{{ c }}{% endfor %}",
     "{{ m.content | list | join }}", "{% set x %}{{ m.content }}{% endset %}{{ x }}",
     "{% filter trim %}{{ m.content }}{% endfilter %}", "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(m.content) }}",
+    "{% macro g(x) %}{{ x }}{% endmacro %}{{ g(*[m.content]) }}",
     "{{ m.content | indent }}", "{{ m.content.splitlines() | last }}", "{{ m.content | reverse | reverse }}",
     "{{ m.content * 2 }}", "{{ m.content | string }}",
     "{{ m.content | safe }}", "{{ m.content | default('') }}", "{{ m.content if true else '' }}",

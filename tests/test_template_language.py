@@ -49,12 +49,14 @@ MALFORMED = [
     "{% else %}", "{% for %}", "{% for x %}{% endfor %}", "{% for 1 in x %}{% endfor %}", "{% set %}",
     "{% set 1 = 2 %}", "{{ 'a }}", "{% set a.b.c = 1 %}", "{% macro %}", "{% macro f(1) %}{% endmacro %}",
     "{% break %}", "{% if x %}{% endfor %}", "{{ (1 }}", "{{ 1) }}", "{{ [1 }}", "{{ {1} }}", "{{ {'a' 1} }}",
-    "{{ a[1:2:3:4] }}", "{{ a[] }}", "{{ f(a=1, 2) }}", "{{ x | nope }}", "{{ x is nope }}", "{{ x | }}",
+    "{{ a[1:2:3:4] }}", "{{ a[] }}", "{{ f(a=1, 2) }}", "{{ f(*a, 1) }}", "{{ f(*a, *b) }}", "{{ f(*) }}",
+    "{{ x | nope }}", "{{ x is nope }}", "{{ x | }}",
     "{{ x is }}", "{{ a ? b }}", "{% raw %}", "{{ '\\ud800' }}", "{{ '\\x' }}", "{{ 99999999999999999999 }}",
     "{{ not }}", "{{ a if }}", "{{ if }}", "{% call x %}{% endcall %}", "{% for x in y recursive %}{% endfor %}",
     "{% include 'a' %}", "{% block a %}{% endblock %}", "{% do x %}", "{% call f() %}{% endcall %}",
     # of Jinja, but of no chat template
-    "{{ 2 ** 3 }}", "{{ x | batch(2) }}", "{{ x | format(1) }}", "{{ x | round }}", "{{ x is callable }}",
+    "{{ f(**a) }}", "{{ 2 ** 3 }}", "{{ x | batch(2) }}", "{{ x | format(1) }}", "{{ x | round }}",
+    "{{ x is callable }}",
 ]
 
 

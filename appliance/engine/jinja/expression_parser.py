@@ -256,19 +256,22 @@ class ExpressionParser:
         """The arguments after "(" and with ")"."""
         positional: list[Expression] = []
         named: list[tuple[str, Expression]] = []
+        rest: list[Expression] = []
 
         def argument() -> None:
             name = self._now
             if name.kind == "name" and self._tokens[self._at + 1][:2] == ("operator", "="):
                 self._at += 2
                 named.append((name.value, self._expression()))
-            elif named:
+            elif not rest and self._take("*"):
+                rest.append(self._expression())
+            elif named or rest:
                 raise self._unexpected("a named argument")
             else:
                 positional.append(self._expression())
 
         self._list(")", argument)
-        return ex.Arguments(positional, named)
+        return ex.Arguments(positional, named, *rest)
 
     def _filters(self, target: Expression) -> Expression:
         """All filters, tests and calls that follow an expression."""

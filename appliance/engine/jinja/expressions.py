@@ -18,6 +18,7 @@ from appliance.engine.jinja.values import (
     Value,
     bounded,
     is_true,
+    items_of,
     joined,
     kind,
     make_list,
@@ -127,11 +128,14 @@ class Arguments:
 
     positional: Sequence[Expression] = ()
     named: Sequence[tuple[str, Expression]] = ()
+    rest: Expression | None = None  # `*rest`: the positional ones after those above
 
     def values(self, run: Run, scope: Scope) -> tuple[list[Value], dict[str, Value]]:
         """The values of all arguments."""
-        return ([argument.value(run, scope) for argument in self.positional],
-                {name: argument.value(run, scope) for name, argument in self.named})
+        positional = [argument.value(run, scope) for argument in self.positional]
+        if self.rest is not None:
+            positional += make_list(run.budget, items_of(run.budget, self.rest.value(run, scope)))
+        return (positional, {name: argument.value(run, scope) for name, argument in self.named})
 
 
 @dataclass(frozen=True, slots=True)
