@@ -295,8 +295,10 @@ def _no_constant(_name: str) -> float:
 def _refusal(error: ValidationError) -> RequestError:
     """A finding of pydantic as a refusal to the caller. Its text has paths and bounds, never values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    # Of a union's branches the one that got furthest: whose type fits, then whose path is the longest.
-    first = max(found, key=lambda finding: (not finding["type"].endswith("_type"), len(finding["loc"])))
+    # What is there before what is absent: `"content": null` goes with tool calls, which are the reason. Of a union's
+    # branches the one that got furthest: whose type fits, then whose path is the longest.
+    first = max(found, key=lambda finding: (
+        not finding["type"].endswith("_type"), finding["type"] != "missing", len(finding["loc"])))
     path = ".".join(str(step) for step in first["loc"] if not _is_branch(step))[:200] or None
     code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter",
             "unsupported_parameter": "unsupported_parameter"}.get(first["type"], "invalid_value")
