@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +96,17 @@ def test_the_policy_holds(folder, capsys, arguments, code):
     """What the policy does not allow is refused with exit code 2."""
     assert infer(folder, "--prompt", "x", *arguments) == 2
     assert f"error[{code}]" in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_no_utf_8(folder):
+    """The place that is named is the prompt's own, as the shell gave it, not one in the template's text."""
+    for raw in ([], ["--raw"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "appliance", "infer", str(folder / "policy.hcl"), *raw, "--prompt",
+             b"h\xc3\xa4\xff!"],
+            capture_output=True, check=False, cwd=Path(__file__).parents[1], env={**os.environ, "LC_ALL": "C.UTF-8"})
+        assert (2, b"") == (done.returncode, done.stdout)
+        assert b"argument --prompt: no UTF-8 at byte 3\n" in done.stderr
 
 
 def test_the_pin_holds(folder, capsys):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,20 @@ from appliance.boot.inference import Answer, Ask, Session, open_session
 from appliance.policy import InvalidPolicyError
 
 
+def _text(value: str) -> str:
+    """A text of the command line: Python reads what is no UTF-8 there as halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"no UTF-8 at byte {len(os.fsencode(value[:error.start]))}") from None
+    return value
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the policy")
     parser.add_argument("--model", metavar="NAME", help="the model's name in the policy (default: its only model)")
-    parser.add_argument("--prompt", metavar="TEXT", required=True, help="the prompt")
+    parser.add_argument("--prompt", metavar="TEXT", type=_text, required=True, help="the prompt")
     parser.add_argument("--raw", action="store_true",
                         help="no chat template: continue the prompt; names of control tokens are read as such")
     parser.add_argument("--max-tokens", metavar="N", type=int, help="most tokens of the answer (default: the policy's)")
