@@ -29,7 +29,7 @@ def test_reads_a_chat_request() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     request = _chat(messages=[{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}],
                     temperature=1, top_k=5, stop="x", seed=-1, max_completion_tokens=7)
-    assert ["be brief", "ab"] == [turn.text for turn in request.messages]
+    assert ["be brief", "a\nb"] == [turn.text for turn in request.messages]
     assert (1.0, 5, ("x",), -1, 7) == (
         request.temperature, request.top_k, request.stops, request.seed, request.wanted_tokens)
     assert (None, False) == (request.wanted_logprobs, request.include_usage)

@@ -86,11 +86,11 @@ class Message(_Wire):
     @classmethod
     def _joined(cls, value: str | list[TextPart]) -> str:
         """Parts are many times their text, and a request is kept until its answer has ended."""
-        return value if isinstance(value, str) else "".join(part.text for part in value)
+        return value if isinstance(value, str) else "\n".join(part.text for part in value)
 
     @property
     def text(self) -> str:
-        """The content with its parts joined."""
+        """The content, its parts on lines of their own."""
         return str(self.content)
 
 
