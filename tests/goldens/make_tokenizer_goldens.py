@@ -39,7 +39,7 @@ PRE_TOKENIZERS = [
     "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum", "modern-bert",
     "jina-v1-en", "jina-v2-code", "roberta-bpe", "mpt", "olmo", "jais", "exaone4", "trillion",
     "granite-docling", "stablelm2", "qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "solar-open",
-    "grok-2", "megrez", "qwen35", "bloom", "gpt3-finnish", "poro-chat", "viking", "tekken", "chameleon",
+    "grok-2", "megrez", "qwen35", "exaone-moe", "bloom", "gpt3-finnish", "poro-chat", "viking", "tekken", "chameleon",
     "gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2", "granite-embed-multi-97m", "tiny_aya", "cohere2moe",
     "superbpe", "bailingmoe", "bailingmoe2", "llada-moe", "seed-coder", "kimi-k2", "ufakzeka", "afmoe",
     "laguna", "minicpm5", "gemma4", "granite-embed-multi-311m", "sarvam-moe",

@@ -162,6 +162,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType({
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "solar-open", "grok-2", "stablelm2",
                      "megrez"), _QWEN2_FAMILY),
     "qwen35": PreTokenizer((_QWEN35,)),
+    "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
     **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), _BLOOM_FAMILY),
     "viking": PreTokenizer((_BLOOM, _EACH_DIGIT)),
     "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
