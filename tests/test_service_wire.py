@@ -228,6 +228,18 @@ def test_a_template_s_own_words() -> None:
         assert "CANARY" not in message
 
 
+def test_a_chat_too_long_for_its_template() -> None:
+    """A conversation that takes more steps or room than a template has is too long: clients know how to cut it."""
+    chat = [{"role": "user", "content": "x"}] * 300
+    for source in ("{% for m in messages %}{% for n in messages %}{% for k in messages %}{% endfor %}{% endfor %}"
+                   "{% endfor %}", "{% for m in messages %}{% set x = messages * 30 %}{% endfor %}"):
+        with pytest.raises(TemplateError) as caught:
+            ChatTemplate(source, {}).render(chat)
+        refused = refusal(caught.value)
+        assert (400, "context_length_exceeded") == (refused.status, refused.code)
+        assert "too long for the model's chat template" in refused.summary
+
+
 def test_reference_lists_every_code_and_parameter() -> None:
     """The reference names each code with its status, and each parameter that is known."""
     reference = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()

@@ -136,6 +136,8 @@ def refusal(error: BaseException) -> RequestError:
         return RequestError(PRECISE[error.code], retry_after=1)
     if isinstance(error, RefusedMessagesError):
         return RequestError("template_refused", error.summary)
+    if isinstance(error, TemplateError) and error.code == "template-exhausted":
+        return RequestError("context_length_exceeded", "the conversation is too long for the model's chat template")
     code = next((CODES[cls] for cls in type(error).__mro__ if cls in CODES), "internal_error")
     return RequestError(code)
 

@@ -17,6 +17,8 @@ MAX_INT = 1 << 63
 MAX_NESTING = 200  # of lists and dicts
 ITEM_COST = 8  # characters that an item of a list counts as
 
+EXHAUSTED = "template-exhausted"  # the code of an error about the budget
+
 Value = Any  # any of the values above
 SCALARS = (str, int, float, type(None))
 
@@ -37,14 +39,14 @@ class Budget:
         """Count work."""
         self.steps -= count
         if self.steps < 0:
-            raise TemplateError("the chat template takes too many steps",
+            raise TemplateError("the chat template takes too many steps", code=EXHAUSTED,
                                 hint="the template loops without end, or the conversation is too long")
 
     def make(self, characters: int) -> None:
         """Count characters about to be made."""
         self.room -= characters
         if self.room < 0:
-            raise TemplateError("the chat template makes too much text",
+            raise TemplateError("the chat template makes too much text", code=EXHAUSTED,
                                 hint="the template repeats itself without end, or the conversation is too long")
 
     def read(self, characters: int) -> None:
