@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,16 @@ def test_model_files_are_plain_files(tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     assert ["model x: " + str(tmp_path / "folder.gguf") + " is not a regular file"] == list(
         checks.model_files({"x": tmp_path / "folder.gguf"}))
+
+
+@pytest.mark.parametrize(("template", "words"), [
+    ("{% if x %}", "line 1: the end of the template found"), ("{{ nothing.at.all }}", "no chat can be put into")])
+def test_the_policy_s_chat_templates_are_read_first(template: str, words: str, tmp_path: Path, model: Path) -> None:
+    """A chat template of the policy that cannot be used stops the boot before any model is read."""
+    loaded = _loaded(tmp_path, model, model=f"chat_template = {json.dumps(template)}")
+    with pytest.raises(BootError, match="model tiny: ") as caught:
+        checks.check(loaded, checks.Operator(), {"tiny": model})
+    assert words in caught.value.summary
 
 
 @pytest.mark.parametrize(("limit", "total", "available", "finding"), [

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from appliance.boot import budget, machine
 from appliance.boot.footprint import mebibytes
-from appliance.errors import BootError
+from appliance.engine.template import ChatTemplate
+from appliance.errors import BootError, TemplateError
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
 
@@ -77,6 +78,15 @@ def memory(policy: Policy, files: dict[str, Path], total: int | None, available:
         yield f"memory: {missing}"
 
 
+def templates(policy: Policy) -> Iterator[str]:
+    """Chat templates that no model could use; of the models' own the step `models` tells, once they are read."""
+    for model in policy.models:
+        try:
+            ChatTemplate.from_metadata({}, override=model.chat_template, fallback="chatml")
+        except TemplateError as error:
+            yield f"model {model.name}: {error.summary}"
+
+
 def private_files(policy: Policy) -> Iterator[str]:
     """A private key that others on the machine can read is refused."""
     for listener in policy.service.listeners:
@@ -107,7 +117,8 @@ def check(loaded: Loaded, operator: Operator, files: dict[str, Path]) -> None:
     policy = loaded.policy
     findings = [
         *platform(policy), *unkept(loaded), *operator_choices(policy, operator), *model_files(files),
-        *memory(policy, files, machine.total_memory(), machine.available_memory()), *private_files(policy)]
+        *memory(policy, files, machine.total_memory(), machine.available_memory()), *templates(policy),
+        *private_files(policy)]
     if findings:
         raise BootError("; ".join(findings), code="policy-not-met-here",
                         hint="change the policy, or boot on a machine that meets it")
