@@ -214,3 +214,10 @@ def test_bad_logits_and_bias_are_refused():
         Sampler(Sampling(), [], 4, SCRATCH).choose(np.array([0, np.nan, 1, 2], np.float32))
     with pytest.raises(EngineError):
         Sampler(Sampling(logit_bias={4: 1.0}), [], 4, SCRATCH)
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64])
+def test_seeds_have_64_bits(seed):
+    """Another is refused: it could not be drawn from."""
+    with pytest.raises(EngineError, match=r"allowed: 0\.\.2\^64-1"):
+        Sampling(seed=seed)

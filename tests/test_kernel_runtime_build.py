@@ -52,14 +52,21 @@ def test_builds_are_reproducible(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "named"), [
-    (["--jobs", "0"], "0 compiling processes"), (["--jobs", "-1"], "-1 compiling processes"),
     (["-o", "file"], "file cannot be written"), (["-o", "file/below"], "below cannot be written")])
 def test_a_build_that_cannot_begin_says_why(words, named, tmp_path, monkeypatch, capsys):
-    """No process to compile with, or no folder to write to: one error, before anything is compiled."""
+    """No folder to write to: one error, before anything is compiled."""
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     assert 2 == main(["kernels", "build", *words])
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_a_build_by_nobody_says_so(jobs, tmp_path):
+    """No process to compile with: an error, before anything is compiled."""
+    with pytest.raises(EngineError, match=f"^{jobs} compiling processes") as caught:
+        kernels.build(targets.detect(), tmp_path, jobs=jobs)
+    assert "kernel-jobs" == caught.value.code
 
 
 def test_manifest_says_what_the_bytes_depend_on(folder):

@@ -9,7 +9,7 @@ import sys
 import threading
 from types import FrameType
 
-from appliance.cli import verifying
+from appliance.cli import numbers, verifying
 from appliance.client import Channel, Verdict, target
 from appliance.client.channel import LIFE_SECONDS
 from appliance.client.proxy import Proxy, diverted
@@ -24,9 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="https://HOST:PORT, vsock://CID:PORT, or "
                         "http://127.0.0.1:PORT (simulated)")
     verifying.add_reference(parser)
-    parser.add_argument("--listen", metavar="ADDRESS:PORT", type=_address, default=("127.0.0.1", 0),
+    parser.add_argument("--listen", metavar="ADDRESS:PORT", type=numbers.address(0, "127.0.0.1:8080"),
+                        default=("127.0.0.1", 0),
                         help="the loopback address and port to listen on (default: 127.0.0.1 and a free port)")
-    parser.add_argument("--life", metavar="SECONDS", type=float, default=LIFE_SECONDS,
+    parser.add_argument("--life", metavar="SECONDS", type=numbers.SECONDS, default=LIFE_SECONDS,
                         help="verify again after this long (default: %(default).0f); another TLS key at once")
     parser.add_argument("--accept", choices=sorted(_ACCEPT), action="append", default=[],
                         help="a lesser verdict that will do, for tests and development; may be repeated")
@@ -34,13 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = ("Point an SDK at http://ADDRESS:PORT/v1. Nothing of a request leaves before\n"
                      "the appliance is verified.\n"
                      "exit codes: 0 ended by a signal; before it listens, that of the verdict (see appliance verify)")
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address such as 127.0.0.1:8080")
-    return host.strip("[]"), int(port)
 
 
 def _warn(other: str, *, as_json: bool) -> None:

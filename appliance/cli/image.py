@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from appliance.cli import image_export, image_predict
+from appliance.cli import image_export, image_predict, numbers
 from appliance.imaging import boot, build, container, formats, locking, predict, predict_golden, recipe
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.machine import Reach
@@ -25,10 +25,7 @@ def _mirror(text: str) -> tuple[str, str]:
 
 
 def _reach(text: str) -> Reach:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise argparse.ArgumentTypeError("expected HOST:PORT, such as 127.0.0.1:8443")
-    return Reach(host.strip("[]"), int(port))
+    return Reach(*numbers.address(1, "127.0.0.1:8443")(text))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,13 +71,14 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audit-log", metavar="FILE", type=Path,
                         help="write the guest's audit log here (default: on the console)")
     parser.add_argument("--firmware", metavar="FILE", type=Path, help="default: of Debian's ovmf packages")
-    parser.add_argument("--memory", metavar="MIB", type=int, default=768, help="default: 768")
-    parser.add_argument("--cpus", metavar="N", type=int, default=1, help="default: 1")
-    parser.add_argument("--port", metavar="PORT", type=int, default=8080,
+    parser.add_argument("--memory", metavar="MIB", type=numbers.MEBIBYTES, default=768, help="default: 768")
+    parser.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1, help="default: 1")
+    parser.add_argument("--port", metavar="PORT", type=numbers.whole(1, 65535), default=8080,
                         help="this machine's loopback port that leads to the guest's service (default: 8080)")
     parser.add_argument("--broker", metavar="HOST:PORT", type=_reach,
                         help=f"let the guest connect to this alone; it finds it at {Reach.ADDRESS}:PORT")
-    parser.add_argument("--vsock", metavar="CID", type=int, help="give it a vsock device with this number (3 or more), "
+    parser.add_argument("--vsock", metavar="CID", type=numbers.whole(3, (1 << 32) - 2),
+                        help="give it a vsock device with this number (3 or more), "
                         "for vsock listeners; needs the kernel's vhost_vsock")
     parser.add_argument("--tpm", action="store_true", help="give it a software TPM")
     parser.add_argument("--tpm-state", metavar="DIR", type=Path, help="keep the TPM's state and authority here")
@@ -89,7 +87,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidential", choices=("auto", "snp", "tdx", "none"), default="auto",
                         help="auto: SEV-SNP or TDX where the host has it")
     parser.add_argument("--direct", action="store_true", help="without firmware: QEMU loads kernel and initrd")
-    parser.add_argument("--seconds", metavar="N", type=float, help="switch it off after so long")
+    parser.add_argument("--seconds", metavar="N", type=numbers.SECONDS,
+                        help="switch it off after so long")
     parser.add_argument("--qemu", metavar="WORD", action="append", default=[], help="a further argument of QEMU")
     parser.epilog = "exit codes: 0 the service ended well, 1 it did not, 2 the machine cannot be started"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.attestation import keyfile
-from appliance.cli import passphrase
+from appliance.cli import numbers, passphrase
 from appliance.imaging import formats, kubevirt, manifest, predict, provenance, sbom
 from appliance.policy import load
 
@@ -29,11 +29,12 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                          help="the container with /disk/disk.qcow2 and, for SEV-SNP, /boot/appliance.efi")
     cluster.add_argument("--platform", help="where the policy allows several")
     cluster.add_argument("--name", help="of the objects (default: the policy's)")
-    cluster.add_argument("--cpus", metavar="N", type=int, default=1, help="default: 1")
-    cluster.add_argument("--memory", metavar="MIB", type=int, help="default: by the policy's memory budget, or 768")
+    cluster.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1, help="default: 1")
+    cluster.add_argument("--memory", metavar="MIB", type=numbers.MEBIBYTES,
+                         help="default: by the policy's memory budget, or 768")
     cluster.add_argument("--models-claim", metavar="NAME", help="the volume claim with the models' disk")
     cluster.add_argument("--state-claim", metavar="NAME", help="the volume claim of the state disk")
-    cluster.add_argument("--replicas", metavar="N", type=int, default=1, help="default: 1")
+    cluster.add_argument("--replicas", metavar="N", type=numbers.whole(1, (1 << 31) - 1), default=1, help="default: 1")
     cluster.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     summary = "write an image's SBOM (CycloneDX 1.6) and provenance (SLSA v1) into its folder"
     papers = actions.add_parser("sbom", help=summary, description=summary)

@@ -9,28 +9,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.attestation import keyfile
 from appliance.attestation.measurements import Measurements
-from appliance.cli import passphrase
+from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
 from appliance.imaging import boot, predict, predict_golden, predict_idblock, predict_snp
 from appliance.imaging.machine import FIRMWARE
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 1,2,4") from None
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text.split(",")))
-
-
-def _policy(text: str) -> int:
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number such as 0x20000") from None
 
 
 def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,13 +28,13 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     make.add_argument("--golden", metavar="FILE", type=Path, action="append", default=[],
                       help="PCR 0 and 7 of a machine, as `record` wrote them; may be repeated")
     make.add_argument("--firmware", metavar="FILE", type=Path, help="SEV-SNP: the firmware, such as OVMF.amdsev.fd")
-    make.add_argument("--vcpus", metavar="N,N", type=_numbers, default=(1, 2, 4),
-                      help="SEV-SNP: numbers of virtual CPUs (default: 1,2,4)")
+    make.add_argument("--vcpus", metavar="N,N", type=numbers.listed(1, 512, "1,2,4"),
+                      default=(1, 2, 4), help="SEV-SNP: numbers of virtual CPUs (default: 1,2,4)")
     make.add_argument("--cpu-model", metavar="NAME,NAME", type=_names, default=("EPYC-v4",),
                       help=f"SEV-SNP: CPU models (default: EPYC-v4; known: {', '.join(predict_snp.cpu_models())})")
     make.add_argument("--id-key", metavar="KEY.pem", type=Path, help="SEV-SNP: make ID blocks with this P-384 key")
     make.add_argument("--author-key", metavar="KEY.pem", type=Path, help="SEV-SNP: vouch for the ID key with this one")
-    make.add_argument("--guest-policy", metavar="BITS", type=_policy, default=predict_idblock.STRICT_POLICY,
+    make.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=predict_idblock.STRICT_POLICY,
                       help="SEV-SNP: guest policy in ID blocks (default: 0x20000: no SMT, migration or debugging)")
     make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, as OVMF.fd of trixie's ovmf")
     make.add_argument("--json", action="store_true", help="print the measurements as JSON")
@@ -56,8 +42,10 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     keep = actions.add_parser("record", help=summary, description=summary)
     keep.add_argument("image", metavar="DIR", type=Path, nargs="?",
                       help="start this image under QEMU with a software TPM, and read what that holds")
-    keep.add_argument("--memory", metavar="MIB", type=int, default=768, help="of that machine (default: 768)")
-    keep.add_argument("--cpus", metavar="N", type=int, default=1, help="of that machine (default: 1)")
+    keep.add_argument("--memory", metavar="MIB", type=numbers.MEBIBYTES, default=768,
+                      help="of that machine (default: 768)")
+    keep.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1,
+                      help="of that machine (default: 1)")
     keep.add_argument("--from", dest="source", metavar="FILE", type=Path,
                       help="instead: TPM evidence of a machine, or its event log")
     keep.add_argument("--firmware", metavar="FILE", type=Path, default=FIRMWARE[0],
@@ -70,7 +58,7 @@ def _predict(args: argparse.Namespace) -> int:
     if args.firmware is None and (args.id_key or args.author_key):
         raise ImageError("an ID block is of a SEV-SNP launch", hint="name the firmware: --firmware OVMF.amdsev.fd")
     snp = None if args.firmware is None else predict.Snp(
-        args.firmware, args.vcpus, args.cpu_model, _p384(args.id_key), _p384(args.author_key), args.guest_policy)
+        args.firmware, tuple(args.vcpus), args.cpu_model, _p384(args.id_key), _p384(args.author_key), args.guest_policy)
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     found = predict.predict(predict.Options(
         args.image, snp, args.tdx_firmware, tuple(predict_golden.load(path) for path in args.golden), key))

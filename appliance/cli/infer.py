@@ -15,6 +15,8 @@ from typing import Any
 from tqdm import tqdm
 
 from appliance.boot.inference import Answer, Ask, Session, open_session
+from appliance.cli import numbers
+from appliance.engine.kernels import quota
 from appliance.policy import InvalidPolicyError
 
 
@@ -34,13 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", type=_text, required=True, help="the prompt")
     parser.add_argument("--raw", action="store_true",
                         help="no chat template: continue the prompt; names of control tokens are read as such")
-    parser.add_argument("--max-tokens", metavar="N", type=int, help="most tokens of the answer (default: the policy's)")
-    parser.add_argument("--temperature", metavar="T", type=float, help="0 is greedy (default: the policy's)")
-    parser.add_argument("--seed", metavar="S", type=int, help="the same seed gives the same answer (default: random)")
+    parser.add_argument("--max-tokens", metavar="N", type=numbers.whole(1, 1 << 31),
+                        help="most tokens of the answer (default: the policy's)")
+    parser.add_argument("--temperature", metavar="T", type=numbers.decimal(0, 100),
+                        help="0 is greedy (default: the policy's)")
+    parser.add_argument("--seed", metavar="S", type=numbers.whole(0, (1 << 64) - 1),
+                        help="the same seed gives the same answer (default: random)")
     parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
                         help="a folder with model files, besides the policy's own and build/models; may be given more "
                              "than once")
-    parser.add_argument("--threads", metavar="N", type=int, help="threads (default: what affinity and quota allow)")
+    parser.add_argument("--threads", metavar="N", type=numbers.whole(1, quota.MOST),
+                        help="threads (default: what affinity and quota allow)")
     parser.add_argument("--json", action="store_true", help="print JSON: token ids, text, timings")
     parser.epilog = "exit codes: 0 answered, 1 the policy has findings, 2 refused or cannot run"
 

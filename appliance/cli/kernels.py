@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from appliance.cli import numbers
 from appliance.engine.kernels import ahead, table, targets
 from appliance.errors import EngineError
 from appliance.imaging import kernels as build
@@ -23,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                            "or `all` of this architecture (default: native)")
     make.add_argument("-o", "--output", type=Path, default=ahead.PREBUILT, metavar="DIR",
                       help="folder for library and manifest (default: where the engine looks)")
-    make.add_argument("--jobs", type=int, metavar="N", help="compiling processes (default: one for each CPU)")
+    make.add_argument("--jobs", type=numbers.CPUS, metavar="N",
+                      help="compiling processes (default: one for each CPU)")
     make.add_argument("--if-stale", action="store_true",
                       help="do nothing when the folder holds libraries of the sources and compilers at hand")
     make.add_argument("--json", action="store_true", help="print what was built as JSON")

@@ -14,6 +14,7 @@ from typing import Any
 
 from appliance.boot import inspection, keydocument, keys, signature
 from appliance.boot.keys import Secret
+from appliance.cli import numbers
 from appliance.cli.model_output import bar, bars, sealed_block
 from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
 from appliance.models import pins, sealed, tiling
@@ -32,7 +33,7 @@ def add_actions(actions: Any) -> None:
 
 def _declare_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="the file to make; only its owner can read it")
-    parser.add_argument("--key-version", type=int, metavar="N",
+    parser.add_argument("--key-version", type=numbers.whole(1, keydocument.LAST_VERSION), metavar="N",
                         help="write the version beside the key, for policies that pin one")
 
 
@@ -40,7 +41,8 @@ def _declare_seal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="a GGUF file")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the sealed file to make")
     parser.add_argument("--key", type=Path, required=True, help="the key file: 32 bytes in hex or base64, mode 0600")
-    parser.add_argument("--tile-size", type=int, default=tiling.DEFAULT_TILE_SIZE, metavar="BYTES",
+    parser.add_argument("--tile-size", type=numbers.whole(tiling.MIN_TILE_SIZE, tiling.MAX_TILE_SIZE),
+                        default=tiling.DEFAULT_TILE_SIZE, metavar="BYTES",
                         help="most bytes of a tile (default: %(default)s)")
 
 
@@ -76,8 +78,6 @@ def _declare_sign(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(args: argparse.Namespace) -> int:
-    if args.key_version is not None and not 1 <= args.key_version <= keydocument.LAST_VERSION:
-        raise ModelKeyError(f"version {args.key_version}; allowed: 1 to {keydocument.LAST_VERSION}")
     keys.new_key_file(args.file, args.key_version)
     print(json.dumps({"file": str(args.file)}, indent=2) if args.json else
           f"{args.file}: a new key. Keep a copy: nothing opens what it sealed but this key.")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from appliance.attestation.tpm_client import DEVICE
 from appliance.boot import tpmkeys
+from appliance.boot.keydocument import LAST_VERSION
 from appliance.boot.keys import FileKey
+from appliance.cli import numbers
 from appliance.policy import load
 
 HELP = "seal a model's key to PCRs of this machine's TPM"
@@ -23,8 +25,9 @@ def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     action = actions.add_parser("tpm-seal", help=HELP, description=DESCRIPTION)
     action.add_argument("file", type=Path, help="the sealed model that the key opens")
     action.add_argument("--key", type=Path, required=True, help="the key file, mode 0600")
-    action.add_argument("--key-version", type=int, required=True, metavar="N", help="the version that policies name")
-    action.add_argument("--pcrs", type=_pcrs, required=True, metavar="N,N,…",
+    action.add_argument("--key-version", type=numbers.whole(1, LAST_VERSION), required=True, metavar="N",
+                        help="the version that policies name")
+    action.add_argument("--pcrs", type=numbers.listed(0, 23, "4,9,11"), required=True, metavar="N,N,…",
                         help="as in the policy: 4,9,11 for example")
     action.add_argument("--measurements", type=Path, metavar="FILE",
                         help="seal to the boot of this image, not to the PCRs as they are now")
@@ -51,13 +54,3 @@ def run(args: argparse.Namespace) -> int:
         print(f'{path}: put it beside the model. In the policy:\n\nkey {{\n  provider = "tpm"\n'
               f"  version  = {args.key_version}\n  pcrs     = {args.pcrs}\n}}")
     return 0
-
-
-def _pcrs(text: str) -> list[int]:
-    try:
-        found = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        found = []
-    if not found or not 0 <= found[0] <= found[-1] <= 23:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of PCR numbers from 0 to 23, such as 4,9,11")
-    return found

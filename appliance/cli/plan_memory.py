@@ -11,11 +11,10 @@ from pathlib import Path
 from appliance.boot import budget, checks, footprint, inspection, rates
 from appliance.boot.footprint import mebibytes, needed, there
 from appliance.boot.plan import plan, speeds
+from appliance.cli import numbers
 from appliance.engine.kernels import quota
 from appliance.errors import BootError, ModelError
 from appliance.policy import Policy, load
-
-_MOST_MEMORY = 1 << 32  # MiB: more than a processor can address
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,18 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the policy")
     parser.add_argument("--models", type=Path, action="append", default=[], metavar="DIR",
                         help="a folder with model files, besides the policy's own; may be given again")
-    parser.add_argument("--memory", type=_mebibytes, metavar="MIB",
+    parser.add_argument("--memory", type=numbers.MEBIBYTES, metavar="MIB",
                         help="plan for so many MiB (default: the policy's budget, or what is free here, if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told: a model is missing or damaged"
-
-
-def _mebibytes(text: str) -> int:
-    """A number of MiB: anything else would be an answer to a question that nobody asked."""
-    if not text.isdecimal() or not 0 < int(text) <= _MOST_MEMORY:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MiB from 1 to {_MOST_MEMORY}")
-    return int(text)
 
 
 def _two_digits(value: float) -> str:
