@@ -144,6 +144,7 @@ def spoil(path: Path, **changes: object) -> None:
     ({"sources": {"../engine.py": ""}}, r"other sources"), ({"sources": {"gone.py": "00"}}, r"other sources"),
     ({"compilers": {"numba": "0.1", "llvmlite": "0.1"}}, "built with"), ({"sha256": "00"}, "not the library"),
     ({"kernels": {"a": "what"}}, "not a kernel manifest"), ({"kernels": None}, "not a kernel manifest"),
+    ({"kernels": {}}, "not a kernel manifest"),
     ({"sources": None}, "not a kernel manifest"), ({"sources": []}, "other sources"),
 ])
 def test_manifest_that_does_not_fit(changes, message, copy):
@@ -159,9 +160,10 @@ def test_damaged_files(copy):
     copy.write_bytes(copy.read_bytes()[:-1] + b"x")
     with pytest.raises(EngineError, match="not the library"):
         table.load(library=copy)
-    copy.with_suffix(".json").write_text("[")
-    with pytest.raises(EngineError, match="not a kernel manifest"):
-        table.load(library=copy)
+    for text in ("[", "[" * 100_000, '{"a":' * 100_000):
+        copy.with_suffix(".json").write_text(text)
+        with pytest.raises(EngineError, match="not a kernel manifest"):
+            table.load(library=copy)
     copy.unlink()
     with pytest.raises(EngineError, match="no prebuilt kernels"):
         table.load(library=copy)

@@ -94,7 +94,9 @@ def open_library(path: Path, target: Target) -> Library:
             raise EngineError(f"{path} is not the library that {manifest.name} describes", hint=_HINT,
                               code="kernel-stale")
         signatures = {name: Signature.parse(text) for name, text in sorted(document["kernels"].items())}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not signatures:
+            raise ValueError("no kernels")
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise EngineError(f"{manifest} is not a kernel manifest: {error!r}", hint=_HINT, code="kernel-stale") from error
     return Library(path, signatures)
 
