@@ -75,6 +75,33 @@ def test_completes_text(service: Server) -> None:
     assert 3 == ids.usage.prompt_tokens
 
 
+TARGETS = [  # target, status without and with a key, endpoint
+    ("http://some.host/v1/models?a=http://b", 401, 200, "/v1/models"), ("HTTP://x//v1/models/", 401, 200, "/v1/models"),
+    ("//v1/models", 401, 200, "/v1/models"), ("/v1/%6dodels", 401, 200, "/v1/models"),
+    ("http://x/v1/models/tiny", 401, 200, "/v1/models/{model}"), ("/v1%2fmodels", 404, 404, "other"),
+    ("/v1/models/tiny%2f", 401, 404, "/v1/models/{model}"),
+    ("/v1/models/..%2f..%2fhealth", 401, 404, "/v1/models/{model}"),
+    ("/health/../v1/models", 404, 404, "other"), ("http://x/health/%2e%2e/v1/models", 404, 404, "other"),
+    ("http://x", 404, 404, "other"), ("https://x/v1/models", 400, 400, "other"),
+    ("http:///v1/models", 400, 400, "other"),
+    ("http://user@x/v1/models", 400, 400, "other"), ("v1/models", 400, 400, "other"), ("*", 400, 400, "other"),
+]
+
+
+@pytest.mark.parametrize(("target", "without", "with_key", "endpoint"), TARGETS)
+def test_targets_of_requests(service: Server, target: str, without: int, with_key: int, endpoint: str) -> None:
+    """A URL names what its path does (RFC 9112 §3.2.2), no spelling goes around the key, and the audit log says what
+    was asked for."""
+    for headers, status in (({}, without), ({"Authorization": f"Bearer {KEY}"}, with_key)):
+        connection = http.client.HTTPConnection(service.url.partition("//")[2], timeout=30)
+        connection.request("GET", target, headers=headers)
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        connection.close()
+        assert (status, status != 200) == (answer.status, "error" in body)
+        assert endpoint == service.audited(str(answer.headers["x-request-id"]))["endpoint"]
+
+
 def test_seed_decides(service: Server) -> None:
     """The same seed gives the same answer, another seed another."""
     texts = [_chat(service, **{**FIXED, "seed": seed}).choices[0].message.content for seed in (3, 3, 4)]

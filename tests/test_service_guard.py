@@ -25,6 +25,7 @@ from appliance.boot.tenantlist import TenantList
 from appliance.policy import load
 from appliance.service.app import assemble
 from appliance.service.context import Service
+from appliance.service.exchange import endpoint, path_of
 from appliance.service.guard import Guard
 from tests.support.server import write_policy
 
@@ -66,8 +67,8 @@ def _ask(service: Service, app: Any) -> list[Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope: Any = {"type": "http", "path": f"/{CANARY}", "raw_path": b"/", "query_string": CANARY.encode(),
-                  "method": "GET", "headers": [(b"x", CANARY.encode())]}
+    scope: Any = {"type": "http", "scheme": "http", "path": f"/{CANARY}", "raw_path": f"/{CANARY}".encode(),
+                  "query_string": CANARY.encode(), "method": "GET", "headers": [(b"x", CANARY.encode())]}
     asyncio.run(Guard(app, service)(scope, receive, send))
     return sent
 
@@ -75,6 +76,29 @@ def _ask(service: Service, app: Any) -> list[Any]:
 def _records(service: Service) -> list[dict[str, Any]]:
     sink: Any = service.audit._sink
     return [json.loads(line) for line in sink.getvalue().splitlines()]
+
+
+CHAT = "/v1/chat/completions"
+TARGETS = [  # target, over TLS, path
+    (b"/health", False, "/health"), (b"/", False, "/"), (b"//v1///models//", True, "/v1/models"),
+    (b"/v1/%6dodels", False, "/v1/models"), (b"/v1%2fmodels", False, "/v1%2fmodels"),
+    (b"/v1/models/a%2F..%2Fb", False, "/v1/models/a%2F..%2Fb"), (b"/v1/%2e%2e/health", False, "/v1/../health"),
+    (b"/%252fhealth", False, "/%2fhealth"), (b"/health%3Fa", False, "/health?a"),
+    (b"/http://x/health", False, "/http:/x/health"),
+    (b"http://x/v1/chat/completions", False, CHAT), (b"HTTP://X:80//v1/chat/completions/", False, CHAT),
+    (b"https://[::1]:443/v1/chat/completions", True, CHAT), (b"http://x", False, "/"), (b"http://x/", False, "/"),
+    (b"https://x/health", False, None), (b"http://x/health", True, None), (b"ftp://x/health", False, None),
+    (b"http://a@x/health", False, None), (b"http:///health", False, None), (b"http:/health", False, None),
+    (b"http://", False, None), (b"health", False, None), (b"", False, None), (b"*", False, None), (b"x:1", False, None),
+]
+
+
+@pytest.mark.parametrize(("target", "tls", "path"), TARGETS)
+def test_paths_of_targets(target: bytes, tls: bool, path: str | None) -> None:
+    """A path or a URL of this connection names a path; an encoded slash is none."""
+    assert path == path_of(target, "https" if tls else "http")
+    if path is None or "%" in path or ".." in path:
+        assert endpoint(path or "") in ("other", "/v1/models/{model}")
 
 
 async def _raises(scope: Any, _receive: Any, _send: Any) -> None:

@@ -5,10 +5,12 @@ Nothing here holds content. Handlers write down facts as they learn them; the gu
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from litestar.types import Scope
 
@@ -19,11 +21,23 @@ from appliance.service.tenants import Caller
 INFERENCE = ("/v1/chat/completions", "/v1/completions")
 FIXED = frozenset({"/health", "/metrics", "/v1/attestation", "/v1/attestation/activation", "/v1/models", *INFERENCE})
 ONE_MODEL = "/v1/models/{model}"
+_URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
 
 
-def normal(path: str) -> str:
-    """A path as routes are found by it: without slashes at its end, and one where there were several."""
-    return "/" + "/".join(part for part in path.split("/") if part)
+def path_of(target: bytes, scheme: str) -> str | None:
+    """The path that a request's target (without its query) names, as routes are found by it: without slashes at its
+    end, and one where there were several. None for what is neither a path nor a URL of the connection's own scheme
+    (RFC 9112 §3.2).
+
+    An encoded slash stays encoded: it is a part of a name, to whoever reads the target on the way, and ours have none.
+    """
+    if not target.startswith(b"/"):
+        found = _URL.fullmatch(target)
+        if found is None or found[1].lower() != scheme.encode():
+            return None
+        target = found[2] or b"/"
+    parts = [part for part in target.decode("ascii").split("/") if part]
+    return "/" + "/".join(part if "/" in unquote(part) else unquote(part) for part in parts)
 
 
 def endpoint(path: str) -> str:

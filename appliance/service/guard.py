@@ -15,7 +15,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
-from appliance.service.exchange import Exchange, endpoint, normal
+from appliance.service.exchange import Exchange, endpoint, path_of
 from appliance.service.privacy import bucket_us
 from appliance.service.problems import RequestError
 
@@ -46,7 +46,8 @@ class Guard:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        scope["path"] = normal(scope["path"])  # the framework routes by it: what is padded is what is answered
+        # The framework routes by it: what is padded is what is answered.
+        scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
         exchange = Exchange(endpoint(scope["path"]), self._service.timing)
         scope.setdefault("state", {})["exchange"] = exchange
         reply = Reply(exchange, send)
@@ -131,8 +132,9 @@ class Reply:
 
 
 def check_head(scope: HTTPScope) -> None:
-    """Refuse a head that is too large (the parser bounds only heads that arrive in parts), methods of no use, and
-    heads that two readers can take for two different requests: two API keys, or two lengths (RFC 9112 §6.1)."""
+    """Refuse a head that is too large (the parser bounds only heads that arrive in parts), methods of no use, targets
+    that name no path, and heads that two readers can take for two different requests: two API keys, or two lengths
+    (RFC 9112 §6.1)."""
     headers = list(scope["headers"])
     size = len(scope["raw_path"]) + len(scope["query_string"])
     if size + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_BYTES or len(headers) > MAX_HEADERS:
@@ -142,6 +144,8 @@ def check_head(scope: HTTPScope) -> None:
         raise RequestError("malformed_request")
     if scope["method"] not in ("GET", "POST"):
         raise RequestError("method_not_allowed")
+    if not scope["path"]:
+        raise RequestError("malformed_request")
 
 
 def report(service: Service, exchange: Exchange, seconds: float) -> None:
