@@ -361,10 +361,12 @@ def test_disconnect_cancels(service: Server) -> None:
 
 @pytest.mark.parametrize("doubled", [
     [("Authorization", "Bearer one"), ("Authorization", "Bearer two")],
+    [("Content-Type", "application/json"), ("content-type", "text/plain")],
+    [("Content-Encoding", "identity"), ("Content-Encoding", "gzip")],
     [("Transfer-Encoding", "chunked"), ("Content-Length", "2")],
 ])
 def test_heads_that_mean_two_things_are_refused(service: Server, doubled: list[tuple[str, str]]) -> None:
-    """Two API keys, or two ways to tell a body's length, are refused before anyone picks one of them."""
+    """Two API keys, media types or codings, or two ways to tell a length, are refused before anyone picks one."""
     connection = http.client.HTTPConnection(service.url.removeprefix("http://"), timeout=10)
     connection.putrequest("POST", "/v1/completions")
     for name, value in doubled:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from appliance.service.context import Service
 
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
+SINGLE = (b"authorization", b"content-encoding", b"content-type")  # of which a request has one at most
 
 HEADERS = {
     "cache-control": "no-store",
@@ -133,14 +134,14 @@ class Reply:
 
 def check_head(scope: HTTPScope) -> None:
     """Refuse a head that is too large (the parser bounds only heads that arrive in parts), methods of no use, targets
-    that name no path, and heads that two readers can take for two different requests: two API keys, or two lengths
-    (RFC 9112 §6.1)."""
+    that name no path, and heads that two readers can take for two different requests: two API keys, two media
+    types, or two lengths (RFC 9112 §6.1)."""
     headers = list(scope["headers"])
     size = len(scope["raw_path"]) + len(scope["query_string"])
     if size + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_BYTES or len(headers) > MAX_HEADERS:
         raise RequestError("headers_too_large")
     names = [name for name, _ in headers]
-    if names.count(b"authorization") > 1 or {b"transfer-encoding", b"content-length"} <= set(names):
+    if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
         raise RequestError("malformed_request")
     if scope["method"] not in ("GET", "POST"):
         raise RequestError("method_not_allowed")
