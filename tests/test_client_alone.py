@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import os
 import shutil
+import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -14,7 +16,7 @@ from typing import Any, cast
 import pytest
 from packaging.requirements import Requirement
 
-from appliance.attestation import approvals
+from appliance.attestation import approvals, keyfile
 from appliance.attestation.evidence import SimulatedProvider
 from appliance.attestation.keyfile import write_whole
 from appliance.client import target
@@ -128,3 +130,25 @@ def test_small_files_are_whole_or_as_before(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot be written"):
         write_whole(tmp_path / "absent" / "file", b"x")
     assert ["file"] == [each.name for each in tmp_path.iterdir()]
+
+
+def test_no_file_takes_the_place_of_what_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe, a link to one, a socket, folders without a name: refused in words, and still there. Who may write to /dev
+    would otherwise make a file of /dev/null, for all."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("link").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("socket")
+    for name in ("pipe", "link", "socket", "/dev/null", "/dev/full", "/dev/stdout"):
+        kind = stat.S_IFMT(os.lstat(name).st_mode)
+        assert keyfile.special(Path(name))
+        if "/dev" not in name:  # nor may the test be what breaks them
+            with pytest.raises(PolicyError, match="not a regular file"):
+                write_whole(Path(name), b"x")
+        assert kind == stat.S_IFMT(os.lstat(name).st_mode)
+    for name in ("", "/", ".."):
+        with pytest.raises(PolicyError, match="cannot be written") as caught:
+            write_whole(Path(name), b"x")
+        assert "file-unwritable" == caught.value.code
+    assert {"pipe", "link", "socket"} == {each.name for each in tmp_path.iterdir()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,12 @@ def test_a_disk_is_exported_and_a_manifest_rendered(tmp_path: Path, capsys: pyte
     fake_image.manifest(out)
     assert 0 == _run("export", out, "--format", "raw", "-o", tmp_path / "disk")
     assert (out / "disk.raw").read_bytes() == (tmp_path / "disk").read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    for words in (("export", out, "--format", "raw"), ("container", out)):
+        assert 2 == _run(*words, "-o", tmp_path / "pipe")
+        assert "not a regular file" in capsys.readouterr().err
+    assert 2 == _run("export", out, "--format", "raw", "-o", "/")
+    assert {"disk", "out", "pipe"} == {each.name for each in tmp_path.iterdir()}
     container = "registry.example/appliance@sha256:" + "ab" * 32
     assert 0 == _run("kubevirt", DEMO, "--container", container, "-o", tmp_path / "vm.json")
     assert "List" == json.loads((tmp_path / "vm.json").read_bytes())["kind"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,9 +75,21 @@ def ed25519_public_key(text: str) -> bytes:
     return raw
 
 
+def special(path: Path) -> bool:
+    """Whether a path is a device, a pipe or a socket, or stands for one: who may replace it would take it from all."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except OSError:
+        return False
+    return kind not in (stat.S_IFREG, stat.S_IFDIR) or path.absolute().parent == Path("/dev")
+
+
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a small file so that it is there whole or as it was before. Raises PolicyError `file-unwritable`."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    if special(path):
+        raise PolicyError(f"{path} cannot be written: it is not a regular file", code="file-unwritable",
+                          hint="name a file to make or to replace")
+    part = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # Windows would alter line feeds
         try:

@@ -11,6 +11,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from appliance.attestation import keyfile
+from appliance.errors import ImageError
 from appliance.imaging import lockfile, manifest, rootfs
 from appliance.imaging.downloads import Downloads
 from appliance.imaging.predict import entry
@@ -37,14 +39,19 @@ def unpack(image: Path, into: Path, recipe: Recipe, downloads: Downloads) -> Non
 def export(image: Path, output: Path, recipe: Recipe, downloads: Downloads) -> None:
     """Write the archive: sorted, owned by root, with the image's time stamp."""
     epoch = int(entry(manifest.read(image), "source_date_epoch"))
+    if keyfile.special(output):
+        raise ImageError(f"{output}: not a regular file", hint="name a file to make or to replace")
     with tempfile.TemporaryDirectory(prefix="appliance-container-") as folder:
         root = Path(folder, "root")
         unpack(image, root, recipe, downloads)
-        fresh = output.with_name(output.name + ".new")
-        with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as archive:
-            for path in sorted(root.rglob("*")):
-                _add(archive, path, path.relative_to(root).as_posix(), epoch)
-        fresh.replace(output)
+        fresh = output.parent / f"{output.name}.new"
+        try:
+            with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as archive:
+                for path in sorted(root.rglob("*")):
+                    _add(archive, path, path.relative_to(root).as_posix(), epoch)
+            fresh.replace(output)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str, epoch: int) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
+from appliance.attestation import keyfile
 from appliance.errors import ImageError
 from appliance.imaging import manifest
 from appliance.imaging.predict import entry
@@ -39,9 +40,11 @@ def export(folder: Path, kind: Format, output: Path, progress: Progress | None =
     Raises ImageError if the disk is not the one of the manifest, or `output` cannot be written.
     """
     document = manifest.read(folder)
+    if keyfile.special(output):
+        raise ImageError(f"{output}: not a regular file", hint="name a file to make or to replace")
     disk, told = folder / "disk.raw", progress or _silent
     wanted, epoch = entry(document, "files", "disk.raw", "sha256"), entry(document, "source_date_epoch")
-    part = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
+    part = output.parent / f".{output.name}.{secrets.token_hex(4)}"
     try:
         with disk.open("rb") as source, part.open("xb") as sink:
             if hashlib.file_digest(source, "sha256").hexdigest() != wanted:
