@@ -282,7 +282,8 @@ def test_of_several_files_the_worst_verdict_counts(tmp_path: Path, capsys: pytes
     assert "cannot tell" == json.loads(capsys.readouterr().out)[0]["verdict"]
 
 
-@pytest.mark.parametrize("words", [["--at", "yesterday"], ["--nonce", "xyz"], []])
+@pytest.mark.parametrize("words", [["--at", "yesterday"], ["--at", "9999-12-31T23:59:59-23:59"],
+                                   ["--at", "0001-01-01T00:00:00+23:59"], ["--nonce", "xyz"], []])
 def test_bad_usage(words: list[str]) -> None:
     """A time or nonce that is none, or no file, is refused before anything is read."""
     with pytest.raises(SystemExit) as caught:

@@ -11,6 +11,7 @@ from pathlib import Path
 from appliance.attestation import collateral, tpm_files
 from appliance.attestation.examination import Examination
 from appliance.attestation.examine import MAX_BYTES, Material, examine
+from appliance.cli import verifying
 from appliance.errors import AttestationError, UncheckedEvidenceError
 
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "the appliance's own evidence")
     parser.add_argument("--collateral", metavar="DIR", type=Path,
                         help="where certificates and revocation lists are, under any names (default: FILE's folder)")
-    parser.add_argument("--at", metavar="TIME", type=_time, default=None,
+    parser.add_argument("--at", metavar="TIME", type=verifying.time, default=None,
                         help="judge by this time, as 2026-11-20T07:00:00Z or 2026-11-20 (default: now)")
     parser.add_argument("--ak", metavar="KEY", type=Path,
                         help="TPM: the attestation key's public key or certificate, which you know to be genuine")
@@ -30,14 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = ("Genuine means that the vendor's hardware said it, not that it is what you want: that is for a\n"
                      "policy to judge. exit codes: 0 genuine, 1 not genuine, 2 cannot tell; of several files the\n"
                      "worst: not genuine, then cannot tell")
-
-
-def _time(text: str) -> datetime:
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T07:00:00Z") from None
-    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
 
 
 def _hex(text: str) -> bytes:
