@@ -108,6 +108,12 @@ def test_a_prompt_that_is_no_utf_8(folder):
         assert b"argument --prompt: no UTF-8 at byte 3\n" in done.stderr
 
 
+def test_a_name_without_letters_is_no_model(folder, capsys):
+    """Of a policy with one model, too, which is meant where there is no name."""
+    assert infer(folder, "--prompt", "x", "--model", "") == 2
+    assert "the policy has no model ''" in capsys.readouterr().err
+
+
 def test_the_pin_holds(folder, capsys):
     """A model with another hash is not run."""
     assert infer(folder, "--prompt", "x", policy="pinned.hcl") == 2

@@ -148,8 +148,8 @@ def _choose(policy: Policy, name: str | None) -> Model:
     if name is None and len(names) == 1:
         return policy.models[0]
     if name not in names:
-        raise PolicyError(f"the policy has no model {name!r}" if name else "the policy has more than one model",
-                          hint=f"--model is one of: {', '.join(names)}", code="model-unknown")
+        wrong = "the policy has more than one model" if name is None else f"the policy has no model {name!r}"
+        raise PolicyError(wrong, hint=f"--model is one of: {', '.join(names)}", code="model-unknown")
     return policy.models[names.index(name)]
 
 
