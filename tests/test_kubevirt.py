@@ -142,6 +142,8 @@ def test_loopback_gets_no_service() -> None:
     ("registry.example/appliance:latest", {}, "digest"), ("registry.example/appliance@sha256:ab", {}, "digest"),
     (CONTAINER, {"platform": "simulated"}, "platform"), (CONTAINER, {"platform": None}, "platform"),
     (CONTAINER, {"name": "Bad_Name"}, "name"), (CONTAINER, {"cpus": 0}, "CPU"), (CONTAINER, {"replicas": 0}, "replica"),
+    (CONTAINER, {"models_claim": "a\nb: c"}, "volume claim"), (CONTAINER, {"models_claim": ""}, "volume claim"),
+    (CONTAINER, {"state_claim": "Disk"}, "volume claim"), (CONTAINER, {"state_claim": "a..b"}, "volume claim"),
     (CONTAINER, {"replicas": 2, "state_claim": "s"}, "share")])
 def test_what_could_not_run_is_refused(tmp_path: Path, container: str, options: dict[str, Any], said: str) -> None:
     """Containers by tag, platforms that the policy does not allow, names that Kubernetes refuses, shared state."""
