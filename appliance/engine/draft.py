@@ -8,6 +8,7 @@ has not read of the text. It runs on the large model's threads, between its pass
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +40,7 @@ class _Text:
     `written`: positions that may hold keys and values, also of guesses that were wrong."""
 
     own: int
-    tokens: list[int] = field(default_factory=list)
+    tokens: array[int] = field(default_factory=lambda: array("i"))
     sure: int = 0
     written: int = 0
 
@@ -133,7 +134,7 @@ class Drafter:
             chunk = list(tokens[start:start + min(rows, left - 1)])
             text.written = max(text.written, start + len(chunk))
             self._forward.run(chunk, range(start, start + len(chunk)), [text.own] * len(chunk), [])
-            text.tokens += chunk
+            text.tokens.extend(chunk)
             text.sure = len(text.tokens)
         return len(tokens) - len(text.tokens) <= most
 
@@ -147,7 +148,7 @@ class Drafter:
         wanted = list(itertools.accumulate((len(feed) for feed in feeds), initial=-1))[1:]
         logits = self._forward.run(tokens, positions, slots, wanted)
         for text, feed in zip(texts, feeds, strict=True):
-            text.tokens += feed
+            text.tokens.extend(feed)
         return [int(row[:self._vocabulary].argmax()) for row in logits]
 
     def forget(self, slot: int) -> None:

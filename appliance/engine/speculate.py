@@ -8,6 +8,8 @@ none) and says how many pay off, by counts alone: no clock decides.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Sequence
 
 LONGEST = 5  # guesses in a pass: with the token before them one tile of the kernels
@@ -28,33 +30,24 @@ def pass_cost(rows: int) -> float:
     return 1 + _ROW_OF_TILE * (rows - 1) if rows <= _TILE else max(_ROW * rows, 1 + _ROW_OF_TILE * rows)
 
 
-
 class PromptLookup:
     """Guesses that a text goes on as it did when its last few tokens occurred before."""
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
-        self._tokens: list[int] = []
-        self._places: dict[tuple[int, ...], int] = {}  # gram -> position after its last occurrence but the newest
-        self.extend(tokens[-_KEPT:])
+        self._text = ""  # a character stands for each token: four bytes at most, and searched by compiled code
+        self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """More text."""
-        for token in tokens:
-            # A gram is entered when the token after it is known, so that it never finds itself.
-            for size in _GRAMS:
-                if len(self._tokens) >= size:
-                    self._places[tuple(self._tokens[-size:])] = len(self._tokens)
-            self._tokens.append(token)
-        if len(self._tokens) > 2 * _KEPT:
-            kept, self._tokens, self._places = self._tokens[-_KEPT:], [], {}
-            self.extend(kept)
+        self._text = (self._text + "".join(chr(min(token, sys.maxunicode)) for token in tokens[-_KEPT:]))[-_KEPT:]
 
     def guess(self, count: int) -> list[int]:
         """Up to `count` tokens that may come next."""
-        for size in _GRAMS:
-            place = self._places.get(tuple(self._tokens[-size:])) if len(self._tokens) >= size else None
-            if place is not None and len(self._tokens) - place <= _REACH:
-                return self._tokens[place:place + count]
+        size = len(self._text)
+        for gram in _GRAMS:
+            place = self._text.rfind(self._text[-gram:], max(0, size - _REACH - gram), size - 1) + gram
+            if gram <= place:
+                return [ord(each) for each in self._text[place:place + count]]
         return []
 
 
@@ -94,9 +87,9 @@ class Speculation:
     """The guesses of one answer: from its own text, else from a draft model of `draft_cost` for a guess."""
 
     def __init__(self, prompt: Sequence[int], draft_cost: float | None = None) -> None:
-        self.tokens = list(prompt)  # of prompt and answer
         self._lookup, self._lookup_pace = PromptLookup(prompt), Pace()
         self._draft_pace = None if draft_cost is None else Pace(draft_cost)
+        self.tokens = array("i", () if self._draft_pace is None else prompt)  # for the draft: of prompt and answer
         self._guessed, self._by_draft = 0, False
 
     def guess(self, room: int, answers: int = 1) -> list[int]:
@@ -119,5 +112,6 @@ class Speculation:
         if pace is not None:
             pace.record(self._guessed, len(chosen) - 1)
         self._lookup.extend(chosen)
-        self.tokens += chosen
+        if self._draft_pace is not None:
+            self.tokens.extend(chosen)
         self._guessed = 0
