@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import socket
 import time
 from typing import Any
 
@@ -157,6 +158,27 @@ def test_lists_models(service: Server) -> None:
     assert "tiny" == client.models.retrieve("tiny").id
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
+
+
+def test_one_tenant_leaves_places_to_others(service: Server) -> None:
+    """A tenant whose requests, or bodies on their way, have all places that it may have is refused; another is not."""
+    host, port = service.url.removeprefix("http://").split(":")
+    head = (f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+            "content-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+    slow = [socket.create_connection((host, int(port))) for _ in range(40)]
+    try:
+        for connection in slow:
+            connection.sendall(head.encode())
+        time.sleep(0.5)
+        with pytest.raises(openai.RateLimitError) as caught:
+            _chat(service, **FIXED)
+        assert "too_many_requests" == caught.value.code
+        other = service.client(OTHER_KEY).completions.create(model="tiny", prompt="abc", max_tokens=1)
+        assert 1 == other.usage.completion_tokens
+    finally:
+        for connection in slow:
+            connection.close()
+    time.sleep(0.5)
 
 
 OPENAI_ERRORS: list[tuple[dict[str, Any], type[openai.APIStatusError], str, str | None]] = [

@@ -13,7 +13,7 @@ import pytest
 from appliance.policy.schema import Tenant
 from appliance.service import stream
 from appliance.service.answers import ChatShape, Usage
-from appliance.service.limits import Account, Rates, Window
+from appliance.service.limits import Account, Places, Rates, Window
 from appliance.service.privacy import Pacer, Timing, bucket_us, pad_event, pad_json, round_up
 from appliance.service.problems import RequestError
 from appliance.service.stream import Piece
@@ -70,6 +70,30 @@ def test_tells_what_can_never_pass() -> None:
     with pytest.raises(RequestError) as caught:
         Account(Rates(tokens_per_minute=10)).admit_tokens(11)
     assert {} == caught.value.headers
+
+
+def _taken(places: Places, tenant: str, wanted: int) -> int:
+    """How many of the places that a tenant wants it gets."""
+    for got in range(wanted):
+        try:
+            places.take(tenant)
+        except RequestError:
+            return got
+    return wanted
+
+
+@pytest.mark.parametrize(("most", "tenants", "alone", "again"), [
+    (1, 3, 1, 1), (3, 9, 3, 1), (8, 1, 8, 1), (8, 2, 7, 1), (8, 3, 6, 1), (8, 99, 6, 0)])
+def test_no_tenant_has_all_places(most: int, tenants: int, alone: int, again: int) -> None:
+    """A tenant gets all places but those that are kept: one for each that holds none, a quarter of all at most. Who
+    holds none gets any that is free, and what nobody is left to take is for all."""
+    names = [str(number) for number in range(tenants)]
+    places = Places(most, names)
+    assert alone == _taken(places, "0", most + 1)
+    others = [name for name in names[1:] if _taken(places, name, 1)]
+    assert min(tenants - 1, most - alone) == len(others)
+    places.leave("0")
+    assert again == _taken(places, "0", 1)
 
 
 def test_rate_limit_headers() -> None:

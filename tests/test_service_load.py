@@ -18,7 +18,7 @@ import pytest
 
 from appliance.boot import budget
 from appliance.policy import load
-from tests.support.server import AUDITOR_KEY, KEY, Server, write_policy
+from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
 SECONDS = float(os.environ.get("APPLIANCE_LOAD_SECONDS", "120"))
 CLIENTS = 24
@@ -73,15 +73,16 @@ def test_refused_requests_are_given_back(tmp_path: Path, tiny_model: Path) -> No
                           limits=f'concurrent_requests = {many}\n  request_size = "{size >> 10}KiB"',
                           listeners=f'listen "api" {{\n kind = "unix"\n path = "{tmp_path}/socket"\n }}')
     body = (b'{"model":"tiny","metadata":[' + b"[]," * 2_790_000 + b"[]]}").ljust(size)
-    head = (f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n").encode()
+    heads = [(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
+              f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n").encode()
+             for key in [OTHER_KEY] + [KEY] * (many - 1)]  # all that one tenant may have, and one more
     allowed = next(line.nbytes for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
                    if line.what.startswith("loading, then reading"))
     server = Server(policy, [tiny_model]).wait_ready()
     before = _resident(server)
     with contextlib.ExitStack() as stack:
         came = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(many)]
-        for connection in came:
+        for connection, head in zip(came, heads, strict=True):
             connection.connect(f"{tmp_path}/socket")
             connection.sendall(head + body[:-1])
         time.sleep(1)

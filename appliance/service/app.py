@@ -18,7 +18,7 @@ from appliance.service.attest import Evidences
 from appliance.service.context import ServedModel, Service
 from appliance.service.exchange import Exchange
 from appliance.service.guard import Guard
-from appliance.service.limits import Accounts, Rates
+from appliance.service.limits import Accounts, Places, Rates
 from appliance.service.privacy import Timing
 from appliance.service.problems import PROBLEMS, RequestError
 from appliance.service.redaction import Rule
@@ -41,6 +41,7 @@ def assemble(booted: Booted) -> Service:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
     return Service(
         booted=booted, models=_models(booted), tenants=tenants, accounts=accounts,
+        places=Places(limits.concurrent_requests, tenants.askers),
         timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor))
 

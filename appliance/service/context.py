@@ -18,7 +18,7 @@ from appliance.service import problems
 from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
 from appliance.service.exchange import INFERENCE, Exchange
-from appliance.service.limits import Accounts
+from appliance.service.limits import Accounts, Places
 from appliance.service.metrics import Metrics
 from appliance.service.privacy import Timing, pad_json
 from appliance.service.problems import RequestError, refusal
@@ -59,6 +59,7 @@ class Service:
     models: Mapping[str, ServedModel]
     tenants: Tenants
     accounts: Accounts
+    places: Places
     timing: Timing
     rules: tuple[Rule, ...]
     evidences: Evidences
@@ -66,7 +67,6 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     prompts: Prompts = field(default_factory=Prompts)
     in_progress: int = 0  # inference requests admitted and not yet over
-    bodies: int = 0  # request bodies that are being read
     answered: int = 0
     refused: int = 0
     draining: bool = False
@@ -109,26 +109,24 @@ class Service:
         return self.models[name]
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self, caller: Caller) -> Iterator[None]:
         """Bound the memory of bodies that arrive: each is of a request in progress, and the plan has room for those."""
-        if self.bodies + self.in_progress >= self.policy.limits.concurrent_requests:
-            raise RequestError("too_many_requests", retry_after=1)
-        self.bodies += 1
+        self.places.take(caller.name)
         try:
             yield
         finally:
-            self.bodies -= 1
+            self.places.leave(caller.name)
 
-    def enter(self, exchange: Exchange) -> None:
+    def enter(self, exchange: Exchange, caller: Caller) -> None:
         """Count an inference request in, or refuse it when there are too many; it leaves with its exchange."""
         if self.draining:
             raise RequestError("shutting_down", retry_after=5)
-        if self.in_progress >= self.policy.limits.concurrent_requests:
-            raise RequestError("too_many_requests", retry_after=1)
+        self.places.take(caller.name)
         self.in_progress += 1
-        exchange.closing.append(self._leave)
+        exchange.closing.append(lambda: self._leave(caller))
 
-    def _leave(self) -> None:
+    def _leave(self, caller: Caller) -> None:
+        self.places.leave(caller.name)
         self.in_progress -= 1
 
     def require_audit(self) -> None:

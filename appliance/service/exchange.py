@@ -16,6 +16,7 @@ from litestar.types import Scope
 
 from appliance.audit.log import new_request_id
 from appliance.service.privacy import Pacer, Timing
+from appliance.service.problems import RequestError
 from appliance.service.tenants import Caller
 
 INFERENCE = ("/v1/chat/completions", "/v1/completions")
@@ -78,6 +79,13 @@ class Exchange:
     def paced(self) -> bool:
         """Whether the answer's end is held to the grid as a whole."""
         return self.endpoint in INFERENCE and not (self.streaming or self.cut_short)
+
+    @property
+    def known(self) -> Caller:
+        """The caller; RequestError where nobody has shown a key."""
+        if self.caller is None:
+            raise RequestError("invalid_api_key")
+        return self.caller
 
     def close(self) -> None:
         """Run what must end with the request, last registered first; a second call does nothing."""

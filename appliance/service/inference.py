@@ -40,15 +40,13 @@ class Job:
 
 async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest) -> Job:
     """Take a request through all steps; RequestError names the first that it does not pass."""
-    caller = exchange.caller
-    if caller is None:
-        raise RequestError("invalid_api_key")
+    caller = exchange.known
     model = service.model_for(caller, request.model)
     exchange.model = model.name
     account = service.accounts.of(caller.key_digest)
     try:
         account.admit_request()
-        service.enter(exchange)
+        service.enter(exchange, caller)
         if request.wanted_logprobs is not None and service.rules_for("answer"):
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from appliance.service.problems import RequestError
@@ -23,6 +23,7 @@ from appliance.service.problems import RequestError
 MINUTE, DAY = 60.0, 86400.0
 SLOTS = 600  # entries that a window keeps at most; charges of one slot expire together, late rather than early
 
+KEPT_SHARE = 4  # one place in this many, at most, is kept for tenants who hold none
 PARTS = 8    # of a window, into which charges are rounded when they are written down
 
 Clock = Callable[[], float]
@@ -202,3 +203,27 @@ class Accounts:
     def changes(self) -> int:
         """A number that changes with every charge and refund."""
         return sum(window.changes for _, account in self for window in account.windows().values())
+
+
+class Places:
+    """Requests in progress, of `most` at the same time; one of which only the body is there in part is one. Some places
+    are kept for tenants who hold none, so that one tenant cannot have them all."""
+
+    def __init__(self, most: int, tenants: Collection[str]) -> None:
+        """`tenants`: who may ask, by name."""
+        self._most, self._tenants = most, len(tenants)
+        self._held: Counter[str] = Counter()
+
+    def take(self, tenant: str) -> None:
+        """Take a place. RequestError where none is free, or those that are free are kept for others."""
+        without = self._tenants - len(self._held)
+        kept = min(without, self._most // KEPT_SHARE) if tenant in self._held else 0
+        if self._most - self._held.total() <= kept:
+            raise RequestError("too_many_requests", retry_after=1)
+        self._held[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """Give a place back."""
+        self._held[tenant] -= 1
+        if not self._held[tenant]:
+            del self._held[tenant]

@@ -58,6 +58,11 @@ class Tenants:
         """SHA-256 of every key that is valid."""
         return frozenset(known for known, _ in self._known)
 
+    @property
+    def askers(self) -> frozenset[str]:
+        """Names of tenants who may ask some model."""
+        return frozenset(tenant.name for _, tenant in self._known if tenant.models and "ask" in RIGHTS[tenant.role])
+
     def authenticate(self, authorization: str | None) -> Caller:
         """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if there is none."""
         scheme, _, key = (authorization or "").partition(" ")

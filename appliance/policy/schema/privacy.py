@@ -87,7 +87,8 @@ class Limits(Block):
     generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=512, description="The longest answer, in tokens; also the default where a request says nothing.")
     concurrent_requests: Annotated[int, Whole(1, 4096)] = Field(
-        default=32, description="Requests in progress or waiting, over all tenants; the next one is refused with 429.")
+        default=32, description="Requests in progress or waiting, over all tenants; the next one is refused with 429. "
+        "A place is kept for each tenant who holds none, up to a quarter of all.")
     first_token_timeout_ms: Annotated[int, Duration("100ms", "1h")] = Field(
         alias="first_token_timeout", default=30_000,
         description="A request that has no token by then is ended with an error.")
