@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -69,6 +70,19 @@ def test_replacement_is_literal() -> None:
     rules = [Rule.compile("r", "(a)", r"\1\g<0>")]
     assert r"\1\g<0>" == redact(rules, "a")
     assert r"\1\g<0>" == _stream(rules, ["a"])
+
+
+def test_what_has_left_is_not_kept() -> None:
+    """Of a long text what is settled takes no memory, and its beginning is nowhere else."""
+    rules, text, count = [Rule.compile("a", r"\Aa", "-"), Rule.compile("b", r"\bcd\b", "*")], "a ab cd ", 5000
+    assert "- ab * " + "a ab * " * (count - 1) == redact(rules, text * count) == _stream(rules, [text] * count)
+    redactor = Redactor(rules)
+    tracemalloc.start()
+    for _ in range(count):
+        redactor.feed(text)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 4096
 
 
 def test_long_hostile_text_is_quick() -> None:

@@ -28,6 +28,7 @@ _PLACES = {
     op.AT_BEGINNING: "^", op.AT_BEGINNING_STRING: r"\A", op.AT_BOUNDARY: r"\b", op.AT_NON_BOUNDARY: r"\B",
     op.AT_END: "$", op.AT_END_STRING: r"\Z",
 }
+_SETTLED = 16  # characters that are let go of together
 _FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
 
 
@@ -80,7 +81,7 @@ class Redactor:
 
 
 class _Stage:
-    """One rule. Text before `_done` is settled; it stays as context for word boundaries."""
+    """One rule. Text before `_done` is settled; the end of it stays as context for word boundaries."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
@@ -105,9 +106,16 @@ class _Stage:
             if match is None or match.start() >= bound:
                 out.append(self._text[self._done:bound])
                 self._done = bound
+                self._forget()
                 return "".join(out)
             out += [self._text[self._done:match.start()], self._rule.replacement]
             self._done = match.end()
+
+    def _forget(self) -> None:
+        """Let go of text that is settled, but for a character: no expression looks further back, nor sees from there
+        where the text begins."""
+        if self._done > _SETTLED:
+            self._text, self._done = self._text[self._done - 1:], 1
 
     def _bound(self) -> int:
         """Where text to come begins to matter; the end of the text at the latest."""
