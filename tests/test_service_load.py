@@ -59,6 +59,44 @@ def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_mode
     assert grown << 10 < allowed + 8 * (1 << 20)  # and a body of each client
 
 
+def _unsent(port: int) -> list[int]:
+    """Bytes that the kernel holds for each client of a port of the loopback."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[4].split(":")[0], 16) for row in rows if row[1].endswith(f":{port:04X}") and row[3] != "0A"]
+
+
+def test_what_nobody_reads_is_not_made(tmp_path: Path, tiny_model: Path) -> None:
+    """Of refusals that are padded to 1 MiB, the kernel holds little for clients without a key that do not read, and the
+    process no more; who reads gets all of it."""
+    many, size = 60, 1 << 20
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, privacy='size_padding = "1MiB"')
+    server = Server(policy, [tiny_model]).wait_ready()
+    port, before, took = int(server.url.rpartition(":")[2]), _resident(server), []
+    with contextlib.ExitStack() as stack:
+        came = []
+        for _ in range(many):
+            came.append(stack.enter_context(socket.socket()))
+            came[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            came[-1].connect(("127.0.0.1", port))
+            came[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n"
+                             b"connection: close\r\n\r\n")
+        time.sleep(2)
+        unsent, grown = _unsent(port), _resident(server) - before
+        for _ in range(3):
+            answer = bytearray()
+            while part := came[len(took)].recv(1 << 16):
+                answer += part
+            took.append(bytes(answer))
+    assert 0 == server.stop()
+    assert many == len(unsent)
+    assert max(unsent) < 128 << 10
+    assert grown << 10 < many * (96 << 10)
+    for head, _, body in (answer.partition(b"\r\n\r\n") for answer in took):
+        assert head.startswith(b"HTTP/1.1 401")
+        assert b"content-length: 1048576" in head.lower()
+        assert (size, "invalid_api_key") == (len(body), json.loads(body)["error"]["code"])
+
+
 def _status(connection: socket.socket) -> bytes:
     """The begin of an answer, upon which the client leaves."""
     with connection:

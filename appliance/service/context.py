@@ -20,7 +20,7 @@ from appliance.service.attest import Evidences
 from appliance.service.exchange import INFERENCE, Exchange
 from appliance.service.limits import Accounts, Places
 from appliance.service.metrics import Metrics
-from appliance.service.privacy import Timing, pad_json
+from appliance.service.privacy import Timing, spaces
 from appliance.service.problems import RequestError, refusal
 from appliance.service.prompts import Prompts
 from appliance.service.redaction import Rule
@@ -154,9 +154,11 @@ class Service:
         return refused
 
     def refusal_body(self, exchange: Exchange, refused: RequestError) -> bytes:
-        """A refusal's body; on inference endpoints as long as an answer could be."""
+        """A refusal's body; on inference endpoints with as many spaces after it as an answer could have."""
+        body = refused.body()
         multiple = self.policy.privacy.size_padding_bytes if exchange.endpoint in INFERENCE else None
-        return pad_json(refused.body(), multiple)
+        exchange.spaces = spaces(len(body), multiple)
+        return body
 
     def health(self) -> dict[str, Any]:
         """What `/health` tells: state, platform, policy, models, and the boot's steps."""

@@ -22,6 +22,8 @@ from appliance.service.problems import RequestError
 if TYPE_CHECKING:
     from appliance.service.context import Service
 
+PIECE_BYTES = 16 * 1024  # of a body that are handed over at once
+_SPACES = b" " * PIECE_BYTES
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
 SINGLE = (b"authorization", b"content-encoding", b"content-type")  # of which a request has one at most
 
@@ -116,7 +118,20 @@ class Reply:
             head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
             self.started = True
             await self._send(head)
-        await self._send(message)
+        body: bytes = message.get("body", b"")  # type: ignore[assignment]
+        more: bool = message.get("more_body", False)  # type: ignore[assignment]
+        await self._pieces(body, more or self._exchange.spaces > 0)
+        if not more and self._exchange.spaces:
+            await self._pieces(_SPACES[:self._exchange.spaces % PIECE_BYTES], self._exchange.spaces >= PIECE_BYTES)
+            for left in range(self._exchange.spaces // PIECE_BYTES, 0, -1):
+                await self._pieces(_SPACES, left > 1)
+
+    async def _pieces(self, body: bytes, more: bool) -> None:
+        """Send a body, or a part of it, little by little: each piece waits until the client took those before."""
+        for start in range(0, max(1, len(body)), PIECE_BYTES):
+            piece = body[start:start + PIECE_BYTES]
+            await self._send({"type": "http.response.body", "body": piece,
+                              "more_body": more or start + PIECE_BYTES < len(body)})
 
     async def problem(self, error: RequestError, body: bytes) -> None:
         """Send a refusal as the whole answer."""
@@ -128,7 +143,9 @@ class Reply:
 
     def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
         ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
-        kept: list[tuple[bytes, bytes]] = list(head["headers"])  # type: ignore[typeddict-item]
+        kept: list[tuple[bytes, bytes]] = [
+            (name, str(int(value) + self._exchange.spaces).encode() if name.lower() == b"content-length" else value)
+            for name, value in head["headers"]]  # type: ignore[typeddict-item]
         return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
 
 

@@ -50,9 +50,9 @@ def bucket_us(seconds: float, grid: float) -> int:
     return max(0, round(seconds * 1e6))
 
 
-def pad_json(body: bytes, multiple: int | None) -> bytes:
-    """A JSON text with spaces at its end, up to a multiple of bytes; None: as it is."""
-    return body if multiple is None else body + b" " * (-len(body) % multiple)
+def spaces(size: int, multiple: int | None) -> int:
+    """Spaces that follow a JSON text of so many bytes, up to a multiple of bytes; None: none."""
+    return 0 if multiple is None else -size % multiple
 
 
 def pad_event(data: bytes, multiple: int | None) -> bytes:

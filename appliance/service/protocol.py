@@ -29,6 +29,7 @@ from appliance.service.tls import channel_of
 HEAD_SECONDS = 10.0
 WRITE_SECONDS = 30.0
 COLLECT_SECONDS = 1.0  # between collections of what connections left
+WRITE_BYTES = 32 * 1024  # that wait for a client before an answer waits, too; in the kernel as much, which doubles it
 AHEAD_BYTES = 64 * 1024  # of later requests that are held while one is answered
 
 
@@ -46,6 +47,7 @@ class Protocol(H11Protocol):
         own = transport.get_extra_info("socket")
         if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):  # also for what the kernel still holds
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WRITE_BYTES)  # it would hold some MiB of each
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,7 +131,9 @@ class Protocol(H11Protocol):
 
 
 def _read_little(transport: Any) -> None:
-    """Take few bytes at once from a connection, and let few wait to be decrypted."""
+    """Take few bytes at once from a connection, and let few wait to be decrypted, or to be sent: asyncio would hold
+    512 KiB for a client over TLS that does not read."""
+    transport.set_write_buffer_limits(WRITE_BYTES)
     if transport.get_extra_info("ssl_object") is None:
         transport.max_size = READ_BYTES
     else:

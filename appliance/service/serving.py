@@ -16,7 +16,7 @@ from appliance.service.context import Service
 from appliance.service.exchange import Exchange
 from appliance.service.generation import Generation
 from appliance.service.inference import admit
-from appliance.service.privacy import pad_event, pad_json
+from appliance.service.privacy import pad_event, spaces
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
 
 JSON = "application/json"
@@ -53,7 +53,8 @@ async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | Completi
         return Stream(_told(service, exchange, events), media_type="text/event-stream")
     piece = await unless_gone(request.receive, stream.whole(generation.pieces()))
     body = shape.whole(piece.text, piece.finish or "stop", piece.usage or Usage.of(0, 0), piece.logprobs)
-    return Response(pad_json(body, service.policy.privacy.size_padding_bytes), media_type=JSON)
+    exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
+    return Response(body, media_type=JSON)
 
 
 async def _told(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
