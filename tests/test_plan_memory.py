@@ -192,6 +192,22 @@ def test_reading_a_request_is_in_the_sum(tmp_path: Path, tiny_model: Path) -> No
         assert expected == _of({line.what: line.nbytes for line in found.lines}, "loading, then reading")
 
 
+@pytest.mark.parametrize(("logged", "padded", "entries", "event"), [
+    (0, False, 0, 0), (0, True, 0, 4096), (20, False, 21 * 16, 0), (20, True, 21 * 16, (768 << 10) + 4096)])
+def test_answers_are_in_the_sum(logged: int, padded: bool, entries: int, event: int, tmp_path: Path,
+                                tiny_model: Path) -> None:
+    """For each that may be under way its tokens, no more than a slot has, with their text and log-probabilities."""
+    longest = max(map(len, gguf.parse(tiny_model.read_bytes()).metadata[TOKENS]))
+    for tokens, expected in ((300, 300), (1000, 512)):
+        found = budget.divide(load(server.write_policy(
+            tmp_path, {"tiny": tiny_model}, model=f"sampling {{ max_logprobs = {logged} }}",
+            privacy='timing_padding {\n first_token = "50ms"\n total = "1s"\n }\n'
+                    'size_padding = "4KiB"' if padded else "",
+            limits=f"generation_tokens = {tokens}\n  concurrent_requests = 9")).policy, {"tiny": tiny_model}, None)
+        assert 9 * (expected * (160 + 4 * longest + entries) + event) == _of(
+            {line.what: line.nbytes for line in found.lines}, "answers, 9 x")
+
+
 def test_a_file_without_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A header that names vectors alone is reckoned like any other, whatever memory there is: it is for loading to say
     what the file lacks."""

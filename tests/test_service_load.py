@@ -59,6 +59,35 @@ def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_mode
     assert grown << 10 < allowed + 8 * (1 << 20)  # and a body of each client
 
 
+def test_log_probabilities_take_no_more_than_the_plan_says(tmp_path: Path, tiny_model: Path) -> None:
+    """Sixteen whole answers, with twenty alternatives of every token, under way at once: the process grows by less than
+    the sum has for requests, answers, keys and values, and passes."""
+    many, tokens = 16, 440
+    policy = write_policy(
+        tmp_path, {"tiny": tiny_model}, model="sampling { max_logprobs = 20 }",
+        limits=f'concurrent_requests = {many}\n  prompt_tokens = 64\n  generation_tokens = {tokens}\n'
+               '  request_size = "64KiB"')
+    allowed = sum(line.nbytes for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
+                  if line.what.startswith(("requests", "answers", "tiny: keys", "tiny: activations")))
+    bias = {str(token): -100 for token in range(3)}  # no token that ends an answer
+
+    def ask(number: int) -> int:
+        answer = server.client(KEY if number else OTHER_KEY).chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "abc"}], max_tokens=tokens, seed=number,
+            logit_bias=bias, logprobs=True, top_logprobs=20)
+        return len(answer.choices[0].logprobs.content)
+
+    server = Server(policy, [tiny_model]).wait_ready()
+    server.client().completions.create(model="tiny", prompt="a", max_tokens=8)
+    before = _resident(server)
+    with ThreadPoolExecutor(many) as pool:
+        logged = list(pool.map(ask, range(many)))
+    grown = _resident(server, "VmHWM") - before
+    assert 0 == server.stop()
+    assert [tokens] * many == logged
+    assert grown << 10 < allowed
+
+
 def _unsent(port: int) -> list[int]:
     """Bytes that the kernel holds for each client of a port of the loopback."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

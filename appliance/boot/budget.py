@@ -35,6 +35,9 @@ _CONNECTION_BYTES = 96 << 10  # of buffers and objects of each, with a part of a
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
 _TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
 _CHARACTER_BYTES = 4  # of text that waits to be tokenized, where one of its characters is beyond U+FFFF
+_ANSWER_TOKEN_BYTES = 160  # of each token of an answer, in lists, counts and what waits for its client, beside its text
+_ENTRY_BYTES = 16  # and of each of its log-probabilities, where the policy allows them;
+_EVENT_BYTES = 768 << 10  # of an event with many of them, where events leave on a grid: it may be there three times
 _READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much,
 _LETTER_BYTES = 200  # and of each letter of a prompt, while it is tokenized: a long word takes that much
 _STACK_BYTES = 8 << 20  # of address space, for each thread that is started later, where no limit says otherwise,
@@ -119,6 +122,15 @@ def stacks_nbytes(models: int) -> int:
     return threads_later(models) * ((_STACK_BYTES if limit == resource.RLIM_INFINITY else limit) + _THREAD_BYTES)
 
 
+def _answer_nbytes(policy: Policy, tokens: int, longest: int) -> int:
+    """Bytes of an answer of so many tokens, of up to `longest` characters each, whose client does not read."""
+    logged = max((model.sampling.max_logprobs for model in policy.models), default=0)
+    entries = _ENTRY_BYTES * (1 + logged) if logged else 0
+    event = policy.privacy.size_padding_bytes or 0
+    event += _EVENT_BYTES if logged and policy.privacy.timing_padding is not None else 0
+    return tokens * (_ANSWER_TOKEN_BYTES + _CHARACTER_BYTES * longest + entries) + event
+
+
 class _Divider:
     def __init__(self, policy: Policy, prints: Sequence[Footprint], room: int | None, compiles: bool,
                  threads: int) -> None:
@@ -126,6 +138,8 @@ class _Divider:
         self._known, self._room, self._compiles = room, _UNKNOWN if room is None else room, compiles
         longest = max((each.longest_token for each in prints), default=0)
         self._letters = min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)  # of a prompt
+        self._answer = _answer_nbytes(policy, min(
+            self._limits.generation_tokens, max((each.context for each in prints), default=_UNKNOWN)), longest)
 
     def division(self) -> Division:
         """The most that fits."""
@@ -192,7 +206,8 @@ class _Divider:
         requests = self._limits.concurrent_requests
         lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0)),
                  Line(f"connections, {connections(self._limits)} x", self._connections()),
-                 Line(f"requests, {requests} x", self._requests())]
+                 Line(f"requests, {requests} x", self._requests()),
+                 Line(f"answers, {requests} x", requests * self._answer)]
         for each in self._prints:
             lines += each.lines(shares[each.name], self._threads)
         loading = max((each.loading(shares[each.name]) for each in self._prints), default=0)
@@ -217,7 +232,8 @@ class _Divider:
     def _made(self, shares: Mapping[str, Share]) -> Division:
         return Division(shares, tuple(self._lines(shares)), self._known,
                         reasons={each.name: each.reason(shares[each.name], self._known) for each in self._prints},
-                        later=self._connections() + self._requests() + self._reading())
+                        later=self._connections() + self._requests() + self._reading()
+                        + self._limits.concurrent_requests * self._answer)
 
     def _refused(self, shares: Mapping[str, Share]) -> Division:
         made = self._made(shares)

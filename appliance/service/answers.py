@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 Finish = Literal["stop", "length"]
+_LETTERS = 4096  # of a text that are written at once
 
 
 class Usage(BaseModel):
@@ -145,15 +147,16 @@ class ModelList(BaseModel):
 class Shape(Protocol):
     """How one kind of answer is written."""
 
-    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Sequence[TokenLogprob] | None) -> bytes:
-        """The body of an answer that is not streamed."""
+    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Iterable[TokenLogprob] | None,
+              ) -> Iterator[bytes]:
+        """The body of an answer that is not streamed, in parts that are made as they are asked for."""
         ...
 
     def opening(self) -> bytes | None:
         """The stream's event before any text, None if there is none."""
         ...
 
-    def piece(self, text: str, logprobs: Sequence[TokenLogprob] | None) -> bytes:
+    def piece(self, text: str, logprobs: Iterable[TokenLogprob] | None) -> bytes:
         """The event for more text, which may be empty."""
         ...
 
@@ -189,16 +192,20 @@ class ChatShape(_Base):
 
     prefix = "chatcmpl-"
 
-    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Sequence[TokenLogprob] | None) -> bytes:
+    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Iterable[TokenLogprob] | None,
+              ) -> Iterator[bytes]:
         """See `Shape`."""
-        choice = ChatChoice(message=AssistantMessage(content=text), finish_reason=finish, logprobs=self._logs(logprobs))
-        return ChatCompletion(**self._envelope, choices=[choice], usage=usage).model_dump_json().encode()
+        none = None if logprobs is None else Logprobs(content=[])
+        choice = ChatChoice(message=AssistantMessage(content=""), finish_reason=finish, logprobs=none)
+        body = ChatCompletion(**self._envelope, choices=[choice], usage=usage).model_dump_json().encode()
+        yield from _filled(body, (b'"content":""', _letters(text)),
+                           (b'"content":[]', _items(entry.model_dump_json().encode() for entry in logprobs or ())))
 
     def opening(self) -> bytes | None:
         """See `Shape`: who speaks."""
         return self._chunk({"role": "assistant", "content": ""})
 
-    def piece(self, text: str, logprobs: Sequence[TokenLogprob] | None) -> bytes:
+    def piece(self, text: str, logprobs: Iterable[TokenLogprob] | None) -> bytes:
         """See `Shape`."""
         return self._chunk({"content": text}, logprobs=self._logs(logprobs))
 
@@ -215,7 +222,7 @@ class ChatShape(_Base):
         return self._event(ChatChunk(**self._envelope, choices=[choice]))
 
     @staticmethod
-    def _logs(logprobs: Sequence[TokenLogprob] | None) -> Logprobs | None:
+    def _logs(logprobs: Iterable[TokenLogprob] | None) -> Logprobs | None:
         return None if logprobs is None else Logprobs(content=list(logprobs))
 
 
@@ -228,16 +235,24 @@ class TextShape(_Base):
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"), init=False)
 
-    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Sequence[TokenLogprob] | None) -> bytes:
+    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Iterable[TokenLogprob] | None,
+              ) -> Iterator[bytes]:
         """See `Shape`."""
-        choice = TextChoice(text=text, finish_reason=finish, logprobs=self._logs(logprobs))
-        return TextCompletion(**self._envelope, choices=[choice], usage=usage).model_dump_json().encode()
+        choice = TextChoice(text="", finish_reason=finish, logprobs=self._logs(None if logprobs is None else ()))
+        body = TextCompletion(**self._envelope, choices=[choice], usage=usage).model_dump_json().encode()
+        entries, self._offset = logprobs or (), 0
+        self._decoder.reset()
+        yield from _filled(
+            body, (b'"text":""', _letters(text)), (b'"tokens":[]', _items(_json(_written(each)) for each in entries)),
+            (b'"token_logprobs":[]', _items(_json(each.logprob) for each in entries)),
+            (b'"top_logprobs":[]', _items(_json(_alternatives(each)) for each in entries)),
+            (b'"text_offset":[]', _items(_json(self._place(each)) for each in entries)))
 
     def opening(self) -> bytes | None:
         """See `Shape`: a text completion opens with text."""
         return None
 
-    def piece(self, text: str, logprobs: Sequence[TokenLogprob] | None) -> bytes:
+    def piece(self, text: str, logprobs: Iterable[TokenLogprob] | None) -> bytes:
         """See `Shape`."""
         return self._chunk(text, None, self._logs(logprobs))
 
@@ -253,17 +268,24 @@ class TextShape(_Base):
         choice = TextChoice(text=text, finish_reason=finish, logprobs=logprobs)
         return self._event(TextCompletion(**self._envelope, choices=[choice]))
 
-    def _logs(self, logprobs: Sequence[TokenLogprob] | None) -> TextLogprobs | None:
+    def _logs(self, logprobs: Iterable[TokenLogprob] | None) -> TextLogprobs | None:
         if logprobs is None:
             return None
-        offsets = []
-        for entry in logprobs:
-            offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(bytes(entry.bytes)))
+        entries = list(logprobs)
         return TextLogprobs(
-            tokens=[_written(entry) for entry in logprobs], token_logprobs=[entry.logprob for entry in logprobs],
-            top_logprobs=[{_written(top): top.logprob for top in entry.top_logprobs} for entry in logprobs],
-            text_offset=offsets)
+            tokens=[_written(entry) for entry in entries], token_logprobs=[entry.logprob for entry in entries],
+            top_logprobs=[_alternatives(entry) for entry in entries],
+            text_offset=[self._place(entry) for entry in entries])
+
+    def _place(self, entry: TokenLogprob) -> int:
+        """Where the text of the next token begins."""
+        place = self._offset
+        self._offset += len(self._decoder.decode(bytes(entry.bytes)))
+        return place
+
+
+def _alternatives(entry: TokenLogprob) -> dict[str, float]:
+    return {_written(top): top.logprob for top in entry.top_logprobs}
 
 
 def _written(token: TopLogprob) -> str:
@@ -274,3 +296,29 @@ def _written(token: TopLogprob) -> str:
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.bytes)
     return token.token
+
+
+def _filled(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
+    """JSON in which members that are empty, in this order, are filled with what stands between their brackets. A string
+    inside of JSON has no such quotes, so what is found is the member."""
+    for empty, parts in gaps:
+        before, found, rest = body.partition(empty)
+        if found:
+            yield before + empty[:-1]
+            yield from parts
+            body = empty[-1:] + rest
+    yield body
+
+
+def _letters(text: str) -> Iterator[bytes]:
+    for start in range(0, len(text), _LETTERS):
+        yield _json(text[start:start + _LETTERS])[1:-1]
+
+
+def _items(items: Iterable[bytes]) -> Iterator[bytes]:
+    for number, item in enumerate(items):
+        yield b"," + item if number else item
+
+
+def _json(value: object) -> bytes:
+    return to_json(value, inf_nan_mode="null")

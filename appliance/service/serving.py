@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 from litestar import Request, Response
@@ -20,6 +21,7 @@ from appliance.service.privacy import pad_event, spaces
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
 
 JSON = "application/json"
+PART_BYTES = 16 * 1024  # of a body that are made at once
 R = TypeVar("R", ChatRequest, CompletionRequest)
 
 
@@ -51,10 +53,25 @@ async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | Completi
         exchange.streaming = True
         events = stream.events(shape, generation.pieces(), exchange.pacer, wanted.include_usage)
         return Stream(_told(service, exchange, events), media_type="text/event-stream")
-    piece = await unless_gone(request.receive, stream.whole(generation.pieces()))
-    body = shape.whole(piece.text, piece.finish or "stop", piece.usage or Usage.of(0, 0), piece.logprobs)
-    exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
-    return Response(body, media_type=JSON)
+    came = await unless_gone(request.receive, stream.whole(generation.pieces()))
+    text, finish, usage, size = came.take_text(), came.finish or "stop", came.usage or Usage.of(0, 0), 0
+    async for part in _parts(shape.whole(text, finish, usage, came.logprobs)):
+        size += len(part)  # made twice, and never there as a whole: it is many times what it is made from
+    exchange.spaces = spaces(size, service.policy.privacy.size_padding_bytes)
+    body = _parts(shape.whole(text, finish, usage, came.logprobs))
+    return Stream(body, media_type=JSON, headers={"content-length": str(size)})
+
+
+async def _parts(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Parts of a body, as few as may be; others have their turn in between."""
+    held = bytearray()
+    for part in parts:
+        held += part
+        if len(held) >= PART_BYTES:
+            yield bytes(held)
+            held.clear()
+            await asyncio.sleep(0)
+    yield bytes(held)
 
 
 async def _told(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -10,19 +10,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from appliance.service.answers import Finish, Shape, TokenLogprob, Usage
+from appliance.service.answers import Finish, Shape, Usage
+from appliance.service.inbox import Logged
 from appliance.service.privacy import Pacer
 from appliance.service.problems import RequestError
 
 DONE = b"data: [DONE]\n\n"
+EVENT_BYTES = 256 << 10  # of log-probabilities in an event on the grid: more wait for the next
 
 
-@dataclass
+@dataclass(frozen=True)
 class Piece:
     """A part of an answer that may leave: redacted text, and at the end the finish reason and the usage."""
 
     text: str = ""
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: Logged | None = None
     finish: Finish | None = None
     usage: Usage | None = None
 
@@ -31,12 +33,39 @@ class Piece:
         """Whether there is nothing in it to send."""
         return not (self.text or self.logprobs)
 
+
+class Collected:
+    """Pieces that wait to leave."""
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self.logprobs: Logged | None = None
+        self.finish: Finish | None = None
+        self.usage: Usage | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing in them to send."""
+        return not (self._text or self.logprobs)
+
     def add(self, later: Piece) -> None:
         """Append what came later."""
-        self.text += later.text
-        if later.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + later.logprobs
+        self._text += later.text.encode()
+        if self.logprobs is None:
+            self.logprobs = later.logprobs
+        elif later.logprobs is not None:
+            self.logprobs.extend(later.logprobs)
         self.finish, self.usage = later.finish or self.finish, later.usage or self.usage
+
+    def take_text(self) -> str:
+        """Take their text."""
+        text, self._text = self._text.decode(), bytearray()
+        return text
+
+    def take(self) -> Piece:
+        """Take what makes an event: all text, and log-probabilities up to some size."""
+        logprobs = self.logprobs.take(EVENT_BYTES) if self.logprobs else None
+        return Piece(self.take_text(), logprobs, self.finish, self.usage)
 
 
 def event(data: bytes) -> bytes:
@@ -55,9 +84,9 @@ def _closing(shape: Shape, end: Piece, with_usage: bool) -> bytes:
     return event(shape.closing(end.finish or "stop")) + usage + DONE
 
 
-async def whole(pieces: AsyncIterator[Piece]) -> Piece:
-    """All pieces of an answer in one."""
-    result = Piece()
+async def whole(pieces: AsyncIterator[Piece]) -> Collected:
+    """All pieces of an answer."""
+    result = Collected()
     async for piece in pieces:
         result.add(piece)
     return result
@@ -77,43 +106,39 @@ async def unpaced(shape: Shape, pieces: AsyncIterator[Piece], pacer: Pacer, with
 
 
 @dataclass
-class _Collected:
+class _Collecting:
     """What came since the last tick."""
 
-    piece: Piece = field(default_factory=Piece)
+    came: Collected = field(default_factory=Collected)
     ended: bool = False
     error: BaseException | None = None
 
     async def run(self, pieces: AsyncIterator[Piece]) -> None:
         try:
             async for piece in pieces:
-                self.piece.add(piece)
+                self.came.add(piece)
         except Exception as error:  # noqa: BLE001 - told at the next tick
             self.error = error
         self.ended = True
 
-    def take(self) -> Piece:
-        taken, self.piece = self.piece, Piece()
-        return taken
-
 
 async def paced(shape: Shape, pieces: AsyncIterator[Piece], pacer: Pacer, with_usage: bool) -> AsyncIterator[bytes]:
     """One event on each multiple of the grid until the answer may end."""
-    collected, opening, end, due_end = _Collected(), _opening(shape), Piece(), None
-    task = asyncio.ensure_future(collected.run(pieces))
+    collecting, opening, end, due_end = _Collecting(), _opening(shape), Piece(), None
+    task = asyncio.ensure_future(collecting.run(pieces))
     try:
         while True:
             tick = pacer.next_tick()
             if due_end is not None and tick > due_end - pacer.timing.first_token / 2:
                 break
             await pacer.until(tick)
-            ended, piece = collected.ended, collected.take()
-            end.add(Piece(finish=piece.finish, usage=piece.usage))
-            yield opening + event(shape.piece(piece.text, piece.logprobs))
+            end = collecting.came.take()
+            ended = collecting.ended and collecting.came.empty
+            yield opening + event(shape.piece(end.text, end.logprobs))
             opening = b""
             if ended and due_end is None:
-                if collected.error is not None:
-                    raise collected.error
+                if collecting.error is not None:
+                    raise collecting.error
                 due_end = pacer.end()
         await pacer.until(due_end)
         yield _closing(shape, end, with_usage)
