@@ -130,13 +130,13 @@ def test_the_policy_s_chat_templates_are_read_first(template: str, words: str, t
     (None, 8 * GIB, 8 * GIB, None),
     (GIB, 8 * GIB, 8 * GIB, None),
     (16 * GIB, 8 * GIB, 8 * GIB, "tee.memory_budget: 16,384 MiB, but the machine has 8,192 MiB"),
-    (None, 8 * GIB, 100 << 20, "memory: 302 MiB are needed, there are 100 MiB: "),
-    (256 << 20, 8 * GIB, 8 * GIB, "memory: 302 MiB are needed, there are 256 MiB: "),
+    (None, 8 * GIB, 100 << 20, "memory: 305 MiB are needed, there are 100 MiB: "),
+    (256 << 20, 8 * GIB, 8 * GIB, "memory: 305 MiB are needed, there are 256 MiB: "),
 ])
 def test_memory_must_suffice(limit: int | None, total: int | None, available: int | None, finding: str | None,
                              tmp_path: Path, model: Path) -> None:
-    """The budget must exist and hold everything: process, 192 connections of 96 KiB, 32 requests of 1.375 MiB, 100 MiB
-    of model, reading one."""
+    """The budget must exist and hold everything: process, 192 connections of 96 KiB, 32 requests of 1.375 MiB, their
+    answers, 100 MiB of model, reading one."""
     policy = _loaded(tmp_path, model).policy
     policy = policy.model_copy(update={"tee": policy.tee.model_copy(update={"memory_budget_bytes": limit})})
     big = tmp_path / "big.gguf"
@@ -145,6 +145,7 @@ def test_memory_must_suffice(limit: int | None, total: int | None, available: in
     [said] = list(checks.memory(policy, {"tiny": big}, total, available)) or [None]
     blank = r"b'\x00\x00\x00\x00'"
     parts = (f"{budget.PROCESS_BYTES >> 20} MiB process, 18 MiB connections, 192 x, 44 MiB requests, 32 x, "
+             "2 MiB answers, 32 x, "
              f"100 MiB tiny: the whole file ({big}: byte 0: the magic is {blank}; allowed: b'GGUF'), "
              "48 MiB loading, then reading a request, one at a time")
     assert (finding or "") + parts * (finding or "").startswith("memory") == (said or "")

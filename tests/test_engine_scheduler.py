@@ -271,11 +271,11 @@ def test_cancelled_while_another_is_dropped():
             return super().is_set()
 
     with scheduling(slots=1) as (_, scheduler):
-        gate, ends, errors = Gate(), [], []
+        gate, ends, errors = Gate(), ([], []), []
         running = scheduler.submit(request(), "t", gate, errors.append)
         assert gate.arrived.wait(60)
-        first, second = (scheduler.submit(request(), "t", lambda step: ends.append(step.finish_reason))
-                         for _ in range(2))
+        first, second = (scheduler.submit(request(), "t", lambda step, own=own: own.append(step.finish_reason))
+                         for own in ends)
         first._cancelled = Moment()
         first.cancel()
         gate.open.set()
@@ -284,7 +284,8 @@ def test_cancelled_while_another_is_dropped():
         second.cancel()
         assert second.wait(20)
         assert [] == errors
-        assert ["cancelled"] * 2 == [end for end in ends if end is not None]
+        assert ["cancelled"] == [end for end in ends[0] if end is not None]
+        assert 1 == len([end for end in ends[1] if end is not None])  # it may have been answered before
         assert scheduler.submit(request(), "t", lambda step: None).wait(60)
 
 

@@ -26,6 +26,7 @@ from appliance.attestation.evidence import Collected, Evidence, SimulatedProvide
 from appliance.attestation.release import ReleaseAttestor
 from appliance.boot import keyrelease, keyrelease_jwe
 from appliance.boot.keyrelease import KeyRelease
+from appliance.boot.keys import Secret
 from appliance.boot.sandbox import landlock
 from appliance.errors import ModelKeyError
 from appliance.policy import Loaded, load
@@ -340,14 +341,13 @@ def test_a_broker_that_comes_late(tmp_path: Path) -> None:
     config = write_broker(tmp_path)
     config.write_text(config.read_text().replace("port = 0", f"port = {port}"))
     with started({"model demo": key_at(f"https://127.0.0.1:{port}", Authority().pin)}) as release:
-        found: list[bytes] = []
-        asking = threading.Thread(target=lambda: found.append(
-            bytes(release.keys(attestor(), tolerant=True)["model demo"].data)))
+        keys: dict[str, Secret] = {}
+        asking = threading.Thread(target=lambda: keys.update(release.keys(attestor(), tolerant=True)))
         asking.start()
         time.sleep(1.2)
         with reference(config):
             asking.join(15)
-    assert [KEY] == found
+    assert KEY == keys["model demo"].data
 
 
 def test_a_process_that_dies(tmp_path: Path) -> None:
@@ -388,7 +388,8 @@ def test_a_process_that_ends_slowly(lingers: float, seconds: float, found: list[
           started({"model demo": key_at(broker.url, authority.pin)}, seconds=seconds) as release):
         here = Path("/proc") / str(release.pid)
         if found:
-            assert found == [release.keys(attestor(), tolerant=True)["model demo"].data]
+            keys = release.keys(attestor(), tolerant=True)
+            assert found == [keys["model demo"].data]
         else:
             begun = time.monotonic()
             with pytest.raises(ModelKeyError):
@@ -403,7 +404,8 @@ def test_as_on_hardware(tmp_path: Path) -> None:
     with reference(write_broker(tmp_path, authority=authority)) as broker:
         url = broker.url.replace("127.0.0.1", "localhost")
         with started({"model demo": key_at(url, authority.pin)}) as release:
-            assert KEY == release.keys(attestor(), tolerant=False)["model demo"].data
+            keys = release.keys(attestor(), tolerant=False)
+            assert KEY == keys["model demo"].data
 
 
 CONFINED = """

@@ -200,8 +200,8 @@ def test_sampling_leaves_no_logits(tmp_path: Path) -> None:
 MADE = """
 import sys
 from pathlib import Path
+from appliance.boot import keys
 from appliance.boot.state import StateDisk
-from appliance.models import keys
 
 folder = Path(sys.argv[1])
 key = keys.Secret.random()

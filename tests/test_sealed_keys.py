@@ -137,9 +137,11 @@ def test_release_by_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     by_variable = valid(with_lines("model", pinned + 'key {\n provider = "environment"\n variable = "K"\n}')).models
     plain = valid(with_lines("model", "")).models
     assert {} == modelkeys.release(plain)
-    assert KEY == modelkeys.release(by_file)["demo"].data
+    keys = modelkeys.release(by_file)
+    assert KEY == keys["demo"].data
     monkeypatch.setenv("K", HEX.decode())
-    assert KEY == modelkeys.release(by_variable)["demo"].data
+    keys = modelkeys.release(by_variable)
+    assert KEY == keys["demo"].data
     with pytest.raises(ModelKeyError, match="model demo: the environment variable K is not set"):
         modelkeys.release([*by_file, *by_variable])
     by_broker = by_file[0].model_copy(update={"key": by_file[0].key.model_copy(update={"provider": "tpm"})}

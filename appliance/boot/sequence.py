@@ -23,7 +23,6 @@ from pathlib import Path
 from appliance import __version__
 from appliance.attestation import approvals, collect
 from appliance.attestation.attestor import Attestor, State
-from appliance.attestation.evidence import Provider
 from appliance.attestation.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
@@ -72,8 +71,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
     running: dict[str, models.RunningModel] = {}
     fetcher = keyrelease.KeyRelease(modelkeys.wanted(policy), tpm=places.tpm)
     keys: dict[str, Secret] = {}  # each is wiped when its model was read
-    disk = state_key = None
-    provider: Provider | None = None
+    disk = state_key = provider = None
     try:
         with steps.step("policy") as note:
             files = checks.find_models(policy, [loaded.path.parent, *model_folders])
@@ -144,7 +142,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             provider.close()
         audit.close()
         if disk is not None:
-            disk.close()  # which wipes its key
+            disk.close()
         elif state_key is not None:
             state_key.wipe()
         silence.restore()
