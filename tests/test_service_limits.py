@@ -96,6 +96,16 @@ def test_no_tenant_has_all_places(most: int, tenants: int, alone: int, again: in
     assert again == _taken(places, "0", 1)
 
 
+def test_places_are_kept_for_those_who_may_ask() -> None:
+    """Tenants who may ask no model get a place to be refused in, but none that is kept, and never more than there are:
+    what they hold leaves as many places to those who may ask."""
+    places = Places(8, ["a", "b", "c"])
+    assert [1, 1, 1] == [_taken(places, name, 1) for name in ("x", "y", "z")]
+    assert (3, 1, 1, 0) == tuple(_taken(places, name, 8) for name in "abca")
+    few = Places(8, ["a"])
+    assert (7, 1, 0) == (sum(_taken(few, name, 1) for name in "rstuvwxyz"), _taken(few, "a", 9), _taken(few, "r", 9))
+
+
 def test_rate_limit_headers() -> None:
     """Headers carry OpenAI's names, for limits that exist."""
     account = Account(Rates(requests_per_minute=5), Clock())

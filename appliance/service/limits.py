@@ -211,13 +211,13 @@ class Places:
 
     def __init__(self, most: int, tenants: Collection[str]) -> None:
         """`tenants`: who may ask, by name."""
-        self._most, self._tenants = most, len(tenants)
+        self._most, self._tenants = most, frozenset(tenants)
         self._held: Counter[str] = Counter()
 
     def take(self, tenant: str) -> None:
         """Take a place. RequestError where none is free, or those that are free are kept for others."""
-        without = self._tenants - len(self._held)
-        kept = min(without, self._most // KEPT_SHARE) if tenant in self._held else 0
+        without = self._tenants - self._held.keys()
+        kept = 0 if tenant in without else min(len(without), self._most // KEPT_SHARE)
         if self._most - self._held.total() <= kept:
             raise RequestError("too_many_requests", retry_after=1)
         self._held[tenant] += 1
