@@ -518,3 +518,66 @@ def test_vsock_listens_where_the_machine_has_it() -> None:
         assert identity.spki_sha256 == ratls.parse(der).spki_sha256
     with contextlib.suppress(OSError):
         place.close()
+
+
+def _records(url: str, key: str, body: dict[str, Any]) -> tuple[list[int], bytes]:
+    """Lengths of the records in which an answer's body comes over TLS, as the network sees them, and the answer."""
+    host, _, port = url.rpartition("/")[2].partition(":")
+    incoming, outgoing, raw, answer = ssl.MemoryBIO(), ssl.MemoryBIO(), bytearray(), bytearray()
+    channel = _trusting().wrap_bio(incoming, outgoing)
+    text = json.dumps(body)
+    request = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n"
+               f"content-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n{text}").encode()
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        def until(step: Any) -> Any:
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    return step()
+                connection.sendall(outgoing.read())
+                came = connection.recv(1 << 16)
+                raw.extend(came)
+                incoming.write(came) if came else incoming.write_eof()
+
+        until(channel.do_handshake)
+        until(lambda: channel.write(request))
+        connection.sendall(outgoing.read())
+        with contextlib.suppress(ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            while part := until(lambda: channel.read(1 << 16)):
+                answer += part
+    lengths, at = [], 0
+    while at + 5 <= len(raw):
+        lengths.append((raw[at], int.from_bytes(raw[at + 3:at + 5])))
+        at += 5 + lengths[-1][1]
+    head, _, content = bytes(answer).partition(b"\r\n\r\n")
+    body_records, left = [], len(content)
+    for _kind, length in reversed([each for each in lengths if each[0] == 23][:-1]):  # the last says that all is sent
+        if left > 0:
+            body_records.append(length)
+            left -= length - 17  # a byte for the kind, 16 of the tag
+    assert 0 == left, (lengths, len(head))
+    return body_records[::-1], content
+
+
+def test_records_show_no_sizes_below_the_padding(tmp_path: Path, tiny_model: Path) -> None:
+    """Whole answers and refusals of any size up to that of the padding come in records of the same lengths, and those
+    that are longer in records that are full."""
+    certificate, key, _digest = _own_certificate(tmp_path)
+    policy = server.write_policy(
+        tmp_path, {"tiny": tiny_model}, listeners=LISTENERS % (certificate, key), privacy='size_padding = "40KiB"',
+        model="sampling { max_logprobs = 5 }")
+    process = server.Server(policy, [tiny_model]).wait_ready()
+    url = next(place for place in process.ready["listening"] if place.startswith("https"))
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "seed": 1,
+            "logit_bias": {str(token): -100 for token in range(3)}}  # no token that ends an answer
+    asked = [(server.KEY, {**chat, "max_tokens": 1}), (server.KEY, {**chat, "max_tokens": 40}),
+             (server.KEY, {**chat, "max_tokens": 50, "logprobs": True, "top_logprobs": 5}),
+             (server.KEY, {**chat, "model": "none"}), ("sk-none", chat)]
+    found = [_records(url, *each) for each in asked]
+    longer, content = _records(url, server.KEY, {**chat, "max_tokens": 150, "logprobs": True, "top_logprobs": 5})
+    assert 0 == process.stop()
+    assert (80 << 10, [(16 << 10) + 17] * 5) == (len(content), longer)
+    assert 150 == len(json.loads(content)["choices"][0]["logprobs"]["content"])
+    sizes = [len(content.rstrip()) for _, content in found]
+    assert min(sizes) < 200 < 16 << 10 < max(sizes)
+    assert [40 << 10] * len(asked) == [len(content) for _, content in found]
+    assert [[(16 << 10) + 17, (16 << 10) + 17, (8 << 10) + 17]] * len(asked) == [records for records, _ in found]

@@ -22,8 +22,7 @@ from appliance.service.problems import RequestError
 if TYPE_CHECKING:
     from appliance.service.context import Service
 
-PIECE_BYTES = 16 * 1024  # of a body that are handed over at once
-_SPACES = b" " * PIECE_BYTES
+PIECE_BYTES = 16 * 1024  # of a body that are handed over at once; a TLS record holds as many
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
 SINGLE = (b"authorization", b"content-encoding", b"content-type")  # of which a request has one at most
 
@@ -103,6 +102,7 @@ class Reply:
         self._exchange = exchange
         self._send = send
         self._head: Message | None = None
+        self._held = b""  # of the body
         self.started = False
 
     async def __call__(self, message: Message) -> None:
@@ -119,19 +119,22 @@ class Reply:
             self.started = True
             await self._send(head)
         body: bytes = message.get("body", b"")  # type: ignore[assignment]
-        more: bool = message.get("more_body", False)  # type: ignore[assignment]
-        await self._pieces(body, more or self._exchange.spaces > 0)
-        if not more and self._exchange.spaces:
-            await self._pieces(_SPACES[:self._exchange.spaces % PIECE_BYTES], self._exchange.spaces >= PIECE_BYTES)
-            for left in range(self._exchange.spaces // PIECE_BYTES, 0, -1):
-                await self._pieces(_SPACES, left > 1)
+        await self._pieces(self._held + body, bool(message.get("more_body", False)))
 
     async def _pieces(self, body: bytes, more: bool) -> None:
-        """Send a body, or a part of it, little by little: each piece waits until the client took those before."""
-        for start in range(0, max(1, len(body)), PIECE_BYTES):
+        """Send a body, or a part of it, little by little: each piece waits until the client took those before. Over TLS
+        a piece is a record, whose length all can see: so spaces fill up the one in which the body ends, and the last
+        alone is short."""
+        least, spaces = PIECE_BYTES if self._exchange.spaces else 1, 0 if more else self._exchange.spaces
+        start, left = 0, not more
+        while left or len(body) - start >= least:
             piece = body[start:start + PIECE_BYTES]
-            await self._send({"type": "http.response.body", "body": piece,
-                              "more_body": more or start + PIECE_BYTES < len(body)})
+            filling = min(spaces, PIECE_BYTES - len(piece))
+            start, spaces = start + len(piece), spaces - filling
+            left = not more and (start < len(body) or spaces > 0)
+            await self._send({"type": "http.response.body", "body": piece + b" " * filling,
+                              "more_body": more or left})
+        self._held = body[start:]
 
     async def problem(self, error: RequestError, body: bytes) -> None:
         """Send a refusal as the whole answer."""

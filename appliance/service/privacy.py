@@ -5,7 +5,8 @@ Promised, with `timing_padding` (times from the arrival of the request's head, p
 * the first byte of a streamed answer leaves on a multiple of `first_token`;
 * from then on exactly one event leaves at each multiple of `first_token`, whether or not there is new text, until
   the answer ends: the gaps and the number of events tell nothing about single tokens;
-* the last byte of a streamed answer, and every byte of another answer or refusal, leave on a multiple of `total`.
+* the last event of a streamed answer leaves on a multiple of `total`; another answer or refusal begins to, and the rest
+  follows as fast as its client takes it.
 
 Left: the multiple itself (how long, to the grid). With `size_padding`, what is written at one moment, an event or a
 whole answer, has a multiple of that many bytes. docs/concepts/privacy.md says what that means. The grid needs a free

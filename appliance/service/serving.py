@@ -57,19 +57,22 @@ async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | Completi
     text, finish, usage, size = came.take_text(), came.finish or "stop", came.usage or Usage.of(0, 0), 0
     async for part in _parts(shape.whole(text, finish, usage, came.logprobs)):
         size += len(part)  # made twice, and never there as a whole: it is many times what it is made from
-    exchange.spaces = spaces(size, service.policy.privacy.size_padding_bytes)
+    padding = service.policy.privacy.size_padding_bytes
+    exchange.spaces = spaces(size, padding)
     body = _parts(shape.whole(text, finish, usage, came.logprobs))
+    if padding is not None and size <= padding:  # made before it leaves: its making takes longer than that of spaces
+        return Response(b"".join([part async for part in body]), media_type=JSON)
     return Stream(body, media_type=JSON, headers={"content-length": str(size)})
 
 
 async def _parts(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Parts of a body, as few as may be; others have their turn in between."""
+    """Parts of a body, all but the last of one size; others have their turn in between."""
     held = bytearray()
     for part in parts:
         held += part
-        if len(held) >= PART_BYTES:
-            yield bytes(held)
-            held.clear()
+        while len(held) >= PART_BYTES:
+            yield bytes(held[:PART_BYTES])
+            del held[:PART_BYTES]
             await asyncio.sleep(0)
     yield bytes(held)
 
