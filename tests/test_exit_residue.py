@@ -229,7 +229,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("place", [
-    "models/keys.py:_read_private:1", "models/keydocument.py:accept:1", "models/keydocument.py:decode:1",
+    "boot/keys.py:_read_private:1", "boot/keydocument.py:accept:1", "boot/keydocument.py:decode:1",
     "boot/modelkeys.py:release:1", "models/sealed_header.py:keys:1", "models/sealed.py:open_sealed:1",
     "models/resident.py:vector:2", "engine/forward.py:_vector:2", "engine/engine.py:__init__:1",
     "boot/models.py:_start:1", "boot/inference.py:open_session:1", "engine/engine.py:acquire:1"])
