@@ -74,7 +74,8 @@ def _rules(policy: Policy) -> tuple[Rule, ...]:
 
 
 def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Any exception as an answer in OpenAI's shape. Nothing of the exception but its class decides."""
+    """Any exception as an answer in OpenAI's shape. Its class and code decide; of its words only those of a chat
+    template, against the messages, are told."""
     service: Service = request.app.state.service
     if isinstance(error, HTTPException):
         error = RequestError(FRAMEWORK.get(error.status_code, "internal_error"))
