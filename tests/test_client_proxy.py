@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import httpx2
 import openai
 import pytest
 
@@ -447,10 +448,12 @@ def test_headers_pass_but_for_those_of_the_connection(running: tuple[FakeApplian
     assert not {"X-Named", "Connection", "Proxy-Authorization", "Te", "Upgrade"} & {name.title() for name in found}
 
 
-def test_the_httpx_transport_under_the_official_client(running: tuple[FakeAppliance, Path]) -> None:
+@pytest.mark.parametrize("kind", [httpx.Client, httpx2.Client, openai.DefaultHttpxClient])
+def test_the_httpx_transport_under_the_official_client(kind: Callable[..., Any],
+                                                       running: tuple[FakeAppliance, Path]) -> None:
     """No proxy: the client's own connections are verified ones; a refusal reaches it as an error that says why."""
     server, path = running
-    with httpx.Client(transport=transport(_verifier(path), life=0.0)) as plain:
+    with kind(transport=transport(_verifier(path), life=0.0)) as plain:
         client = _openai(server.url, http_client=plain)
         assert "onetwo" == _chat(client)
         server.asked.clear()
@@ -462,7 +465,8 @@ def test_the_httpx_transport_under_the_official_client(running: tuple[FakeApplia
         assert ["GET /v1/attestation"] == server.asked
 
 
-def test_the_asynchronous_transport(running: tuple[FakeAppliance, Path]) -> None:
+@pytest.mark.parametrize("kind", [httpx.AsyncClient, httpx2.AsyncClient, openai.DefaultAsyncHttpxClient])
+def test_the_asynchronous_transport(kind: Callable[..., Any], running: tuple[FakeAppliance, Path]) -> None:
     """The same under the asynchronous client, several at once, and left early."""
     server, path = running
     server.pieces, server.delay = _events("one", "two"), 0.05
@@ -472,7 +476,7 @@ def test_the_asynchronous_transport(running: tuple[FakeAppliance, Path]) -> None
                         async for chunk in await client.chat.completions.create(**CHAT)])
 
     async def several() -> list[str]:
-        async with httpx.AsyncClient(transport=async_transport(_verifier(path))) as plain:
+        async with kind(transport=async_transport(_verifier(path))) as plain:
             client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="k", http_client=plain, timeout=20)
             answers = await asyncio.gather(*(chat(client) for _ in range(4)))
             server.pieces = _events(*"abcdefghijklmnop")
@@ -517,7 +521,8 @@ def test_many_asynchronous_requests_are_on_their_way_at_once(running: tuple[Fake
     assert [200] * together.parties == asyncio.run(several())
 
 
-def test_an_answer_that_breaks_off_is_seen_as_such(running: tuple[FakeAppliance, Path]) -> None:
+@pytest.mark.parametrize("package", [httpx, httpx2])
+def test_an_answer_that_breaks_off_is_seen_as_such(package: Any, running: tuple[FakeAppliance, Path]) -> None:
     """A stream that the network cuts is an error, never a short answer."""
     server, path = running
 
@@ -526,7 +531,7 @@ def test_an_answer_that_breaks_off_is_seen_as_such(running: tuple[FakeAppliance,
         raise OSError("cut")
 
     server.pieces = cut()  # type: ignore[assignment]
-    with httpx.Client(transport=transport(_verifier(path))) as plain, pytest.raises(httpx.ReadError):
+    with package.Client(transport=transport(_verifier(path))) as plain, pytest.raises(package.ReadError):
         plain.post(f"{server.url}/v1/chat/completions", json=CHAT)
 
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 ABSENT = {"fcntl", "termios", "pwd", "grp", "resource", "pty", "tty", "syslog", "curses",
-          "numpy", "numba", "llvmlite", "litestar", "uvicorn", "structlog", "prometheus_client", "httpx", "openai",
-          "dcap_qvl", "gguf", "hcl2", "lark"}
+          "numpy", "numba", "llvmlite", "litestar", "uvicorn", "structlog", "prometheus_client", "httpx", "httpx2",
+          "openai", "dcap_qvl", "gguf", "hcl2", "lark"}
 ABOVE = ("appliance.engine", "appliance.models", "appliance.boot", "appliance.service", "appliance.audit",
          "appliance.imaging")
 
@@ -53,8 +53,7 @@ def main() -> int:
     strip()
     client = importlib.import_module("appliance.client")
     for module in pkgutil.iter_modules(client.__path__, "appliance.client."):
-        if module.name != "appliance.client.httpx_transport":
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     code = int(importlib.import_module("appliance.cli.main").main(sys.argv[1:]))
     above = sorted(name for name in sys.modules if name.startswith(ABOVE))
     if above:
