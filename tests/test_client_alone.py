@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import socket
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, cast
 
@@ -58,6 +60,17 @@ def test_without_posix_engine_or_server(material: Path, words: list[str], code: 
         timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert code == done.returncode, done.stdout + done.stderr
     assert says in done.stdout + done.stderr
+
+
+def test_nothing_says_to_install_the_bare_name() -> None:
+    """PyPI's `appliance` is another project. Hints name the packages of our extras, as pyproject.toml has them."""
+    texts = [each.read_text() for folder in ("appliance", "docs", "examples", "image")
+             for each in (ROOT / folder).rglob("*") if each.suffix in (".py", ".md", ".toml")]
+    told = [words for text in (*texts, (ROOT / "README.md").read_text())
+            for words in re.findall(r"pip install (?:-\S+ )*['\"]?([^'\"`\s)]+)", text)]
+    assert not [words for words in told if words.partition("[")[0] == "appliance"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*extras["tdx"], *extras["llamacpp"]} <= set(told)
 
 
 def _closure(name: str, found: set[str]) -> set[str]:

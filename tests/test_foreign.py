@@ -36,7 +36,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         return
     found = sorted(BUILT.glob("*-native/bin/libllama.so"), reverse=True)  # gcc's first, as pip builds it
     if not found:
-        pytest.skip("llama-cpp-python is not installed: pip install 'appliance[llamacpp]'")
+        pytest.skip("llama-cpp-python is not installed: pip install 'llama-cpp-python>=0.3.9'")
     package = tmp_path_factory.mktemp("package") / "llama_cpp"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -183,7 +183,7 @@ def test_without_the_library_it_is_left_open(tmp_path: Path) -> None:
             "try: tdx_verify._library()\n"
             "except Exception as error: print(error.code, error.hint)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "tdx-library pip install 'appliance[tdx]'\n" == done.stdout
+    assert "tdx-library pip install 'dcap-qvl>=0.7,<0.8'\n" == done.stdout
 
 
 def test_zeros_may_follow_a_quote_and_nothing_else() -> None:

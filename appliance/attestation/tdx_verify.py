@@ -128,7 +128,7 @@ def _library() -> Any:
     except ImportError:
         raise UncheckedEvidenceError(
             "TDX quote: the TCB could not be checked, the dcap-qvl package is not installed", code="tdx-library",
-            hint="pip install 'appliance[tdx]'") from None
+            hint="pip install 'dcap-qvl>=0.7,<0.8'") from None
 
 
 def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[str, str], dict[str, Any]]:

@@ -63,7 +63,7 @@ def library() -> Any:
         return importlib.import_module(_MODULE)
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineError(f"llama.cpp cannot be loaded: {error}", code="backend",
-                          hint="install the extra: pip install 'appliance[llamacpp]'") from None
+                          hint="pip install 'llama-cpp-python>=0.3.9'") from None
 
 
 class ForeignSource(Opened):
