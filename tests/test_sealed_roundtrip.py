@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from appliance.models import gguf, layout
 from appliance.models.resident import open_resident
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
+from appliance.policy.enforcement import ENFORCED
 from appliance.sealing import digests, restore, sealing
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
@@ -219,6 +221,18 @@ def _json(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> 
     assert code == main(["model", *map(str, words), "--json"])
     answer: dict[str, object] = json.loads(capsys.readouterr().out)
     return answer
+
+
+def test_the_printed_block_names_providers_that_boot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The comment beside `provider` names no kind of key that the boot refuses."""
+    plain, key = tmp_path / "m.gguf", tmp_path / "key"
+    plain.write_bytes(small())
+    assert 0 == main(["model", "key", str(key)])
+    assert 0 == main(["model", "seal", str(plain), "-o", str(tmp_path / "m.sealed"), "--key", str(key)])
+    line = capsys.readouterr().out.partition("provider = ")[2].splitlines()[0]
+    named = set(re.findall(r'"([a-z-]+)"', line)) - {"simulated"}
+    assert named == {"file", "broker", "tpm"}
+    assert named < set(ENFORCED["model.key.provider"])
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

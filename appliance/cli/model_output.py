@@ -66,5 +66,5 @@ def sealed_block(path: Path, sha256: bytes, header_sha256: bytes, key: Path | No
     return (f"model {quoted(path.stem)} {{\n  file                 = {quoted(path.name)}\n"
             f"  sha256               = \"{sha256.hex()}\"\n"
             f"  sealed_header_sha256 = \"{header_sha256.hex()}\"\n\n"
-            f"  key {{\n    provider = \"file\" # for platforms = [\"simulated\"]; else \"broker\" or \"vault\"\n"
+            f"  key {{\n    provider = \"file\" # for platforms = [\"simulated\"]; else \"broker\" or \"tpm\"\n"
             f"    path     = {quoted(where)}\n  }}\n}}")
