@@ -172,4 +172,8 @@ def test_a_verdict_reads_well_whatever_is_in_it() -> None:
         json.dumps(verdict.as_json())
         with contextlib.suppress(AttestationError):
             verdict.require()
+    for status, code in ((HOST_TRUSTED, "host-trusted"), (SIMULATED, "simulated")):
+        with pytest.raises(AttestationError) as caught:
+            _verdict(status).require()
+        assert code == caught.value.code
     assert Roots() == Roots()

@@ -535,6 +535,14 @@ def test_an_answer_that_breaks_off_is_seen_as_such(package: Any, running: tuple[
         plain.post(f"{server.url}/v1/chat/completions", json=CHAT)
 
 
+def test_a_verdict_that_is_not_accepted_has_a_code(tmp_path: Path) -> None:
+    """A program that reads the code of the SDK's error finds one."""
+    with fake.simulated(tmp_path) as (server, path), openai.DefaultHttpxClient(
+            transport=transport(_verifier(path))) as plain, pytest.raises(openai.InternalServerError) as caught:
+        _chat(_openai(server.url, http_client=plain))
+    assert "simulated" == caught.value.code
+
+
 def test_the_command_line_serves_until_a_signal(tmp_path: Path) -> None:
     """`connect` says what it verified and where it listens; a simulated appliance needs --accept."""
     with fake.simulated(tmp_path) as (server, path):
@@ -543,6 +551,7 @@ def test_the_command_line_serves_until_a_signal(tmp_path: Path) -> None:
         server.pieces = _events("one", "two")
         words = [sys.executable, "-m", "appliance", "connect", server.url, "--policy", str(path), "--json"]
         refused = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert "error[simulated]: " in refused.stderr.splitlines()[1]
         assert (5, "simulated") == (refused.returncode, json.loads(refused.stderr.splitlines()[0])["verdict"])
         environment = {**os.environ, "http_proxy": "http://user:secret@192.0.2.1:3128", "no_proxy": ""}
         with subprocess.Popen([*words, "--accept", "simulated"], stderr=subprocess.PIPE, text=True,

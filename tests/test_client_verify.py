@@ -290,8 +290,9 @@ def test_simulated_evidence_is_never_verified(tmp_path: Path) -> None:
             verdict = fake.verifier(path, roots=Roots()).verify(server.url)
             assert (SIMULATED, 5, False) == (verdict.status, verdict.exit_code, verdict.verified)
             assert "PROVES NOTHING" in str(verdict)
-            with pytest.raises(RejectedEvidenceError):
+            with pytest.raises(RejectedEvidenceError) as caught:
                 verdict.require()
+            assert "simulated" == caught.value.code
             verdict.require(SIMULATED)
             hard = fake.verifier(fake.write_policy(tmp_path, "sev-snp"), roots=Roots()).verify(server.url)
             assert (NOT_MET, "evidence-platform") == (hard.status, hard.code)

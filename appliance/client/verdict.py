@@ -32,6 +32,7 @@ EXIT_CODES: Mapping[Status, int] = MappingProxyType({
     VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5})
 _AGAINST: Mapping[Status, type[AttestationError]] = MappingProxyType({
     INVALID: ForgedEvidenceError, UNCHECKED: UncheckedEvidenceError})
+_LESSER: Mapping[Status, str] = MappingProxyType({HOST_TRUSTED: "host-trusted", SIMULATED: "simulated"})
 _SAYS: Mapping[Status, str] = MappingProxyType({
     VERIFIED: "an appliance under this policy, in hardware that its operator cannot read",
     HOST_TRUSTED: "what booted is known if the host is honest; NOTHING IS PROTECTED FROM THE HOST",
@@ -78,7 +79,8 @@ class Verdict:
         """
         if not self.verified and self.status not in accept:
             kind = _AGAINST.get(self.status, RejectedEvidenceError)
-            raise kind(f"{self.target}: {self.status}: {self.reason}", code=self.code, hint=self.hint)
+            raise kind(f"{self.target}: {self.status}: {self.reason}", code=self.code or _LESSER.get(self.status),
+                       hint=self.hint)
 
     def as_json(self) -> dict[str, Any]:
         """The whole as plain values."""
