@@ -257,6 +257,17 @@ def test_what_is_needed_is_more_than_there_is(missing: int, tmp_path: Path, tiny
     assert budget.divide(policy, files, needs << 20).refusal is None
 
 
+def test_a_plan_for_more_than_the_budget_says_so(tmp_path: Path, tiny_model: Path,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    """`--memory` answers what if; a boot by this policy stays within `memory_budget`, whatever the machine has."""
+    policy = server.write_policy(tmp_path, {"tiny": tiny_model})
+    policy.write_text(policy.read_text().replace("tee {", 'tee {\n  memory_budget = "512MiB"', 1))
+    for memory, noted in (("512", False), ("513", True), ("1024", True)):
+        assert 0 == main(["plan-memory", str(policy), "--models", str(tiny_model.parent), "--memory", memory,
+                          "--no-speed"])
+        assert noted == ("no more than the policy's memory_budget, 512 MiB" in capsys.readouterr().err)
+
+
 def test_a_model_that_is_not_there_fits_nowhere(tmp_path: Path, tiny_model: Path,
                                                 capsys: pytest.CaptureFixture[str]) -> None:
     """Without the file of a model there is no plan, and no exit code that says that it fits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", type=Path, action="append", default=[], metavar="DIR",
                         help="a folder with model files, besides the policy's own; may be given again")
     parser.add_argument("--memory", type=numbers.MEBIBYTES, metavar="MIB",
-                        help="plan for so many MiB (default: the policy's budget, or what is free here, if less)")
+                        help="plan for so many MiB, whatever the policy's budget (default: that, or what is free here, "
+                             "if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told: a model is missing or damaged"
@@ -40,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
     files = checks.find_models(policy, [args.file.parent, *args.models])
     if unusable := [*checks.model_files(files)] or [*_unusable(policy, files)]:  # they count as little, and would fit
         raise BootError("; ".join(unusable), code="policy-not-met-here")
+    if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:
+        print(f"note: a boot takes no more than the policy's memory_budget, {mebibytes(bound)}; this is the plan for a "
+              f"policy that allows {args.memory} MiB", file=sys.stderr)
     found = plan(policy, files, budget.room(policy) if args.memory is None else args.memory << 20)
     measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
     expected = [] if measured is None else speeds(policy, files, found, measured)
