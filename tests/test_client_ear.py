@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -151,6 +154,42 @@ def test_the_verb_writes_a_token_and_its_key(tmp_path: Path) -> None:
         assert "contraindicated" == found["submods"]["appliance"]["ear_status"]
         kind, raw = found["ear_raw_evidence"]
         assert ("application/vnd.appliance.evidence+json", made) == (kind, _b64(raw))
+
+
+def test_the_auditors_guide_reads_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its program, as it stands there: verdict, time and nonce in the form that `verify` takes; nothing of a token that
+    was altered or that another key signed."""
+    guide = (Path(__file__).parents[1] / "docs/guides/audit.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    keys = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    (tmp_path / "auditor.pem").write_bytes(keys[0].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    with fake.simulated(tmp_path, tls=False) as (server, path):
+        words = ["--policy", str(path), "--save", str(tmp_path / "evidence.json"),
+                 "--ear", str(tmp_path / "result.jwt"), "--ear-key", str(tmp_path / "auditor.pem"), "--json"]
+        assert 5 == main(["verify", server.url, *words])
+    told = json.loads(capsys.readouterr().out)
+
+    def read(key: Ed25519PrivateKey) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "auditor.pub").write_bytes(key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+        return subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    verdict, at, nonce = read(keys[0]).stdout.splitlines()
+    assert (told["verdict"], told["nonce"]) == (verdict, nonce)
+    again = ["verify", str(tmp_path / "evidence.json"), "--policy", str(path), "--at", at, "--json", "--nonce"]
+    assert 5 == main([*again, nonce])
+    assert "holds" == _outcome(capsys.readouterr().out, "nonce")
+    assert main([*again, "00" * 32]) in (1, 3)
+    assert (1, "") == (read(keys[1]).returncode, read(keys[1]).stdout)
+    token = (tmp_path / "result.jwt").read_text()
+    (tmp_path / "result.jwt").write_text(token.replace(".", ".e", 1))
+    assert (1, "") == (read(keys[0]).returncode, read(keys[0]).stdout)
+
+
+def _outcome(text: str, rule: str) -> str:
+    (found,) = (each["outcome"] for each in json.loads(text)["findings"] if each["rule"] == rule)
+    return str(found)
 
 
 def test_other_keys_are_refused(tmp_path: Path) -> None:
