@@ -60,12 +60,19 @@ def test_yarn():
     ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, FormatError, "epsilon"),
     ({"llama.rope.freq_base": 0.0}, FormatError, "freq_base"),
     ({"tokenizer.ggml.tokens": None}, FormatError, "vocab_size"),
+    ({"tokenizer.ggml.suppress_tokens": np.array([5, 7], np.int32)}, UnsupportedError, "suppress_tokens"),
+    ({"tokenizer.ggml.suppress_tokens": 5}, UnsupportedError, "suppress_tokens"),
 ])
 def test_refusals_name_the_key(change, error, word):
     """Each value that we cannot run is refused with its key in the message."""
     with pytest.raises(error, match=word):
         read({**SMALL, **change} if change != {"llama.embedding_length": 264} else
              {**SMALL, **change, "llama.attention.head_count": 5})
+
+
+def test_no_token_suppressed():
+    """An empty list of tokens that no answer may have asks for nothing."""
+    assert read(SMALL) == read(SMALL | {"tokenizer.ggml.suppress_tokens": np.empty(0, np.int32)})
 
 
 @pytest.fixture

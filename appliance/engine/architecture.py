@@ -40,6 +40,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # Keys that say nothing about the forward pass.
 _SILENT = frozenset({"rope.scaling.finetuned"})
+_SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # that no answer may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,9 @@ def read(metadata: Mapping[str, Any]) -> Architecture:
     reader = _Reader(metadata)
     architecture = _dimensions(reader, metadata)
     _refuse_unknown(metadata, reader.seen)
+    suppressed = metadata.get(_SUPPRESSED, ())
+    if not isinstance(suppressed, Sized) or len(suppressed):
+        raise UnsupportedError(f"{_SUPPRESSED} names tokens that no answer may have; this version keeps none out")
     return architecture
 
 
