@@ -28,6 +28,13 @@ def test_defaults():
     assert [CONTEXT_CAP, 100, 40_000] == [shape.context(), shape.context(100), shape.context(100_000)]
 
 
+def test_least_epsilon():
+    """The least epsilon that a refusal names is allowed as files have it: rounded to 32 bits, and so below."""
+    assert 1e-12 > read(SMALL | {"llama.attention.layer_norm_rms_epsilon": float(np.float32(1e-12))}).epsilon
+    with pytest.raises(FormatError, match=r"allowed: a number in 1e-12\.\.0\.01"):
+        read(SMALL | {"llama.attention.layer_norm_rms_epsilon": 9e-13})
+
+
 def test_yarn():
     """YaRN's factor enlarges cosine and sine by 1 + ln(factor) / 10."""
     shape = read(SMALL | {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0,
@@ -44,13 +51,14 @@ def test_yarn():
     ({"llama.new_feature": 1}, UnsupportedError, "new_feature"),
     ({"llama.attention.causal": np.zeros(2)}, UnsupportedError, "causal"),
     ({"llama.rope.scaling.type": "longrope"}, UnsupportedError, "rope.scaling.type"),
-    ({"llama.attention.key_length": 24}, UnsupportedError, "head size"),
-    ({"llama.attention.key_length": 512}, UnsupportedError, "head size"),
+    ({"llama.attention.key_length": 24}, UnsupportedError, r"llama\.attention\.key_length .* is 24"),
+    ({"llama.attention.key_length": 512}, UnsupportedError, r"llama\.attention\.key_length .* is 512"),
+    ({"llama.attention.head_count": 16}, UnsupportedError, r"embedding_length / attention\.head_count.* is 16"),
     ({"llama.attention.value_length": 128}, UnsupportedError, "value_length"),
     ({"llama.rope.dimension_count": 32}, UnsupportedError, "dimension_count"),
     ({"llama.embedding_length": 264}, FormatError, "key_length"),
     ({"llama.feed_forward_length": 500}, UnsupportedError, "feed_forward_length"),
-    ({"llama.attention.head_count_kv": 3}, FormatError, "evenly"),
+    ({"llama.attention.head_count_kv": 3}, FormatError, r"llama\.attention\.head_count_kv is 3: .*evenly"),
     ({"llama.attention.head_count_kv": 8}, FormatError, "head_count_kv"),
     ({"llama.attention.head_count": np.array([4, 4])}, FormatError, "head_count"),
     ({"llama.block_count": 0}, FormatError, "block_count"),

@@ -109,7 +109,8 @@ class _Reader:
         value = self._raw(key)
         if value is None:
             value = default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= float(value) <= high:
+        least = low * (1 - 2**-24)  # what a file has of `low` in 32 bits may lie below
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= float(value) <= high:
             raise FormatError(f"{NAME}.{key} is {_show(value)}; allowed: a number in {low:g}..{high:g}")
         return float(value)
 
@@ -155,7 +156,7 @@ def _dimensions(reader: _Reader, metadata: Mapping[str, Any]) -> Architecture:
     heads = reader.integer("attention.head_count", 1, 1024)
     kv_heads = reader.integer("attention.head_count_kv", 1, heads, heads)
     if heads % kv_heads:
-        raise FormatError(f"{heads} query heads cannot share {kv_heads} key-value heads evenly")
+        raise FormatError(f"{NAME}.attention.head_count_kv is {kv_heads}: {heads} query heads cannot share that evenly")
     head_size = _head_size(reader, embedding, heads)
     feed_forward = reader.integer("feed_forward_length", ROW_MULTIPLE, 1 << 20)
     for key, value in (("embedding_length", embedding), ("feed_forward_length", feed_forward),
@@ -183,8 +184,8 @@ def _head_size(reader: _Reader, embedding: int, heads: int) -> int:
             raise UnsupportedError(f"{NAME}.{key} is {other}; allowed: the head size, {size}")
     if size not in HEAD_SIZES:
         raise UnsupportedError(
-            f"the attention head size is {size}; allowed: multiples of {HEAD_SIZES.step} in "
-            f"{HEAD_SIZES.start}..{HEAD_SIZES[-1]}")
+            f"{NAME}.attention.key_length (or else embedding_length / attention.head_count), the head size, is {size}; "
+            f"allowed: multiples of {HEAD_SIZES.step} in {HEAD_SIZES.start}..{HEAD_SIZES[-1]}")
     return size
 
 
