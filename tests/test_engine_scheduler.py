@@ -133,6 +133,27 @@ def test_queue_is_bounded():
         scheduler.submit(request(), "t", lambda step: None)
 
 
+def test_who_left_the_queue_takes_no_room():
+    """Requests that are cancelled while they wait make room while the pass goes on: nobody else is refused for them."""
+    ends, answers = [], []
+    with scheduling(slots=1, queue=2) as (_, scheduler):
+        gate = Gate()
+        scheduler.submit(request(), "a", gate)
+        assert gate.arrived.wait(60)
+        for _ in range(3):
+            left = [scheduler.submit(request(), "a", ends.append) for _ in range(2)]
+            for each in left:
+                each.cancel()
+        stay = [scheduler.submit(request(), "b", answers.append) for _ in range(2)]
+        assert all(each.wait(0) for each in left)
+        with pytest.raises(CapacityError, match="2 requests are waiting"):
+            scheduler.submit(request(), "b", answers.append)
+        gate.open.set()
+        assert all(each.wait(60) for each in stay)
+    assert ["cancelled"] * 6 == [step.finish_reason for step in ends]
+    assert ["length"] * 2 == [step.finish_reason for step in answers if step.finish_reason]
+
+
 def test_cancel_running_and_waiting():
     """Both end with one last step that says so, and the slot is free for the next request."""
     with scheduling(slots=1) as (_, scheduler):

@@ -4,9 +4,10 @@ Who waits is served round-robin over tenants and in order within a tenant, so a 
 others by one turn at most: who would only wait inside the engine waits here, also while slots are free. Running answers
 share every pass (`engine_batch`). Safe to use from any thread.
 
-`on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. It must return at
-once (hand the step to an event loop or a queue). After an error in the engine the handle gets `on_error` instead of a
-last step.
+`on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. Where a request was
+cancelled while it waited, that one step may come in the thread of another that needs its room. It must return at once
+(hand the step to an event loop or a queue). After an error in the engine the handle gets `on_error` instead of a last
+step.
 """
 
 from __future__ import annotations
@@ -89,10 +90,12 @@ class Scheduler:
         """Queue a request. EngineError or CapacityError, at once, when it can never run or there is no room."""
         generation = self._engine.generation(request)
         handle = Handle(generation, tenant, on_step, on_error)
+        if self._full():
+            self._drop_waiting()  # a pass may take long, and who left would have the room of others
         with self._change:
             if self._closing:
                 raise EngineError("the service is shutting down", code="engine-closed")
-            if self._queued >= self._queue_limit + self._concurrent - self._taken():
+            if self._full():
                 raise CapacityError(f"{self._queued} requests are waiting; allowed: {self._queue_limit}",
                                     hint="try again later", code="queue-full")
             self._waiting.setdefault(tenant, deque()).append(handle)
@@ -105,6 +108,10 @@ class Scheduler:
         """Requests in the queue and in the engine."""
         with self._change:
             return Load(self._queued, self._taken())
+
+    def _full(self) -> bool:
+        with self._change:
+            return self._queued >= self._queue_limit + self._concurrent - self._taken()
 
     def _taken(self) -> int:
         return len(self._running) + (self._starting is not None)
@@ -191,6 +198,10 @@ class Scheduler:
         for running, handle in list(self._running.values()):
             if handle._cancelled.is_set():
                 self._finish(running, handle, handle._generation.cancel())
+        self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        """End cancelled requests that wait."""
         dropped: list[Handle] = []
         with self._change:
             for tenant, handles in list(self._waiting.items()):
