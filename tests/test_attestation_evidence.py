@@ -22,6 +22,7 @@ from appliance.errors import (
     MalformedEvidenceError,
     RejectedEvidenceError,
 )
+from appliance.policy.canonical import canonical
 from appliance.policy.digest import host_data
 from tests.fuzz import driver, evidence_fuzz
 
@@ -104,6 +105,18 @@ def test_launch_under_another_policy_is_rejected() -> None:
     spliced = Attestor(SimulatedProvider(host_data(OTHER48)), attestor.state)
     verdict = validate(verify(spliced.attest(NONCE)), _expected())
     assert ["launch-policy"] == [finding.rule for finding in verdict.findings if finding.outcome == "fails"]
+
+
+@pytest.mark.parametrize("collateral", [(), (b"one",), (b"one", b"two" * 3000)])
+def test_parts_are_the_canonical_whole(collateral: tuple[bytes, ...]) -> None:
+    """Whatever its texts hold, evidence as it is sent is its canonical JSON; a batch has one text of its report."""
+    made = _attestor().attest_all([NONCE, b"other nonce, 16+"])
+    notice = '"statement":{}, "report":"", \\"statement": \u00e9'
+    for each in made:
+        found = each.model_copy(update={"notice": notice, "collateral": tuple(
+            base64.b64encode(item).decode() for item in collateral)})
+        assert canonical(found.model_dump(mode="json")) == found.to_json()
+        assert each.report is made[0].report
 
 
 def test_key_release_evidence_is_no_serve_evidence() -> None:

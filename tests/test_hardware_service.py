@@ -9,6 +9,7 @@ import datetime as dt
 import http.client
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -267,3 +268,57 @@ def test_what_stops_the_boot(tmp_path: Path, tiny_model: Path, machine: str, ver
     finally:
         process.kill()
         process.wait()
+
+
+def _anonymous(process: subprocess.Popen[bytes]) -> int:
+    """Bytes that a process has of its own."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+def _read(connection: ssl.SSLSocket) -> bytes:
+    """All that still comes."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def test_evidence_that_nobody_reads(tmp_path: Path, tiny_model: Path) -> None:
+    """Clients without a key ask a TPM with a long event log for evidence, some together and others each for itself, and
+    do not read it: what is held for each is no more than the plan has for a connection. Who reads gets all of it."""
+    many, together, log = 64, 32, os.urandom((1 << 18) - 64)
+    (tmp_path / "none").write_bytes(log)
+    policy = hardware_server.write(tmp_path, "tpm", tiny_model)
+    secure = ssl.create_default_context()
+    secure.check_hostname, secure.verify_mode = False, ssl.CERT_NONE
+    with swtpm.running() as device, contextlib.ExitStack() as stack:
+        process = _start(str(device), policy, tiny_model, tmp_path)
+        stack.callback(process.wait, 30)
+        stack.callback(process.terminate)
+        host, _, port = _said(process, tmp_path)["listening"][0].rpartition("/")[2].partition(":")
+
+        def come() -> ssl.SSLSocket:
+            raw = socket.socket()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.settimeout(20)
+            raw.connect((host, int(port)))
+            return stack.enter_context(secure.wrap_socket(raw))
+
+        def ask(connection: ssl.SSLSocket, number: int) -> None:
+            connection.sendall(b"GET /v1/attestation?nonce=" + bytes((number,)).hex().encode() * 32 +
+                               b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+        with come() as first:
+            ask(first, 255)
+            _read(first)
+        before, came = _anonymous(process), [come() for _ in range(many)]
+        for number, connection in enumerate(came):
+            ask(connection, number)
+            time.sleep(0 if number < together else 0.15)
+        time.sleep(1)
+        grown, answers = _anonymous(process) - before, [_read(came[number]) for number in (0, many - 1)]
+    assert grown < many * (96 << 10)
+    for number, answer in zip((0, many - 1), answers, strict=True):
+        head, _, body = answer.partition(b"\r\n\r\n")
+        found = evidence.parse(body)
+        assert f"content-length: {len(body)}".encode() in head.lower()
+        assert (log, bytes((number,)).hex() * 32) == (
+            tpm_evidence.parse(found.report_bytes()).log, found.proof.nonce)

@@ -111,10 +111,10 @@ class Attestor:
         tree = merkle.Tree([check_nonce(nonce) for nonce in nonces])
         statement = self.statement(Nonces.of(tree), channel)
         report, collateral = self._provider.collect(report_data(statement))
-        return [
-            evidence.make(self._provider, report, statement, evidence.NonceProof(
-                nonce=nonce.hex(), index=index, path=tuple(step.hex() for step in tree.proof(index))), collateral)
-            for index, nonce in enumerate(nonces)]
+        proofs = [evidence.NonceProof(nonce=nonce.hex(), index=index, path=tuple(
+            step.hex() for step in tree.proof(index))) for index, nonce in enumerate(nonces)]
+        made = evidence.make(self._provider, report, statement, proofs[0], collateral)
+        return [made.model_copy(update={"proof": proof}) for proof in proofs]  # one text of the report for all
 
     def activate(self, challenge: bytes) -> bytes:
         """A TPM's answer to a challenge (docs/formats/tpm-activation.md). Raises MalformedEvidenceError,

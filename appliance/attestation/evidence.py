@@ -130,7 +130,16 @@ class Evidence(Frozen):
 
     def to_json(self) -> bytes:
         """Canonical JSON of the whole."""
-        return canonical(self.model_dump(mode="json"))
+        return "".join(self.texts()).encode()
+
+    def texts(self) -> list[str]:
+        """`to_json` in parts, of which report and collateral, which may be long, are no copies."""
+        rest = canonical(self.model_dump(mode="json", exclude={"collateral", "report"})).decode()
+        before, after = rest[1:].split('"statement":', 1)  # keys are sorted, and quotes in a text before it escaped
+        texts = ['{"collateral":[']
+        for each in self.collateral:
+            texts += ['"' if len(texts) == 1 else ',"', each, '"']
+        return [*texts, f'],{before}"report":"', self.report, f'","statement":{after}']
 
 
 def _decoded(text: str, what: str) -> bytes:

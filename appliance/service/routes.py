@@ -8,6 +8,7 @@ from typing import Any
 from litestar import Request, Response, get, post
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
+from litestar.response import Stream
 
 from appliance.attestation.attestor import Channel
 from appliance.attestation.tpm_credential import FORMAT
@@ -16,7 +17,7 @@ from appliance.service.answers import ChatShape, ModelCard, ModelList, TextShape
 from appliance.service.attest import PLAIN
 from appliance.service.context import ServedModel
 from appliance.service.exchange import Exchange
-from appliance.service.serving import JSON, answer, begin, parts
+from appliance.service.serving import JSON, answer, begin, gathered, parts
 from appliance.service.wire import ChatRequest, CompletionRequest
 
 Incoming = Request[Any, Any, Any]
@@ -88,7 +89,8 @@ async def attestation(request: Incoming) -> Response[Any]:
     evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel)
     service.audit.write("attestation.made", request=exchange.request_id, generation=evidence.statement["generation"],
                         nonces=evidence.statement["nonces"]["size"])
-    return Response(evidence.to_json(), media_type=JSON)
+    pieces = service.evidences.pieces(evidence)
+    return Stream(gathered(iter(pieces)), media_type=JSON, headers={"content-length": str(sum(map(len, pieces)))})
 
 
 @get("/v1/attestation/activation")

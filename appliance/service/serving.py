@@ -55,17 +55,17 @@ async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | Completi
         return Stream(_told(service, exchange, events), media_type="text/event-stream")
     came = await unless_gone(request.receive, stream.whole(generation.pieces()))
     text, finish, usage, size = came.take_text(), came.finish or "stop", came.usage or Usage.of(0, 0), 0
-    async for part in _parts(shape.whole(text, finish, usage, came.logprobs)):
+    async for part in gathered(shape.whole(text, finish, usage, came.logprobs)):
         size += len(part)  # made twice, and never there as a whole: it is many times what it is made from
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
-    body = _parts(shape.whole(text, finish, usage, came.logprobs))
+    body = gathered(shape.whole(text, finish, usage, came.logprobs))
     if padding is not None and size <= padding:  # made before it leaves: its making takes longer than that of spaces
         return Response(b"".join([part async for part in body]), media_type=JSON)
     return Stream(body, media_type=JSON, headers={"content-length": str(size)})
 
 
-async def _parts(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Parts of a body, all but the last of one size; others have their turn in between."""
     held = bytearray()
     for part in parts:
