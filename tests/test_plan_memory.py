@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from appliance.models import gguf
 from appliance.policy import Policy, load
 from tests.support import server
 from tests.support.engines import kernels, running
-from tests.support.ggufs import STRING, Tensor, build, kv
+from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 
 MIB = 1 << 20
 TOKENS = "tokenizer.ggml.tokens"
@@ -85,6 +86,76 @@ def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> Non
         seen.add(before)
     assert (ROWS, 8, 1 << 60) in seen
     assert len(seen) > 3
+
+
+def _header(path: Path, numbers: random.Random) -> Path:
+    """A file with the header of a model of drawn shape, and nothing in it."""
+    layers, head, kv_heads = numbers.randint(1, 40), numbers.choice([32, 64, 128]), numbers.choice([1, 2, 4, 8])
+    width, hidden, words = head * kv_heads * 8, 256 * numbers.randint(1, 40), numbers.choice([300, 5000, 30000])
+    matrices = [("token_embd", words, width), ("output", words, width)]
+    for layer in range(layers):
+        matrices += [(f"blk.{layer}.{name}", rows, columns) for name, rows, columns in (
+            ("attn_q", width, width), ("attn_k", head * kv_heads, width), ("attn_v", head * kv_heads, width),
+            ("attn_output", width, width), ("ffn_gate", hidden, width), ("ffn_up", hidden, width),
+            ("ffn_down", width, hidden))]
+    keys = [kv("general.architecture", STRING, "llama"), kv("llama.attention.layer_norm_rms_epsilon", F32, 1e-5),
+            kv_array(TOKENS, STRING, [f"w{number}" for number in range(words)])]
+    keys += [kv(f"llama.{name}", U32, value) for name, value in (
+        ("block_count", layers), ("context_length", 2048), ("embedding_length", width),
+        ("feed_forward_length", hidden), ("attention.head_count", 8 * kv_heads),
+        ("attention.head_count_kv", kv_heads), ("rope.dimension_count", head), ("vocab_size", words))]
+    tensors, at = [], 0
+    for name, rows, columns in matrices:
+        tensors.append(Tensor(f"{name}.weight", 12, (columns, rows), b"", at))  # Q4_K
+        at += rows * columns // 256 * 144
+    with path.open("wb") as file:
+        head_nbytes = file.write(build(keys, tensors))
+        file.truncate(head_nbytes + at)
+    return path
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_becomes_less_with_more_room(seed: int, tmp_path: Path, tiny_model: Path) -> None:
+    """Of one, two or three models of any shape, whatever may be streamed, sealed or not, with drafts and without: from
+    the least room to one for all, no model has fewer rows, slots, weights or records in memory than with less room; no
+    sum is above its room, and with room for all there is all."""
+    numbers = random.Random(seed)
+    names = "abc"[:1 + seed % 3]
+    files = {name: _header(tmp_path / f"{name}.gguf", numbers) for name in names}
+    requests = numbers.choice([1, 2, 7, 32, 64])
+    policy = load(server.write_policy(tmp_path, dict.fromkeys(names, tiny_model), limits=(
+        f'concurrent_requests = {requests}\n  prompt_tokens = {numbers.choice([16, 400, 1500])}\n'
+        f'  request_size = "{numbers.choice([16, 1024])}KiB"'))).policy
+    policy = policy.model_copy(update={"models": tuple(
+        model.model_copy(update={"streaming_decrypt": numbers.choice([True, False, "auto", "auto"]),
+                                 "kv_cache": numbers.choice(["f16", "q4"]),
+                                 "draft_model": "b" if model.name == "a" and "b" in names and seed % 2 else None})
+        for model in policy.models)})
+    prints = [replace(budget.read(model, policy.limits, files), sealed=bool(numbers.getrandbits(1)))
+              for model in policy.models]
+
+    def divide(room: int | None) -> budget.Division:
+        return budget._Divider(policy, prints, room, False, 2).division()
+
+    least, most = divide(1).nbytes, divide(None)
+    rooms = {least + number * (2 * most.nbytes - least) // 150 for number in range(150)}
+    rooms |= {round(least * (3 * most.nbytes / least) ** numbers.random()) for _ in range(100)}
+    steps = {step.room + more for step in budget._Divider(policy, prints, None, False, 2)._steps(least)
+             for more in (-1, 0)}
+    before = [(0, 0, 0, 0)] * len(prints)
+    for room in sorted(rooms | {room for room in steps if room >= least}):
+        found = divide(room)
+        assert found.refusal is None
+        assert found.nbytes <= room
+        given = [found.shares[each.name] for each in prints]
+        now = [(share.rows, share.slots, each.weights if share.resident is None else share.resident,
+                share.kept) for share, each in zip(given, prints, strict=True)]
+        for old, new in zip(before, now, strict=True):
+            assert all(one <= other for one, other in zip(old, new, strict=True)), (room, before, now)
+        before = now
+    assert divide(8 * most.nbytes).shares.keys() == most.shares.keys()
+    assert [(share.rows, share.slots, share.resident) for share in divide(64 * most.nbytes).shares.values()] == [
+        (share.rows, share.slots, share.resident) for share in most.shares.values()]
 
 
 def test_as_many_requests_as_a_policy_may_allow(tmp_path: Path, tiny_model: Path) -> None:

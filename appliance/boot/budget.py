@@ -1,8 +1,10 @@
 """How a policy's models share the memory: reckoned before anything is loaded, and carried out as reckoned.
 
 First everything gets the least with which it runs: weights streamed where the policy allows it, one slot of keys and
-values, passes of a few rows. If that is too much, the boot is refused with the sum. Then, in this order, passes grow,
-slots become more, and what is left keeps weights resident: so speed rises with memory, without a step.
+values, passes of a few rows. If that is too much, the boot is refused with the sum. Then, step by step, slots become
+more and passes grow, and what is left keeps weights resident. Which steps there are, and from which room on each is
+taken, does not depend on the room that there is, and weights leave room for the next one: so nothing becomes less with
+more memory, and speed rises without a step.
 """
 
 from __future__ import annotations
@@ -131,6 +133,28 @@ def _answer_nbytes(policy: Policy, tokens: int, longest: int) -> int:
     return tokens * (_ANSWER_TOKEN_BYTES + _CHARACTER_BYTES * longest + entries) + event
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is given from a room of `room` bytes on; all lines together are `taken` bytes then."""
+
+    room: int
+    taken: int
+    rows: int
+    slots: tuple[int, ...]  # of each model
+
+
+def _last(steps: Sequence[_Step], room: int) -> _Step:
+    return [step for step in steps if step.room <= room][-1]
+
+
+def _left(steps: Sequence[_Step], step: _Step, room: int, *, cached: bool = False) -> int:
+    """What a step leaves of the room, but no more than each later one leaves of its own; with `cached`, the page cache
+    has its part of that."""
+    later = [(each.room, each.taken) for each in steps if each.room > room]
+    return max(0, min(size - taken - (size // _CACHED_SHARE if cached else 0)
+                      for size, taken in ((room, step.taken), *later)))
+
+
 class _Divider:
     def __init__(self, policy: Policy, prints: Sequence[Footprint], room: int | None, compiles: bool,
                  threads: int) -> None:
@@ -143,64 +167,86 @@ class _Divider:
 
     def division(self) -> Division:
         """The most that fits."""
-        slots = self._limits.concurrent_requests
-        most = {each.name: Share(slots, ROWS, 0 if each.streaming is True else None, foreign=each.foreign)
-                for each in self._prints}
         least = {each.name: Share(1, _LEAST_ROWS, None if each.streaming is False else 0, foreign=each.foreign)
                  for each in self._prints}
-        if self._total(least) > self._room:
+        nbytes = self._total(least)
+        if nbytes > self._room:
             return self._refused(least)
-        shares = self._with_slots(self._with_rows(least))
-        resident = {name: replace(share, resident=most[name].resident) for name, share in shares.items()}
+        whole = {each.name: replace(least[each.name], resident=0 if each.streaming is True else None)
+                 for each in self._prints}
+        streamed = self._steps(nbytes)
+        resident = self._resident(streamed, self._total(whole) - nbytes)
+        if self._room >= resident[0].room:
+            step = _last(resident, self._room)
+            return self._made(self._with_records(self._given(whole, step), _left(resident, step, self._room)))
+        step, streamed = _last(streamed, self._room), [each for each in streamed if each.room < resident[0].room]
+        shares = self._with_weights(self._given(least, step), _left(streamed, step, self._room, cached=True))
         return self._made(self._with_records(
-            resident if self._total(resident) <= self._room else self._with_weights(shares)))
+            shares, min(_left(streamed, step, self._room), self._room // _CACHED_SHARE)))
 
-    def _with_rows(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
-        """Wider passes for all models, as long as they take no more than their part, and prompts may fill them."""
-        rows, most = _LEAST_ROWS, min(ROWS, self._limits.prompt_tokens * self._limits.concurrent_requests)
-        while rows < most and self._fits(shares, rows * 2):
-            rows *= 2
-        return {name: replace(share, rows=rows) for name, share in shares.items()}
-
-    def _fits(self, shares: Mapping[str, Share], rows: int) -> bool:
-        taken = sum(each.activations(rows, self._threads) for each in self._prints)
-        wider = {name: replace(share, rows=rows) for name, share in shares.items()}
-        return taken <= self._room // _ROWS_SHARE and self._total(wider) <= self._room
-
-    def _with_slots(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
-        """More slots for each model in turn, as many as its part of the memory for keys and values holds."""
-        found = dict(shares)
-        for each in self._prints:
-            slot, part = max(each.slot[0], 1), self._room // _CACHE_SHARE // len(self._prints)
-            free = self._room - self._total(found)
-            fitting = 1 + min(max(part - each.cache(1), 0), free) // (slot + each.slot[1])
-            most = min(self._limits.concurrent_requests, most_slots(found[each.name].rows))
-            found[each.name] = replace(found[each.name], slots=max(1, min(most, fitting)))
+    def _steps(self, nbytes: int) -> list[_Step]:
+        """From the least, which takes so many bytes, to the most: wider passes for all models, as long as they take no
+        more than their part and prompts may fill them; and more slots of each, as many as its part for keys and values
+        holds. In the order in which a growing room has these parts."""
+        rows, most = [_LEAST_ROWS], min(ROWS, self._limits.prompt_tokens * self._limits.concurrent_requests)
+        while rows[-1] < most:
+            rows.append(2 * rows[-1])
+        wide = {number: sum(each.activations(number, self._threads) for each in self._prints) for number in rows}
+        caches = [[each.cache(slots) for slots in range(most_slots(rows[-1]) + 1)] for each in self._prints]
+        wanted = [(_ROWS_SHARE * wide[number], -1, number) for number in rows[1:]]
+        for index, sizes in enumerate(caches):
+            for slots in range(2, min(self._limits.concurrent_requests, len(sizes) - 1) + 1):
+                narrow = next(number for number in rows if slots <= most_slots(number))
+                wanted.append((max(_CACHE_SHARE * len(caches) * sizes[slots],
+                                   0 if narrow == rows[0] else _ROWS_SHARE * wide[narrow]), index, slots))
+        found = [_Step(nbytes, nbytes, rows[0], (1,) * len(caches))]
+        for part, index, number in sorted(wanted):
+            last = found[-1]
+            if index < 0:
+                taken = last.taken + wide[number] - wide[last.rows]
+                step = replace(last, rows=number)
+            else:
+                taken = last.taken + caches[index][number] - caches[index][number - 1]
+                step = replace(last, slots=(*last.slots[:index], number, *last.slots[index + 1:]))
+            found.append(replace(step, room=max(last.room, part, taken), taken=taken))
         return found
 
-    def _with_weights(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
-        """What is left, for weights of the models that may keep some, in proportion to their size."""
+    def _resident(self, steps: list[_Step], more: int) -> list[_Step]:
+        """The steps with all weights that may be resident, which take so many bytes more: from the first on that there
+        is room for before the next one is taken. What streams beside is left its part."""
+        mixed = {each.streaming for each in self._prints} >= {True, "auto"}
+        found = []
+        for step in steps:
+            taken = step.taken + more
+            beside = -(-taken // (_CACHED_SHARE - 1)) if mixed else 0
+            found.append(replace(step, taken=taken, room=max(step.room, taken + beside)))
+        first = next((index for index, step in enumerate(steps[1:]) if found[index].room < step.room), len(steps) - 1)
+        return found[first:]
+
+    def _given(self, shares: Mapping[str, Share], step: _Step) -> Mapping[str, Share]:
+        return {each.name: replace(shares[each.name], rows=step.rows, slots=slots)
+                for each, slots in zip(self._prints, step.slots, strict=True)}
+
+    def _with_weights(self, shares: Mapping[str, Share], left: int) -> Mapping[str, Share]:
+        """So many bytes for weights of the models that may keep some, in proportion to their size."""
         sizes = {each.name: each.weights for each in self._prints if each.streaming == "auto"}
-        left = max(self._room - self._total(shares) - self._room // _CACHED_SHARE, 0)
         whole = max(sum(sizes.values()), 1)  # a file need not have any matrix: loading says what it lacks
-        return {name: replace(share, resident=left * sizes[name] // whole) if name in sizes else share
+        return {name: replace(share, resident=min(sizes[name], left * sizes[name] // whole)) if name in sizes else share
                 for name, share in shares.items()}
 
-    def _with_records(self, shares: Mapping[str, Share]) -> Mapping[str, Share]:
-        """Of what is left, room for the records of models that must be streamed, so that no pass waits for a disk."""
+    def _with_records(self, shares: Mapping[str, Share], left: int) -> Mapping[str, Share]:
+        """Of so many bytes, room for the records of models that must be streamed, so that no pass waits for a disk."""
         sizes = {each.name: each.records for each in self._prints
                  if each.model.streaming_decrypt is True and each.records}
-        left = self._room - self._total(shares)
-        spare = _SPARE_BYTES + left // _SPARE_SHARE
-        if sum(sizes.values()) > left:
-            spare = _SHORT_BYTES + left // _SHORT_SHARE
-        left = max(left - spare, 0)
-        kept = {name: min(size, left * size // sum(sizes.values())) for name, size in sizes.items()}
-        made = {name: replace(share, kept=kept.get(name, 0)) for name, share in shares.items()}
+        whole = sum(sizes.values())
+        short = min(left, whole)
+        room = max(left - _SPARE_BYTES - left // _SPARE_SHARE, short - _SHORT_BYTES - short // _SHORT_SHARE, 0)
+        made = {name: replace(share, kept=min(sizes[name], room * sizes[name] // whole) if name in sizes else 0)
+                for name, share in shares.items()}
         read = {each.name: each.readable_ahead - made[each.name].kept - (made[each.name].resident or 0)
                 for each in self._prints if made[each.name].resident is not None}
-        short = sum(read.values()) > self._room - self._total(made)
-        return {name: replace(share, drop=short and read.get(name, 0) > 0) for name, share in made.items()}
+        missing = sum(read.values()) > self._room - self._total(made)
+        return {name: replace(share, drop=missing and read.get(name, 0) > 0) for name, share in made.items()}
 
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
         requests = self._limits.concurrent_requests

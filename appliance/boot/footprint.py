@@ -242,7 +242,7 @@ def read(model: Model, limits: Limits, files: dict[str, Path], *, simulated: boo
     shape = None if tiles is None else _shape(tiles.gguf)
     context = positions(model, limits) if shape is None else shape.context(positions(model, limits))
     helper = None
-    if model.draft_model is not None and os.path.isfile(files[model.draft_model]):  # noqa: PTH113
+    if shape is not None and model.draft_model is not None and os.path.isfile(files[model.draft_model]):  # noqa: PTH113
         helper = _tiling(files[model.draft_model])[1]
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
                      helper, backends.foreign_reason(model, path, simulated=simulated) if size else None, fault)
