@@ -148,3 +148,12 @@ def test_large_events_are_cut(shape: type[Shape]) -> None:
     assert taken[:8] * 400 == taken
     assert len(sizes) > 1
     assert max(sizes) <= (256 << 10) + 4096
+
+
+@pytest.mark.parametrize("token", range(len(WORDS)))
+def test_events_of_tokens_without_alternatives(token: int) -> None:
+    """What a token takes beside its alternatives counts, and that a log-probability may have 23 characters."""
+    packed = pack(Step(token, "", logprob=-1.2345678901234567e-05))[-12:] * 8000
+    event = ChatShape("req-1", "tiny", "fp", False).piece("", Logged(Words(), packed, 12).take(256 << 10))
+    assert len(json.loads(event)["choices"][0]["logprobs"]["content"]) > 400
+    assert len(event) <= (256 << 10) + 512

@@ -19,7 +19,7 @@ _ENTRY = struct.Struct("<id")  # a token, its log-probability
 _HEAD = struct.Struct("<BBII")  # flags, a finish reason, bytes of text, bytes of entries
 _FINISHES = (None, STOP, LENGTH, CANCELLED, FAILED)
 _COUNTED = 1
-_JSON_ENTRY, _JSON_BYTE = 64, 10  # bytes of JSON that an entry takes at most: so many, and for each byte of its text
+_JSON_ENTRY, _JSON_BYTE = 80, 10  # bytes of JSON that an entry takes at most: so many, and for each byte of its text
 
 
 class Logged:
