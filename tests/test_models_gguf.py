@@ -204,6 +204,15 @@ def test_no_tensors_is_a_vocabulary() -> None:
     assert 0 == len(gguf.parse(build([kv("a", U8, 1)])).tensors)
 
 
+def test_strings_are_counted_over_all_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a header may cost to read is bounded for all of its arrays together: each string takes time."""
+    monkeypatch.setattr(gguf, "MAX_STRINGS", 5)
+    good = [kv_array("a", STRING, ["x"] * 3), kv_array("b", U8, [1] * 9), kv_array("c", STRING, ["x"] * 2)]
+    assert 4 == len(gguf.parse(build([*good, kv("d", STRING, "x")])).metadata)
+    with pytest.raises(FormatError, match="the length of 'd' is 1; allowed: at most 0 strings"):
+        gguf.parse(build([*good, kv_array("d", STRING, ["x"])]))
+
+
 HOSTILE = {
     "many empty strings": build([kv_array("a", STRING, [b""] * 60000)]),
     "many bytes": build([kv_array("a", U8, [0] * 300000)]),

@@ -34,7 +34,7 @@ MAX_TENSORS = 65536
 MAX_KEY_NBYTES = 65535  # the format's own limit
 MAX_TENSOR_NAME_NBYTES = 63  # what ggml can hold
 MAX_TEXT_NBYTES = 16 << 20  # a chat template is a few KiB
-MAX_STRINGS = 1 << 22  # the largest vocabularies have under 2^19 tokens
+MAX_STRINGS = 1 << 22  # of all arrays together; the largest vocabularies have under 2^19 tokens, and as many merges
 MAX_DIMENSIONS = 4
 MAX_HEADER_NBYTES = 256 << 20
 
@@ -160,7 +160,7 @@ def _count(cursor: Cursor, what: str, limit: int, each: int) -> int:
 def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, Value], int]:
     """Read the key-value pairs; return them and the alignment, which one of them may set."""
     values: dict[str, Value] = {}
-    alignment = DEFAULT_ALIGNMENT
+    alignment, strings = DEFAULT_ALIGNMENT, MAX_STRINGS
     for number in range(count):
         start = cursor.offset
         key = cursor.text(f"the name of key {number}", MAX_KEY_NBYTES)
@@ -170,7 +170,8 @@ def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, Value], int]:
             raise malformed(start, f"the name of key {number}", f"{key[:80]!r} again", "each name once")
         kind_offset = cursor.offset
         kind = cursor.u32(f"the type of {key[:80]!r}")
-        values[key] = value = _value(cursor, kind, kind_offset, repr(key[:80]))
+        values[key] = value = _value(cursor, kind, kind_offset, repr(key[:80]), strings)
+        strings -= len(value) if isinstance(value, Strings) else 0
         if key == "general.alignment":
             alignment = _alignment(kind_offset, kind, value)
     return values, alignment
@@ -184,12 +185,12 @@ def _alignment(offset: int, kind: int, value: Value) -> int:
     return int(value)  # type: ignore[arg-type]
 
 
-def _value(cursor: Cursor, kind: int, kind_offset: int, what: str) -> Value:
-    """One value of type `kind`."""
+def _value(cursor: Cursor, kind: int, kind_offset: int, what: str, strings: int) -> Value:
+    """One value of type `kind`; if it is an array, of `strings` strings at most."""
     if kind == _STRING:
         return cursor.text(what, MAX_TEXT_NBYTES)
     if kind == _ARRAY:
-        return _array(cursor, what)
+        return _array(cursor, what, strings)
     if kind not in _NUMBERS:
         raise malformed(kind_offset, f"the type of {what}", kind, "0 to 12")
     start = cursor.offset
@@ -203,14 +204,14 @@ def _boolean(offset: int, what: str, value: int) -> bool:
     return bool(value)
 
 
-def _array(cursor: Cursor, what: str) -> Numbers | Strings:
+def _array(cursor: Cursor, what: str, strings: int) -> Numbers | Strings:
     """One array, its items compact: numpy for numbers, `Strings` for strings."""
     start = cursor.offset
     kind = cursor.u32(f"the item type of {what}")
     count_offset = cursor.offset
     count = cursor.u64(f"the length of {what}")
     if kind == _STRING:
-        return _strings(cursor, count_offset, count, what)
+        return _strings(cursor, count_offset, count, what, strings)
     if kind not in _NUMBERS:
         found = "an array (nested)" if kind == _ARRAY else kind
         raise malformed(start, f"the item type of {what}", found, "numbers, booleans and strings")
@@ -229,9 +230,9 @@ def _array(cursor: Cursor, what: str) -> Numbers | Strings:
     return items
 
 
-def _strings(cursor: Cursor, count_offset: int, count: int, what: str) -> Strings:
+def _strings(cursor: Cursor, count_offset: int, count: int, what: str, most: int) -> Strings:
     """An array of strings: each is checked to be UTF-8, then they stay bytes with their starts and ends."""
-    allowed = min(MAX_STRINGS, cursor.remaining // _LENGTH.size)
+    allowed = min(most, cursor.remaining // _LENGTH.size)
     if count > allowed:
         raise malformed(count_offset, f"the length of {what}", count,
                         f"at most {allowed} strings ({cursor.remaining} bytes remain)")
