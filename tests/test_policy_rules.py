@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from appliance.errors import PolicyError
 from appliance.policy import check, load
+from appliance.policy.enforcement import ENFORCED
 from tests.support.policies import BASE, marked, valid, with_lines
 
 HASH = "5e0d9c8b7a6f5e4d3c2b1a0998877665544332211ffeeddccbbaa99887766554"
@@ -234,6 +236,14 @@ def test_platforms_do_not_mix(old: str, new: str, words: str) -> None:
     """A weaker platform cannot stand beside a stronger one."""
     base = HARDWARE.replace('"sev-snp"', '"simulated"')
     only_finding(base.replace(old.replace("«", ""), new), "rule", words)
+
+
+def test_no_fix_names_a_provider_that_does_not_boot() -> None:
+    """Whoever follows the fix of a key on hardware has a policy that this version takes."""
+    for block, lines, words in ON_HARDWARE:
+        for found in check(with_lines(block, lines, HARDWARE).replace("«", "")).diagnostics:
+            named = set(re.findall(r'"([a-z-]+)"', found.fix or "")) if "provider" in lines else set()
+            assert named <= set(ENFORCED["model.key.provider"]), words
 
 
 def test_hardware_policy_is_valid() -> None:

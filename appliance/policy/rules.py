@@ -255,9 +255,10 @@ def key(block: Key, policy: Policy) -> Findings:
             yield Finding((name,), f'{name} means nothing to provider "{block.provider}"', f"delete {name}")
     if block.provider in OPERATOR_PROVIDERS and not policy.simulated:
         yield Finding(("provider",), f'provider "{block.provider}" hands the key to the operator',
-                      'use "broker", "vault" or "tpm"', 'only with platforms = ["simulated"]')
+                      'use "broker", or for a model on platforms = ["tpm"] "tpm"',
+                      'only with platforms = ["simulated"]')
     if block.provider == "tpm" and not set(policy.tee.platforms) & {"tpm", "simulated"}:
-        yield Finding(("provider",), "a vTPM that the host runs belongs to the operator", 'use "broker" or "vault"',
+        yield Finding(("provider",), "a vTPM that the host runs belongs to the operator", 'use "broker"',
                       'provider "tpm" only with platforms = ["tpm"]')
 
 
