@@ -4,7 +4,6 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PORT   ?= 8080
 TEST_WORKERS ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes
 
