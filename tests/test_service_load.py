@@ -126,6 +126,35 @@ def test_what_nobody_reads_is_not_made(tmp_path: Path, tiny_model: Path) -> None
         assert (size, "invalid_api_key") == (len(body), json.loads(body)["error"]["code"])
 
 
+def test_what_was_asked_is_not_kept_as_objects(tmp_path: Path, tiny_model: Path) -> None:
+    """Chats of thousands of short messages, of which the template writes the last, are under way as long as their
+    clients do not read: each takes no more than the sum has for requests, answers and connections."""
+    many = 16
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, model='chat_template = "{{ messages[-1].content }}"', limits=(
+        f'concurrent_requests = {many}\n  prompt_tokens = 16\n  generation_tokens = 480\n  request_size = "128KiB"'))
+    lines = budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
+    allowed = sum(line.nbytes for line in lines if line.what.startswith(("requests", "answers")))
+    body = json.dumps({"model": "tiny", "stream": True, "logit_bias": {str(token): -100 for token in range(3)},
+                       "messages": [{"role": "user", "content": "a"}] * 4096}, separators=(",", ":")).encode()
+    server = Server(policy, [tiny_model]).wait_ready()
+    server.client().chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}] * 4096)
+    port, before = int(server.url.rpartition(":")[2]), _resident(server)
+    with contextlib.ExitStack() as stack:
+        came = []
+        for number in range(many):
+            came.append(stack.enter_context(socket.socket()))
+            came[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            came[-1].connect(("127.0.0.1", port))
+            came[-1].sendall((f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                              f"authorization: Bearer {KEY if number else OTHER_KEY}\r\n"
+                              f"content-length: {len(body)}\r\n\r\n").encode() + body)
+        time.sleep(8)
+        grown, heads = _resident(server) - before, {connection.recv(12) for connection in came}
+    assert 0 == server.stop()
+    assert {b"HTTP/1.1 200"} == heads
+    assert grown << 10 < allowed
+
+
 def _status(connection: socket.socket) -> bytes:
     """The begin of an answer, upon which the client leaves."""
     with connection:

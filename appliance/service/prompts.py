@@ -7,15 +7,17 @@ plan of the memory has room for one (`boot/budget.py`).
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.service.problems import RequestError
 from appliance.service.redaction import Rule, redact
-from appliance.service.wire import ChatRequest, CompletionRequest, Message
+from appliance.service.wire import ChatRequest, CompletionRequest
 
 LONG = 8192  # characters; what shorter ones take, threads have room for
+_TURN = 8  # characters that take as much as a turn of a chat does beside its text
 
 
 class Prompts:
@@ -38,9 +40,9 @@ class Prompts:
 
 
 def length(request: ChatRequest | CompletionRequest) -> int:
-    """Characters of a request's text, or the number of its token ids."""
+    """Characters of a request's text, and what its turns are worth of them; or the number of its token ids."""
     if isinstance(request, ChatRequest):
-        return sum(len(turn.text) for turn in request.messages)
+        return sum(len(turn.text) + _TURN for turn in request.messages)
     return len(request.prompt if request.text is None else request.text)
 
 
@@ -52,11 +54,22 @@ def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> 
     return len(request.prompt) if request.text is None else tokenizer.at_least(request.text)
 
 
-def encode(request: ChatRequest | CompletionRequest, template: ChatTemplate, tokenizer: Tokenizer,
+def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
+    """Take the turns of a chat out of a request, as JSON: it waits, and lasts as long as its answer, and as objects
+    many short ones are sixteen times as much."""
+    if not isinstance(request, ChatRequest):
+        return b""
+    turns = json.dumps([(turn.role, turn.text, turn.name) for turn in request.messages], ensure_ascii=False)
+    request.messages.clear()
+    return turns.encode()
+
+
+def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate, tokenizer: Tokenizer,
            rules: Sequence[Rule], most: int) -> list[int]:
-    """The prompt's tokens. CapacityError, early, for more than `most`; RequestError for ids that are none."""
+    """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for more than `most`;
+    RequestError for ids that are none."""
     if isinstance(request, ChatRequest):
-        return template.encode([_message(rules, turn) for turn in request.messages], tokenizer, most=most)
+        return template.encode([_message(rules, *turn) for turn in json.loads(turns)], tokenizer, most=most)
     text = request.text
     if text is not None:
         return tokenizer.encode(redact(rules, text), add_special=True, most=most)
@@ -69,7 +82,7 @@ def encode(request: ChatRequest | CompletionRequest, template: ChatTemplate, tok
     return ids
 
 
-def _message(rules: Sequence[Rule], turn: Message) -> dict[str, str]:
+def _message(rules: Sequence[Rule], role: str, text: str, name: str | None) -> dict[str, str]:
     """A turn as templates take it, redacted."""
-    message = {"role": "system" if turn.role == "developer" else turn.role, "content": redact(rules, turn.text)}
-    return message if turn.name is None else {**message, "name": redact(rules, turn.name)}
+    message = {"role": "system" if role == "developer" else role, "content": redact(rules, text)}
+    return message if name is None else {**message, "name": redact(rules, name)}
