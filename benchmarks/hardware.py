@@ -14,12 +14,13 @@ import numpy as np
 
 from appliance.engine.kernels import jit, targets, vector  # noqa: F401  jit fixes numba's CPU first
 from appliance.engine.kernels.atomic import load, store
+from appliance.engine.kernels.emit import Code, Val
 from appliance.engine.kernels.lower import Loader
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.registry import Kernel
 from appliance.engine.kernels.signature import Signature
 from appliance.engine.kernels.threads import Pool
-from appliance.engine.kernels.vector import dot7, get_i64, load_i32, prefetch, splat_i32, store_i32
+from appliance.engine.kernels.vector import get_i64, i32x16, load_i32, operation, prefetch, splat_i32, store_i32
 
 BUFFER = 1 << 30
 """Bytes read in one pass: far more than any cache."""
@@ -33,6 +34,12 @@ _ROUNDS = 1 << 18
 _HANDS = 1 << 13
 _CHAINS, _CHAINS_FEW = 12, 5  # sums: latency 4 or 5, two ports
 _DOT_PRODUCTS = 16 * 4  # of one round and chain
+
+
+@operation(i32x16, i32x16, i32x16, i32x16)
+def dot7(code: Code, total: Val, unsigned: Val, signed: Val) -> Val:
+    """Per lane: total + 4 products of bytes 0..127 with bytes -127..127."""
+    return code.dot7(total, unsigned, signed)
 
 
 def _reader(ahead: int, work: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import platform
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import gguf
 import numpy as np
 import pytest
 
+import benchmarks
 from appliance.errors import ImageError
 from appliance.imaging import recipe
 from benchmarks import disk, libraries, measure, models, peer, process, report
@@ -19,6 +22,13 @@ from benchmarks.measure import Row
 from tests.support.require import absent
 
 TINY = models.Shape(layers=9, width=256, hidden=512, heads=4, kv_heads=2, vocabulary=300)
+
+
+@pytest.mark.parametrize("name", [each.name for each in pkgutil.iter_modules(benchmarks.__path__)
+                                  if each.name != "__main__"])
+def test_what_benchmarks_use_is_there(name):
+    """Each module is imported: some are loaded by a measured process alone."""
+    assert importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.fixture

@@ -250,12 +250,12 @@ def test_blocks_are_aligned_zeroed_and_writable(nbytes, huge):
 
 
 def test_views_stay_inside():
-    """A view past the end, or of less than nothing, is refused."""
+    """A view past the end, before the start, or of less than nothing, is refused."""
     block = memory.Memory(100)
     assert 25 == len(block.view("f4"))
-    for count in (26, -1):
+    for offset, count in ((0, 26), (-4, 1), (100, 1), (4, 25), (0, -1)):
         with pytest.raises(ValueError, match="view of"):
-            block.view("f4", count=count)
+            block.view("f4", offset=offset, count=count)
 
 
 def test_memory_that_does_not_exist():
