@@ -102,13 +102,8 @@ def test_what_nobody_reads_is_not_made(tmp_path: Path, tiny_model: Path) -> None
     server = Server(policy, [tiny_model]).wait_ready()
     port, before, took = int(server.url.rpartition(":")[2]), _resident(server), []
     with contextlib.ExitStack() as stack:
-        came = []
-        for _ in range(many):
-            came.append(stack.enter_context(socket.socket()))
-            came[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            came[-1].connect(("127.0.0.1", port))
-            came[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n"
-                             b"connection: close\r\n\r\n")
+        request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        came = [stack.enter_context(_slow(port, request)) for _ in range(many)]
         time.sleep(2)
         unsent, grown = _unsent(port), _resident(server) - before
         for _ in range(3):
@@ -140,19 +135,24 @@ def test_what_was_asked_is_not_kept_as_objects(tmp_path: Path, tiny_model: Path)
     server.client().chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}] * 4096)
     port, before = int(server.url.rpartition(":")[2]), _resident(server)
     with contextlib.ExitStack() as stack:
-        came = []
-        for number in range(many):
-            came.append(stack.enter_context(socket.socket()))
-            came[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            came[-1].connect(("127.0.0.1", port))
-            came[-1].sendall((f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                              f"authorization: Bearer {KEY if number else OTHER_KEY}\r\n"
-                              f"content-length: {len(body)}\r\n\r\n").encode() + body)
+        came = [stack.enter_context(_slow(port, (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer {KEY if number else OTHER_KEY}\r\n"
+            f"content-length: {len(body)}\r\n\r\n").encode() + body)) for number in range(many)]
         time.sleep(8)
         grown, heads = _resident(server) - before, {connection.recv(12) for connection in came}
     assert 0 == server.stop()
     assert {b"HTTP/1.1 200"} == heads
     assert grown << 10 < allowed
+
+
+def _slow(port: int, request: bytes) -> socket.socket:
+    """A client that has asked, and has little room for what it does not read."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", port))
+    connection.sendall(request)
+    return connection
 
 
 def _status(connection: socket.socket) -> bytes:
