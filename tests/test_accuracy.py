@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.engine.engine import Engine
-from appliance.models.resident import open_resident
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
 from tests.support.golden_files import Golden, load, score
+from tests.support.logits import logits_of
+from tests.support.plain import open_resident
 from tests.support.reference_model import ReferenceModel
 
 Floats = NDArray[np.float32]
@@ -33,7 +34,7 @@ class _Opened:
 
     def logits(self, ids: list[int], last: int) -> Floats:
         """The logits after each of the last `last` tokens."""
-        return self.engine.logits(ids)[-last:]
+        return logits_of(self.engine, ids)[-last:]
 
     def close(self) -> None:
         """Close engine and source."""

@@ -13,6 +13,7 @@ from appliance.engine.kernels.attention_layout import CACHE_FORMATS
 from appliance.models.streamed import StreamedSource
 from tests.support import any_models, switching
 from tests.support.engines import kernels, opened
+from tests.support.logits import logits_of
 from tests.support.reference_model import ReferenceModel, divergence
 from tests.support.streams import stored
 
@@ -24,7 +25,7 @@ def _logits(source: object, ids: list[int], kind: str, *, threads: int = 1, last
             chunk: int = 64) -> np.ndarray:
     with Engine.open(source, threads=threads, slots=1, context_length=any_models.CONTEXT, kernels=kernels(),
                      kv_cache=kind) as engine:
-        return engine.logits(ids, last=last, chunk=chunk)
+        return logits_of(engine, ids, last=last, chunk=chunk)
 
 
 def _drawn(seed: int) -> tuple[bytes, list[int], str, np.random.Generator]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 
 import numpy as np
 import pytest
@@ -16,11 +15,12 @@ from appliance.engine.sampler import Sampling
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
 from appliance.models import gguf, quants
-from appliance.models.resident import open_resident
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
 from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.golden_files import load
+from tests.support.logits import logits_of
+from tests.support.plain import open_resident
 from tests.support.reference_model import ReferenceModel, divergence
 
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 399).tolist()]
@@ -31,7 +31,7 @@ SMALL = ("q8", "q4")
 def cached(request):
     """A format, and logits of IDS with it: one thread, chunks of 64."""
     with running("mixed", kv_cache=request.param) as engine:
-        return request.param, engine.logits(IDS)
+        return request.param, logits_of(engine, IDS)
 
 
 @pytest.mark.parametrize(("threads", "chunk"), [(1, 1), (2, 64), (3, 7), (5, 33)])
@@ -39,7 +39,7 @@ def test_bits_do_not_depend_on_threads_and_chunks(cached, threads, chunk):
     """400 positions (two spans of attention) give the same bits for every thread count and prompt chunking."""
     kind, expected = cached
     with running("mixed", threads=threads, kv_cache=kind) as engine:
-        assert np.array_equal(expected, engine.logits(IDS, chunk=chunk))
+        assert np.array_equal(expected, logits_of(engine, IDS, chunk=chunk))
 
 
 def test_bits_do_not_depend_on_the_batch(cached):
@@ -61,7 +61,7 @@ def test_close_to_the_reference(name, kind):
     """With exact activations, a numpy model that rounds its cache the same way differs by rounding's own jumps only."""
     reference = ReferenceModel(synthetic_model(name), round_cache=kind).logits(IDS[:130])
     with running(name, kv_cache=kind) as engine:
-        found = engine.logits(IDS[:130])
+        found = logits_of(engine, IDS[:130])
     error = np.abs(found - reference)
     assert np.sqrt((error ** 2).mean()) < {"f16": 2e-3, "q8": 4e-3, "q4": 2e-2}[kind] * reference.std()
 
@@ -126,7 +126,7 @@ def test_divergence_from_f16(kind):
     for each in ("f16", kind):
         with contextlib.closing(open_resident(demo_model(), bytes.fromhex(golden.sha256))) as source, Engine.open(
                 source, context_length=1024, slots=1, kernels=kernels(), kv_cache=each) as engine:
-            logits[each] = [engine.logits([*prompt, *more])[-len(more):]
+            logits[each] = [logits_of(engine, [*prompt, *more])[-len(more):]
                             for prompt, more in zip(golden.prompts[:10], golden.continuations, strict=False)]
     found = np.concatenate([divergence(a, b) for a, b in zip(logits["f16"], logits[kind], strict=True)])
     print(kind, len(found), found.mean(), np.median(found), found.max())
@@ -146,10 +146,10 @@ def test_what_is_no_number_does_not_become_one(name, kind, bad):
     weights.view(quants.layout(embedding.format))["x" if name == "F16" else "d"][0] = bad
     ids = [*IDS[:70], 7, *IDS[71:140]]
     with running(name, threads=2, kv_cache=kind) as engine:
-        expected = engine.logits(IDS[:140])
+        expected = logits_of(engine, IDS[:140])
     with opened(bytes(model)) as source, Engine.open(source, threads=2, slots=1, context_length=140, kernels=kernels(),
                                                      kv_cache=kind) as engine:
-        found = engine.logits(ids)
+        found = logits_of(engine, ids)
         assert np.array_equal(expected[:70], found[:70])
         assert np.isnan(found[70:]).all()
         engine._forward.run(ids[:75], range(75), [0] * 75, [])
@@ -157,21 +157,10 @@ def test_what_is_no_number_does_not_become_one(name, kind, bad):
         assert np.array_equal(expected[70:71], engine._forward.run(IDS[70:71], [70], [0], [0]))
 
 
-def test_nothing_stays_of_a_text_that_ends_with_an_error():
-    """A text whose second pass is refused leaves no keys or values of its first one; then the engine runs as ever."""
-    with running("tied", slots=1) as engine:
-        cache: KVCache = engine._cache
-        expected = engine.logits(IDS[:9])
-        with pytest.raises(EngineError, match="token"):
-            engine.logits([*IDS[:64], 1 << 20])
-        assert not any((ctypes.c_uint8 * cache.nbytes).from_address(cache.keys))
-        assert np.array_equal(expected, engine.logits(IDS[:9]))
-
-
 def test_logits_of_a_text_with_narrow_passes():
     """Where passes are narrower than the rows with logits may be many, texts are read in pieces of a pass."""
     data = synthetic_model("tied")
     with opened(data) as source, Engine.open(source, threads=1, slots=1, kernels=kernels(), rows=32) as engine:
-        found = engine.logits(IDS[:70])
+        found = logits_of(engine, IDS[:70])
     with running("tied", slots=1) as engine:
-        assert np.array_equal(engine.logits(IDS[:70]), found)
+        assert np.array_equal(logits_of(engine, IDS[:70]), found)

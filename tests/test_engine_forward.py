@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.engine import architecture_tensors as names
+from appliance.engine.engine import Engine
 from appliance.engine.forward_rope import turns
 from appliance.engine.kernels import step_layout
 from appliance.engine.kernels.memory import Memory
@@ -15,9 +16,10 @@ from appliance.engine.kernels.registry import Kernel
 from appliance.engine.kernels.shapes import group_nbytes
 from appliance.engine.kernels.signature import Signature
 from appliance.engine.kvcache import KVCache
-from appliance.errors import CapacityError, EngineError
+from appliance.errors import EngineError
 from tests.support import synthetic
-from tests.support.engines import kernels, running, synthetic_model
+from tests.support.engines import kernels, opened, running, synthetic_model
+from tests.support.logits import logits_of
 from tests.support.reference_model import ReferenceModel
 
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 399).tolist()]
@@ -27,14 +29,14 @@ IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 399).tolist()]
 def expected():
     """Logits of IDS: one thread, chunks of 64."""
     with running("mixed") as engine:
-        return engine.logits(IDS)
+        return logits_of(engine, IDS)
 
 
 @pytest.mark.parametrize(("threads", "chunk"), [(1, 1), (2, 64), (3, 7), (2, 1), (5, 33)])
 def test_bits_do_not_depend_on_threads_and_chunks(expected, threads, chunk):
     """400 positions (two spans of attention) give the same bits for every thread count and prompt chunking."""
     with running("mixed", threads=threads) as engine:
-        assert np.array_equal(expected, engine.logits(IDS, chunk=chunk))
+        assert np.array_equal(expected, logits_of(engine, IDS, chunk=chunk))
 
 
 def test_bits_do_not_depend_on_the_batch(expected):
@@ -69,7 +71,7 @@ def test_close_to_the_reference(name):
     ids = IDS[:130]
     reference = ReferenceModel(synthetic_model(name)).logits(ids)
     with running(name, threads=2) as engine:
-        found = engine.logits(ids)
+        found = logits_of(engine, ids)
     error = np.abs(found - reference).mean() / reference.std()
     assert error < 0.04
     assert np.mean(found.argmax(-1) == reference.argmax(-1)) > 0.93
@@ -80,16 +82,25 @@ def test_exact_activations(name):
     """Without quantised activations only the half-precision cache and the order of sums are left."""
     reference = ReferenceModel(synthetic_model(name), round_cache=True).logits(IDS[:130])
     with running(name) as engine:
-        found = engine.logits(IDS[:130])
+        found = logits_of(engine, IDS[:130])
     assert np.abs(found - reference).max() < 2e-3 * reference.std()
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, 1e-45, 9e-4])
+def test_divisors_of_rotations_near_zero(bad):
+    """Divisors of the rotations' frequencies that would make them infinite, or close to it, are refused."""
+    factors = synthetic.rope_factors(synthetic.VARIANTS["rope-factors"].head_size)
+    data = synthetic_model("rope-factors")
+    assert 1 == data.count(factors.tobytes())
+    broken = data.replace(factors.tobytes(), np.array([*factors[:-1], bad], np.float32).tobytes())
+    with opened(broken) as source, pytest.raises(EngineError, match=r"rope_freqs\.weight has values below 0\.001"):
+        Engine.open(source, threads=1, slots=1, kernels=kernels())
 
 
 def test_logits_of_the_last_rows(expected):
     """The last rows alone have the bits that they have among all."""
     with running("mixed") as engine:
-        assert np.array_equal(expected[-3:], engine.logits(IDS, last=3))
-        with pytest.raises(CapacityError):
-            engine.logits(IDS, last=401)
+        assert np.array_equal(expected[-3:], logits_of(engine, IDS, last=3))
 
 
 @functools.cache
@@ -122,7 +133,7 @@ def test_weights_tile_by_tile(expected, groups):
             contexts.append(context)
             words.put(step_layout.WEIGHT, {"ADDRESS": 0, "FETCH": fetching()[1], "FETCH_CONTEXT": context.address,
                                            "TILE_GROUPS": groups}, base)
-        assert np.array_equal(expected, engine.logits(IDS, chunk=64))
+        assert np.array_equal(expected, logits_of(engine, IDS, chunk=64))
 
 
 def test_wiped_slots_and_release():

@@ -11,6 +11,7 @@ from appliance.engine.sampler import Sampling
 from appliance.errors import CapacityError, EngineError
 from tests.support import any_models
 from tests.support.engines import kernels, opened, running
+from tests.support.logits import logits_of
 
 GREEDY = Sampling(temperature=0.0)
 PROMPT = (1, 300, 301, 302)
@@ -33,7 +34,7 @@ def test_greedy_answers_follow_the_logits(engine):
     """Each token is the highest logit after all tokens before it."""
     steps = run(engine)
     ids = [*PROMPT, *(step.token for step in steps)]
-    best = engine.logits(ids[:-1]).argmax(-1)[len(PROMPT) - 1:]
+    best = logits_of(engine, ids[:-1]).argmax(-1)[len(PROMPT) - 1:]
     assert best.tolist() == ids[len(PROMPT):]
     assert [None] * 19 + ["length"] == [step.finish_reason for step in steps]
 
@@ -53,6 +54,15 @@ def test_stop_strings_never_leak(engine):
         steps = run(engine, stop=(stop, "never there"))
         assert whole[:whole.index(stop)] == "".join(step.text for step in steps)
         assert "stop" == steps[-1].finish_reason
+
+
+def test_a_stop_string_of_half_a_character(engine):
+    """Where the bound on tokens leaves half a character, U+FFFD stands for it, and ends the answer as any text does."""
+    half = next(token for token in range(engine.tokenizer.vocab_size) if engine.tokenizer.piece(token) == b"\xc3")
+    sampling = Sampling(temperature=0.0, logit_bias={half: 1000.0})
+    for stop, text, reason in (("\ufffd", "", "stop"), ("\ufffdx", "\ufffd", "length")):
+        [step] = run(engine, sampling=sampling, max_tokens=1, stop=(stop,))
+        assert (half, text, reason) == (step.token, step.text, step.finish_reason)
 
 
 def test_a_token_ends_the_answer(engine):
@@ -77,7 +87,7 @@ def test_rows_without_a_token_are_never_chosen():
         known = padded.tokenizer.vocab_size
         assert spare == padded.architecture.vocabulary - known
         tokens = [step.token for step in run(padded, prompt_ids=(1, 5, 9), ignore_end=True, max_tokens=60)]
-        logits = padded.logits([1, 5, 9, *tokens[:-1]], last=60)
+        logits = logits_of(padded, [1, 5, 9, *tokens[:-1]], last=60)
         assert any(logits.argmax(-1) >= known)  # the matter does come up
         assert logits[:, :known].argmax(-1).tolist() == tokens
         step, *_ = run(padded, prompt_ids=(1, 5, 9), sampling=Sampling(temperature=5.0, top_logprobs=20))
@@ -97,7 +107,7 @@ def test_cancel(engine):
     generator = engine.generate(GenerationRequest(PROMPT, 20, GREEDY))
     next(generator)
     with pytest.raises(EngineError, match="in use"):
-        engine.logits(PROMPT)
+        logits_of(engine, PROMPT)
     generator.close()
     assert len(run(engine)) == 20
 
@@ -112,7 +122,7 @@ def test_seed_decides(engine):
 def test_logprobs(engine):
     """Log-probabilities come with each step and belong to the logits."""
     steps = run(engine, sampling=Sampling(temperature=0.0, top_logprobs=2), max_tokens=2)
-    logits = engine.logits(PROMPT)[-1].astype(np.float64)
+    logits = logits_of(engine, PROMPT)[-1].astype(np.float64)
     expected = logits.max() - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     assert pytest.approx(expected, abs=1e-9) == steps[0].logprob
     assert (2, steps[0].token) == (len(steps[0].top), steps[0].top[0][0])
@@ -133,5 +143,5 @@ def test_closed_engine():
     with running("tied") as engine:
         engine.close()
         with pytest.raises(EngineError, match="closed"):
-            engine.logits(PROMPT)
+            logits_of(engine, PROMPT)
         engine.close()

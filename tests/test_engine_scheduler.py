@@ -18,6 +18,7 @@ from appliance.engine.scheduler import Scheduler
 from appliance.errors import CapacityError, EngineError
 from appliance.models import gguf
 from tests.support.engines import kernels, opened, running, synthetic_model
+from tests.support.logits import logits_of
 
 
 @contextlib.contextmanager
@@ -274,7 +275,7 @@ def test_close_cancels():
         closer.join(60)
         assert all(handle.wait(1) for handle in handles)
         assert ["cancelled"] * 2 == [end for end in ends if end is not None]
-        assert len(engine.logits([1, 2, 3])) == 3
+        assert len(logits_of(engine, [1, 2, 3])) == 3
 
 
 def test_cancelled_while_another_is_dropped():

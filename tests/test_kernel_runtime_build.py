@@ -155,6 +155,15 @@ def test_manifest_that_does_not_fit(changes, message, copy):
     assert "kernel-stale" == caught.value.code
 
 
+def test_manifest_that_names_more(copy):
+    """A kernel that its manifest names and the library lacks is refused as it is opened, by name."""
+    named = json.loads(copy.with_suffix(".json").read_text())["kernels"]
+    spoil(copy, kernels={**named, "step_more": named["lockstep_run"]})
+    with pytest.raises(EngineError, match="lacks step_more, which its manifest names") as caught:
+        table.load(library=copy)
+    assert "kernel-stale" == caught.value.code
+
+
 def test_damaged_files(copy):
     """A changed library or a manifest that is no JSON is refused."""
     copy.write_bytes(copy.read_bytes()[:-1] + b"x")

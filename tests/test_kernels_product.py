@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from appliance.engine.kernels import ahead, reference, shapes, table, targets
+from appliance.engine.kernels import ahead, shapes, table, targets
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.tile import split
 from appliance.errors import EngineError
 from appliance.models import quants
+from tests.support import decoders, kernel_reference
 from tests.support.kernel_bits import bits
 from tests.support.kernel_cases import Product, largest_weights, random_weights
 
@@ -73,11 +74,11 @@ def _twin(name: str, data: np.ndarray, rows: int, columns: int, x: np.ndarray) -
         minima = blocks["m"].astype(np.float32).reshape(rows, -1)
         blocks["m"] = 0
         data = blocks.view(np.uint8)
-    weights = quants.dequantise(block_format, data, rows, columns)
-    magnitude = reference.magnitude(name, weights, x)
+    weights = decoders.dequantise(block_format, data, rows, columns)
+    magnitude = kernel_reference.magnitude(name, weights, x)
     if minima is not None:
         magnitude += np.abs(x).reshape(len(x), -1, 32).sum(axis=2) @ np.abs(minima).T
-    return reference.product(name, weights, x, minima), magnitude
+    return kernel_reference.product(name, weights, x, minima), magnitude
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -140,8 +141,8 @@ def test_sums_of_a_block_are_rounded_once(name: str, kernels: KernelTable) -> No
     if "dmin" in (blocks.dtype.names or ()):
         blocks["dmin"] = 0.0
     x = 1 - np.abs(_activations(51, columns)) / 100
-    quantised = reference.quantise_q8_256(x)
-    weights = quants.dequantise(quants.FORMATS[name], data, rows, columns).astype(np.int64)
+    quantised = kernel_reference.quantise_q8_256(x)
+    weights = decoders.dequantise(quants.FORMATS[name], data, rows, columns).astype(np.int64)
     exact = quantised.values.astype(np.int64) @ weights.T
     expected = exact.astype(np.float32) * quantised.scales
     product = Product(kernels, name, data, rows, columns)
@@ -188,7 +189,7 @@ def _unpacked(name: str, data: np.ndarray, group: int, columns: int) -> list[byt
         quads = matrix.reshape(16, -1, 34)[:, :, 2:].reshape(16, -1, 4)
         return [each.tobytes() for each in quads.swapaxes(0, 1)]
     blocks = np.ascontiguousarray(matrix).view(quants.layout(quants.FORMATS[name]))
-    scales = quants.scale_min_k(blocks["scales"].reshape(-1, 12))[0].astype(np.uint8).reshape(16, -1, 4, 2, 1)
+    scales = decoders.scale_min_k(blocks["scales"].reshape(-1, 12))[0].astype(np.uint8).reshape(16, -1, 4, 2, 1)
     pairs = blocks["qs"].reshape(16, -1, 4, 32)
     quants4 = np.stack([pairs & 15, pairs >> 4], axis=3)
     return [each.tobytes() for part in (scales & 7, scales >> 3)

@@ -6,9 +6,10 @@ import gguf
 import numpy as np
 import pytest
 
-from appliance.engine.kernels import reference, shapes, table
+from appliance.engine.kernels import shapes, table
 from appliance.engine.kernels.table import KernelTable
 from appliance.models import quants
+from tests.support import decoders, kernel_reference
 from tests.support.kernel_cases import fields, packed, quantised, random_weights
 
 
@@ -41,7 +42,7 @@ def test_q8_32_is_the_twins(tokens: int, kernels: KernelTable) -> None:
     """Bytes, multiples of sums, scale and scaled sum, for every tile plan."""
     columns = 256
     x = _cases(columns)[17 - tokens:]
-    expected = reference.quantise_q8_32(x)
+    expected = kernel_reference.quantise_q8_32(x)
     got = fields("q8_32", quantised(kernels, "q8_32", x), columns, tokens)
     values = np.ascontiguousarray(got[:, :, :8]).view(np.int8).reshape(tokens, columns)
     np.testing.assert_array_equal(expected.values, values)
@@ -57,7 +58,7 @@ def test_q8_256_is_the_twins(tokens: int, kernels: KernelTable) -> None:
     """Bytes, sums in all three forms, and scale, for every tile plan."""
     columns = 768
     x = _cases(columns)[17 - tokens:]
-    expected = reference.quantise_q8_256(x)
+    expected = kernel_reference.quantise_q8_256(x)
     got = fields("q8_256", quantised(kernels, "q8_256", x), columns, tokens)
     values = np.ascontiguousarray(got[:, :, :64]).view(np.int8).reshape(tokens, columns)
     np.testing.assert_array_equal(expected.values, values)
@@ -121,7 +122,7 @@ def test_gather_is_the_gguf_packages_decoder(name: str, kernels: KernelTable) ->
 def test_gather_of_q8_1_is_the_decoder_of_quants(kernels: KernelTable) -> None:
     """The one format that the gguf package does not decode."""
     data = random_weights("Q8_1", 16, 64)
-    expected = quants.dequantise(quants.FORMATS["Q8_1"], data, 16, 64)
+    expected = decoders.dequantise(quants.FORMATS["Q8_1"], data, 16, 64)
     weights, got = packed("Q8_1", data, 16, 64), np.empty((16, 64), np.float32)
     for row in range(16):
         kernels.function("gather_q8_1")(weights.address, 64, row, got[row].ctypes.data)

@@ -1,4 +1,4 @@
-"""Rows to kernel order by compiled code: the bytes of `layout.interleave`, and none beside them."""
+"""Rows to kernel order by compiled code: the bytes of `kernel_order.interleave`, and none beside them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from appliance.boot import kernel_order
 from appliance.engine.kernels import pack_layout
 from appliance.engine.packing import Packing, blocks, moves
 from appliance.errors import EngineError
@@ -32,7 +33,8 @@ def test_the_same_bytes(name: str, rows: int, packing: Packing) -> None:
         data = np.random.default_rng([rows, shift]).integers(0, 256, nbytes + shift, np.uint8)[shift:]
         out = np.full(packed + 128, 0xA5, np.uint8)
         packing(block_format, data, rows, columns, out[64 - shift:packed + 64 - shift])
-        assert layout.interleave(block_format, data, rows, columns) == out[64 - shift:packed + 64 - shift].tobytes()
+        expected = kernel_order.interleave(block_format, data, rows, columns)
+        assert expected == out[64 - shift:packed + 64 - shift].tobytes()
         out[64 - shift:packed + 64 - shift] = 0xA5
         assert (out == 0xA5).all()
 
@@ -49,10 +51,11 @@ def test_sizes_that_do_not_fit(rows: int, source: int, target: int, columns: int
         packing(f16, bytes(1024), 16, 32, bytes(1024))  # read-only
 
 
-@pytest.mark.parametrize("name", quants.FORMATS)
-def test_moves_fill_a_record(name: str) -> None:
+@pytest.mark.parametrize(("name", "merged"), [
+    *((name, 1) for name in quants.FORMATS), *((name, 16) for name in ("F32", "F16", "BF16"))])
+def test_moves_fill_a_record(name: str, merged: int) -> None:
     """The last move to each byte of a record leaves none out, and none leads out of a block or its record."""
-    block, found, terms = moves(quants.FORMATS[name])
+    block, found, terms = moves(quants.FORMATS[name], merged)
     kinds, written = list(pack_layout.KINDS), np.zeros(16 * block, bool)
     for move in found:
         nbytes = {"terms": 64, "evens": 64}.get(kinds[move["KIND"]], 16 * move["COUNT"] * move["NBYTES"])
@@ -67,7 +70,7 @@ def test_columns_that_no_kernel_takes(packing: Packing) -> None:
     """Such rows come in the order of the interpreter, too: it is the engine that refuses to multiply them."""
     f16, data, out = quants.FORMATS["F16"], np.arange(17 * 24, dtype=np.uint16).view(np.uint8), bytearray(32 * 48)
     packing(f16, data, 17, 24, out)
-    assert layout.interleave(f16, data, 17, 24) == out
+    assert kernel_order.interleave(f16, data, 17, 24) == out
     with pytest.raises(EngineError, match="24 F16 weights"):
         blocks(f16, 24)
 

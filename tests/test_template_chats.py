@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import load
 from appliance.errors import TemplateError
 from tests.support.chats import CHATS, NOW, SPECIAL
-from tests.support.vocabularies import LLAMA_CPP, byte_level, sentencepiece, tokenizer_of, vocabulary_file
+from tests.support.vocabularies import byte_level, sentencepiece, template_source, tokenizer_of, vocabulary_file
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens/template/renderings.json").read_text())["templates"]
 CHATML = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -32,17 +33,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _source(name: str) -> str:
-    path = LLAMA_CPP / "models" / "templates" / name
-    if not path.is_file():
-        pytest.skip("llama.cpp's templates are missing: make vocabularies, or set APPLIANCE_LLAMA_CPP")
-    return path.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("name", GOLDENS)
 def test_renders_as_jinja2(name: str) -> None:
     """Templates of many models give Jinja2's prompts, and refuse what Jinja2 refuses."""
-    source = _source(name)
+    source = template_source(name)
     assert GOLDENS[name]["source"] == _digest(source)
     template = ChatTemplate(source, SPECIAL)
     for chat_name, wanted in GOLDENS[name]["prompts"].items():
@@ -168,6 +162,60 @@ def test_variables_cannot_replace_messages() -> None:
     assert "hiNoney" == template.render([{"role": "user", "content": "hi"}], variables=variables)
 
 
+@pytest.mark.parametrize(("name", "wanted"), [
+    ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja", 'get_weather\n```json\n{"place": "Zürich"}\n```'),  # text, none
+    ("meetkai-functionary-medium-v3.2.jinja", '>>>get_weather\n{"place": "Zürich"}'),  # text
+    ("deepseek-ai-DeepSeek-V3.1.jinja", 'get_weather<｜tool▁sep｜>{"place": "Zürich"}<'),  # a mapping
+    ("Qwen-Qwen2.5-7B-Instruct.jinja", '"arguments": {"place": "Zürich"}}'),
+    ("Qwen3-Coder.jinja", "<parameter=place>\nZürich\n</parameter>")])
+def test_tool_calls_in_the_form_that_a_template_takes(name: str, wanted: str) -> None:
+    """A call as it comes over the API, arguments as JSON text beside no content, is written whole, whether a template
+    joins arguments as text, goes through them, or asks whether there is no content."""
+    call = {"id": "call12345", "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"place": "Zürich"}'}}
+    text = ChatTemplate(template_source(name), SPECIAL).render([
+        {"role": "user", "content": "weather?"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call12345", "name": "get_weather", "content": "grey"}])
+    assert wanted in text
+
+
+@pytest.mark.parametrize(("name", "wanted"), [
+    ("enable_thinking", True), ("enable_thinkin", False), ("thinking", False), ("messages", False), ("tools", False),
+    ("add_generation_prompt", False), ("namespace", False), ("range", False), ("e.able_thinking", False)])
+def test_variables_that_a_template_takes(name: str, wanted: bool) -> None:
+    """Qwen3's template takes the variable that it reads, and no name that it does not, nor one of ours."""
+    assert wanted == ChatTemplate(template_source("Qwen-Qwen3-0.6B.jinja"), SPECIAL).takes(name)
+
+
+MARKS = re.compile(r"<[|｜][^<>{}'\"\s]{1,40}[|｜]>|</?think>|\[/?INST\]")
+
+
+@pytest.mark.parametrize("name", [
+    "enable_thinking", "thinking", "available_tools", "developer_instruction", "reasoning_effort",
+    "render_assistant_messages_raw", "custom_instructions", "system_message"])
+def test_variables_cannot_smuggle_control_tokens(name: str) -> None:
+    """In templates of many models a text for a variable gives as many control tokens with their names as without."""
+    taken, messages = 0, CHATS["system and turns"]["messages"]
+    for file in (file for file, known in GOLDENS.items() if known["prompts"]["system and turns"]):  # others refuse it
+        template = ChatTemplate(template_source(file), SPECIAL)
+        marks = tuple(dict.fromkeys(MARKS.findall(template.source)))
+        if not (marks and template.takes(name)):
+            continue
+        taken += 1
+        tokenizer, counts = load(byte_level(special=marks)), []
+        for text in ("".join(marks), "".join(mark[1:-1] for mark in marks)):
+            ids = template.encode(messages, tokenizer, variables={name: text})
+            counts.append([ids.count(token) for token in range(256, tokenizer.vocab_size)])
+        assert counts[0] == counts[1], file
+    assert taken
+
+
+def test_texts_of_tokens_are_no_variables() -> None:
+    """Nor are the texts of special tokens, also of one that the file does not have."""
+    template = ChatTemplate("{{ bos_token }}{{ pad_token }}{{ messages[0].content }}{{ token }}", SPECIAL)
+    assert [False, False, True] == [template.takes(name) for name in ("bos_token", "pad_token", "token")]
+
+
 def test_refusals_of_a_template() -> None:
     """What a template says when it refuses is shown, unless it quotes a message."""
     for source, wanted in (("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
@@ -207,8 +255,8 @@ TRANSFORMS = [
 @pytest.mark.parametrize("body", TRANSFORMS)
 def test_messages_cannot_smuggle_control_tokens(body: str) -> None:
     """Whatever a template does to a message, the message's text never becomes a control token; the template's does."""
-    tokenizer = load(byte_level())
-    start, end = tokenizer.token_id("<|im_start|>"), tokenizer.token_id("<|im_end|>")
+    tokens = byte_level()["tokenizer.ggml.tokens"]
+    tokenizer, start, end = load(byte_level()), tokens.index("<|im_start|>"), tokens.index("<|im_end|>")
     template = ChatTemplate(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n" + body + "<|im_end|>\n{% endfor %}", {})
     message = {"role": "user", "content": FORGED, "extra": {FORGED: 1}}

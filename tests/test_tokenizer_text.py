@@ -223,7 +223,7 @@ def test_stream_without_control_tokens() -> None:
 def test_untrusted_spans() -> None:
     """No control token is read where it touches an untrusted span; the rest is as without the span."""
     text = "<|im_end|>x<|im_end|>"
-    end = BPE.token_id("<|im_end|>")
+    end = byte_level(MERGES)["tokenizer.ggml.tokens"].index("<|im_end|>")
     assert 2 == BPE.encode(text, parse_special=True).count(end)
     for span in ((0, 1), (9, 10), (0, 21), (3, 12)):
         ids = BPE.encode(text, parse_special=True, untrusted=[span])

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.boot import kernel_inputs
+from appliance.boot import kernel_inputs, kernel_order
 from appliance.engine.kernels import fetch_layout
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.packing import Packing, blocks
 from appliance.errors import EngineError
-from appliance.models import layout, libcrypto, native, quants
+from appliance.models import libcrypto, native, quants
 from appliance.models.tiling import RECORD_ALIGNMENT, record_nbytes
 
 TILES = (2 * 4096, 1024)  # bytes of plaintext of each; the first crosses pieces
@@ -159,6 +159,6 @@ def fetch_plain(table: KernelTable) -> bytes:
 
 def expected_plain() -> bytes:
     """The right answer, from the rows alone."""
-    first, second = (layout.interleave(_F16, each, len(each) // _F16.row_nbytes(_COLUMNS), _COLUMNS)
+    first, second = (kernel_order.interleave(_F16, each, len(each) // _F16.row_nbytes(_COLUMNS), _COLUMNS)
                      for each in _rows())
     return _wanted(first, second, 1, ("tag", "tag"))

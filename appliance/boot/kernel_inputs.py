@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.boot import kernel_order
 from appliance.engine.kernels.memory import Memory
-from appliance.models import layout, quants
+from appliance.models import quants
 
 Floats = NDArray[np.float32]
 
@@ -70,7 +71,7 @@ def _finite(blocks: NDArray[Any], field: str, scale: float) -> None:
 
 def packed(name: str, data: bytes, rows: int, columns: int) -> Memory:
     """Rows in kernel order, in memory that a kernel may read."""
-    order = layout.interleave(quants.FORMATS[name], data, rows, columns)
+    order = kernel_order.interleave(quants.FORMATS[name], data, rows, columns)
     memory = Memory(len(order))
     memory.view(np.uint8)[:] = np.frombuffer(order, np.uint8)
     return memory

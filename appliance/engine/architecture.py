@@ -19,6 +19,7 @@ NAME = "llama"
 CONTEXT_CAP = 32_768  # positions; the default limit, where the policy names none
 HEAD_SIZES = range(32, 257, 16)  # what the attention kernels are built for
 ROW_MULTIPLE = 32  # every activation row is a whole number of quantisation blocks
+LEAST_FACTOR = 1e-3  # of rotary positions, which it divides: near zero they would have no sine
 
 # Keys that may appear with these values only; any other value asks for something we do not run.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -91,24 +92,21 @@ class _Reader:
         self._values = metadata
         self.seen: set[str] = set()
 
-    def _raw(self, key: str) -> Any:
+    def _raw(self, key: str, default: Any) -> Any:
         self.seen.add(key)
-        return self._values.get(f"{NAME}.{key}")
+        value = self._values.get(f"{NAME}.{key}")
+        return default if value is None else value
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """An integer in low..high; FormatError when absent without a default, or out of range."""
-        value = self._raw(key)
-        if value is None:
-            value = default
+        value = self._raw(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise FormatError(f"{NAME}.{key} is {_show(value)}; allowed: an integer in {low}..{high}")
         return value
 
     def real(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number in low..high; FormatError when absent without a default, or out of range."""
-        value = self._raw(key)
-        if value is None:
-            value = default
+        value = self._raw(key, default)
         least = low * (1 - 2**-24)  # what a file has of `low` in 32 bits may lie below
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= float(value) <= high:
             raise FormatError(f"{NAME}.{key} is {_show(value)}; allowed: a number in {low:g}..{high:g}")
@@ -116,9 +114,7 @@ class _Reader:
 
     def text(self, key: str, default: str) -> str:
         """A string; FormatError for any other type."""
-        value = self._raw(key)
-        if value is None:
-            return default
+        value = self._raw(key, default)
         if not isinstance(value, str):
             raise FormatError(f"{NAME}.{key} is {_show(value)}; allowed: a string")
         return value
@@ -195,6 +191,8 @@ def _rope(reader: _Reader, context: int) -> Rope:
         raise UnsupportedError(f"{NAME}.rope.scaling.type asks for an unknown scaling; allowed: none, linear, yarn")
     old = reader.real("rope.scale_linear", 0.0, 1e4, 0.0)
     factor = reader.real("rope.scaling.factor", 0.0, 1e4, old) or 1.0  # zero means absent
+    if factor < LEAST_FACTOR:
+        raise FormatError(f"{NAME}.rope.scaling.factor is {factor}; allowed: 0, or a number in {LEAST_FACTOR}..10000")
     magnitude = reader.real("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
     if scaling == "none":
         factor = 1.0

@@ -1,29 +1,26 @@
 """The engine: one model, ready to answer. Opens a tile source, checks it, and makes the forward pass and its cache.
 
-Three ways to use it: `logits` (all rows of a text, for measurements), `generate` (one answer, in the caller's
-thread), and a `scheduler` on top (many answers). One of them at a time.
+Two ways to use it: `generate` (one answer, in the caller's thread), and a `scheduler` on top (many answers). One of
+them at a time.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterator
 
 from appliance.engine import architecture, architecture_tensors, tokenizer
 from appliance.engine.draft import Drafter
 from appliance.engine.engine_batch import Batcher, Running
-from appliance.engine.forward import ROWS, WANTED, Forward
+from appliance.engine.forward import ROWS, Forward
 from appliance.engine.generation import Generation, GenerationRequest, Step
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
 from appliance.engine.scratch import Scratch
 from appliance.engine.tokenizer import Tokenizer
-from appliance.errors import CapacityError, EngineError
+from appliance.errors import EngineError
 from appliance.models import interrupts, stacks
 from appliance.models.tiles import TileSource
 
@@ -142,38 +139,6 @@ class Engine:
             if batcher is not None:
                 self.release()
 
-    def logits(self, ids: Sequence[int], *, last: int | None = None, chunk: int = WANTED) -> NDArray[np.float32]:
-        """Logits (last, vocabulary) after each of the last `last` tokens of `ids` (None: all of them).
-
-        At most `chunk` rows a pass have logits; no bit depends on it.
-        """
-        last = len(ids) if last is None else last
-        if not 1 <= len(ids) <= self.context or not 0 <= last <= len(ids):
-            raise CapacityError(f"logits of {last} of {len(ids)} tokens; allowed: 1..{self.context}")
-        out = np.empty((last, self.architecture.vocabulary), np.float32)
-        silent = len(ids) - last  # tokens whose logits nobody asks for
-        most = self._forward.boundary.limits.rows
-        chunk = min(chunk, WANTED, most)
-        batcher = None
-        try:
-            with interrupts.later():
-                batcher = self.acquire()
-            first = 0
-            while first < len(ids):
-                end = min(first + most, silent) if first < silent else min(first + chunk, len(ids))
-                count = end - first
-                wanted = range(count) if first >= silent else range(0)
-                found = self._forward.run(ids[first:end], range(first, end), [0] * count, wanted)
-                if len(wanted):
-                    out[first - silent:end - silent] = found
-                first = end
-        finally:
-            if batcher is not None:
-                self._cache.wipe(0, len(ids))
-                self._forward.boundary.forget(0)
-                self.release()
-        return out
-
     def close(self) -> None:
         """Stop the threads and wipe buffers and cache. EngineError while it is in use."""
         if not self._open:
@@ -182,6 +147,10 @@ class Engine:
         self._open = False
         self._use.release()
         self._pool.close()
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Wipe buffers and cache, which no thread uses any more."""
         self._forward.release()
         self._cache.release()
         self._scratch.release()

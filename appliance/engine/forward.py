@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine import architecture_tensors as names
-from appliance.engine.architecture import Architecture
+from appliance.engine.architecture import LEAST_FACTOR, Architecture
 from appliance.engine.architecture_tensors import TensorPlan
-from appliance.engine.forward_embedding import EMBEDDED, StreamedEmbedding
 from appliance.engine.forward_rope import turns
-from appliance.engine.kernels import boundary, step_layout, team
+from appliance.engine.kernels import boundary, step_layout
 from appliance.engine.kernels.attention_layout import SCRATCH_NBYTES, SPAN, state_nbytes, tile_tokens
 from appliance.engine.kernels.boundary import Batch, Boundary, Limits
 from appliance.engine.kernels.memory import Memory, Words
@@ -27,7 +26,6 @@ from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, group_nbytes, p
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
-from appliance.engine.packing import Packing
 from appliance.engine.streaming import Streaming
 from appliance.errors import EngineError
 from appliance.models import locked
@@ -116,7 +114,6 @@ class Forward:
         """All buffers and tables."""
         source, architecture, cache = self._source, self._architecture, self._cache
         table, pool = self._table, self._pool
-        self._ranges = boundary.Ranges()
         self._step = Words(step_layout.STEP_NBYTES)
         self._layers = Words(step_layout.LAYER_NBYTES * architecture.blocks)
         pool.keep(self._step.memory)
@@ -130,9 +127,7 @@ class Forward:
         self._weights(plan)
         self._call_tables(rows)
         self._embedding = self._streamed_embedding()
-        self._guard(rows, wanted)
         self._kernel = table.address("step")
-        self._verify = table.function("step_verify") if "step_verify" in table.names else None  # of a debug build
 
     # --- once: weights ------------------------------------------------------------------------------------------------
     def _describe(self, plan: TensorPlan) -> None:
@@ -158,7 +153,7 @@ class Forward:
         locked.protect(memory.address, memory.nbytes, "vectors", own=memory.own)
         memory.view(np.float32, count=size)[:] = vector
         self._kept.append(memory)
-        return self._ranges.add(memory.address, memory.nbytes, step_layout.READ)
+        return memory.address
 
     def _weights(self, plan: TensorPlan) -> None:
         step = step_layout.STEP
@@ -184,23 +179,19 @@ class Forward:
     def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
         """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""
         weight = self._source.weight(name)
-        if weight.address:
-            self._ranges.add(weight.address, weight.nbytes, step_layout.READ)
         fetch, context = weight.fetch, weight.context
         looked_up = words is self._step and base == step_layout.STEP["EMBEDDING_WEIGHT"]  # before the kernel runs
         if fetch and self._streaming is not None and not looked_up:
             fetch, context = self._streaming.kernel, self._streaming.matrix(name)
-        if fetch:
-            self._ranges.add(fetch, 1, step_layout.CALL)
         shape = SHAPES[weight.format.name]
         shared, private = self._offsets[shape.activation]
         first = kinds is None or shape.activation not in kinds
         if kinds is not None:
             kinds.add(shape.activation)
         words.put(step_layout.WEIGHT, {
-            "PRODUCT": self._code(f"product_{shape.suffix}"), "ADDRESS": weight.address,
+            "PRODUCT": self._table.address(f"product_{shape.suffix}"), "ADDRESS": weight.address,
             "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
-            "QUANTISE": self._code(f"quantise_{shape.activation}") if first else 0,
+            "QUANTISE": self._table.address(f"quantise_{shape.activation}") if first else 0,
             "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
             "BIAS": 0 if bias is None else self._vector(bias, weight.rows),
             "FETCH": fetch, "FETCH_CONTEXT": context,
@@ -208,34 +199,32 @@ class Forward:
             "IN_ORDER": int(weight.in_order),
             "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
-            "GATHER": self._gather(shape.suffix, weight.fetch != 0) if name == names.EMBEDDING else 0,
+            "GATHER": (self._table.address(f"gather_{shape.suffix}")
+                       if name == names.EMBEDDING and weight.address else 0),
         }, base)
 
     def _prepared(self, source: StreamedSource) -> Streaming | None:
-        """Buffers for tiles, which kernels may read; tables where kernels fetch tiles by themselves."""
+        """Buffers for tiles; tables where kernels fetch tiles by themselves."""
         source.prepare(self._pool.threads)
-        source.pack_by(Packing(self._table))
-        for address, nbytes in source.buffers:
-            self._ranges.add(address, nbytes, step_layout.READ)
         return Streaming.of(source, self._table, self._pool)
 
-    def _streamed_embedding(self) -> StreamedEmbedding | None:
-        """How to look up rows of an embedding that is not resident."""
-        weight = self._source.weight(names.EMBEDDING)
-        if not isinstance(self._source, StreamedSource) or not weight.fetch:
+    def _streamed_embedding(self) -> Callable[[NDArray[np.int64]], None] | None:
+        """What writes the rows of tokens before the kernel runs, where the embedding is not resident."""
+        source, weight, to = self._source, self._source.weight(names.EMBEDDING), self._residual
+        if not isinstance(source, StreamedSource) or weight.address:
             return None
         gather = self._table.function(f"gather_{SHAPES[weight.format.name].suffix}")
-        return StreamedEmbedding(self._source, gather, weight.columns, self._residual,
-                                 stride(self._architecture.embedding))
+        nbytes = stride(self._architecture.embedding)
 
-    def _gather(self, suffix: str, streamed: bool) -> int:
-        """The function that brings rows of the embedding; of a streamed one they are there before the kernel runs."""
-        return self._ranges.add(EMBEDDED, 1, step_layout.CALL) if streamed else self._code(f"gather_{suffix}")
+        def look_up(tokens: NDArray[np.int64]) -> None:
+            for index, packed, row in source.rows(names.EMBEDDING, tokens.tolist()):
+                gather(packed, weight.columns, row, to + index * nbytes)
+
+        return look_up
 
     # --- once: buffers ------------------------------------------------------------------------------------------------
     def _allocate(self, nbytes: int) -> int:
-        memory = self._secret(nbytes)
-        return self._ranges.add(memory.address, memory.nbytes, step_layout.READ | step_layout.WRITE)
+        return self._secret(nbytes).address
 
     def _secret(self, nbytes: int) -> Memory:
         """Memory for content: protected, and wiped by `release`."""
@@ -243,10 +232,6 @@ class Forward:
         locked.protect(memory.address, memory.nbytes, "activations", own=memory.own)
         self._memories.append(memory)
         return memory
-
-    def _code(self, name: str) -> int:
-        """The address of a kernel that `step` calls."""
-        return self._ranges.add(self._table.address(name), 1, step_layout.CALL)
 
     def _buffers(self, rows: int, wanted: int) -> None:
         a, step = self._architecture, step_layout.STEP
@@ -280,55 +265,26 @@ class Forward:
         factors = self._source.vector(names.ROPE_FACTORS) if names.ROPE_FACTORS in self._source.tensors else None
         if factors is not None:
             boundary.check_vector(names.ROPE_FACTORS, factors, a.head_size // 2)
-            if not (factors > 0).all():
-                raise EngineError(f"{names.ROPE_FACTORS} has values that are not above zero")
+            if not (factors >= LEAST_FACTOR).all():
+                raise EngineError(f"{names.ROPE_FACTORS} has values below {LEAST_FACTOR}")
         table = turns(a, cache.context, factors)
         rotations = Memory(table.nbytes, huge=True)
         rotations.view(np.float32)[:] = table.reshape(-1)
         self._kept.append(rotations)
-        self._ranges.add(rotations.address, rotations.nbytes, step_layout.READ)
         self._step.put(step, {
-                "TEAM": self._pool.team, "BLOCKS": a.blocks, "EMBEDDING": a.embedding, "HEADS": a.heads,
-                "KV_HEADS": a.kv_heads, "HEAD_SIZE": a.head_size, "FEED_FORWARD": a.feed_forward,
-                "TURNS": rotations.address, "LAYERS": self._layers.address, "KEYS": cache.keys,
-                "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride, "BLOCK_STRIDE": cache.block_stride,
-                "LAYER_STRIDE": cache.layer_stride, "HEAD_STRIDE": cache.head_stride,
-                "PARTS": self._allocate(self._parts_nbytes),
+                "TEAM": self._pool.team, "BLOCKS": a.blocks, "HEADS": a.heads, "KV_HEADS": a.kv_heads,
+                "HEAD_SIZE": a.head_size, "TURNS": rotations.address, "LAYERS": self._layers.address,
+                "KEYS": cache.keys, "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride,
+                "BLOCK_STRIDE": cache.block_stride, "LAYER_STRIDE": cache.layer_stride,
+                "HEAD_STRIDE": cache.head_stride, "PARTS": self._allocate(self._parts_nbytes),
                 "COUNTERS": self._allocate(step_layout.COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
-                **{word: self._code(name) for word, name in attention_names(cache.kind).items()},
+                **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()},
                 # Scores come out in units of log2, so that the softmax needs powers of two only.
                 "EPSILON": a.epsilon, "SCALE": math.log2(math.e) / math.sqrt(a.head_size)})
 
-    def _guard(self, rows: int, wanted: int) -> None:
-        """What a debug build of the kernels checks against. The ranges are complete when this is called."""
-        a, cache, step = self._architecture, self._cache, step_layout.STEP
-        both = step_layout.READ | step_layout.WRITE
-        self._ranges.add(cache.keys, cache.nbytes, both)
-        self._ranges.add(self._pool.team, team.nbytes(self._pool.threads), both)
-        self._ranges.add(self._layers.address, self._layers.memory.nbytes, step_layout.READ)
-        for memory in (self._logits, *self._call_memories):
-            self._ranges.add(memory.address, memory.nbytes, both)
-        table = self._ranges.table()
-        self._allowed, self._status = Memory(table.nbytes), Memory(8)
-        self._allowed.view(np.int64)[:] = table.reshape(-1)
-        for memory in (self._allowed, self._status):
-            self._pool.keep(memory)
-        self._step.put(step, {
-                "STATUS": self._status.address, "RANGES": self._allowed.address, "RANGE_COUNT": len(table),
-                "MOST_ROWS": rows, "MOST_WANTED": wanted, "VOCABULARY": a.vocabulary, "CONTEXT": cache.context,
-                "CACHE_SLOTS": cache.slots})
-
     def _launch(self) -> None:
-        """Run the kernel; EngineError when a debug build of it refused to touch something."""
-        status = self._status.view(np.int64)
-        if self._verify is not None:
-            self._verify(self._step.address, self._pool.threads)
-        if not status[0]:
-            self._pool.run(self._kernel, self._step.address)
-        if status[0]:
-            fault, status[0] = step_layout.FAULTS[int(status[0])], 0
-            raise EngineError(f"a kernel refused what is outside of its range: {fault}", code="kernel-fault",
-                              hint="tables or kernels are wrong: this is a defect, not a matter of the input")
+        """Run the kernel on the tables as they are."""
+        self._pool.run(self._kernel, self._step.address)
 
     # --- each call ----------------------------------------------------------------------------------------------------
     def _call_tables(self, rows: int) -> None:
@@ -336,10 +292,9 @@ class Forward:
         self._most_units = max(UNITS_A_THREAD * self._pool.threads * spans, 1)
         sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "WANTED_ROWS": rows,
                  "TILE_TABLE": rows * len(step_layout.TILE), "UNIT_TABLE": self._most_units * len(step_layout.UNIT)}
-        self._tables, self._call_memories = {}, []
+        self._tables = {}
         for word, count in sizes.items():
             memory = self._secret(8 * count)
-            self._call_memories.append(memory)
             self._step.put(step_layout.STEP, {word: memory.address})
             self._tables[word] = memory.view(np.int64)
 
@@ -367,7 +322,7 @@ class Forward:
         if isinstance(self._source, StreamedSource):
             with self._source.passing():
                 if self._embedding is not None:
-                    self._embedding.look_up(batch.tokens)
+                    self._embedding(batch.tokens)
                 if self._streaming is not None:
                     self._streaming.begin()
                 self._launch()

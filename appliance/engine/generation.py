@@ -109,11 +109,11 @@ class Generation:
         self.tokens.append(token)
         self.left -= 1
         text = self._stops.push(self._stream.push(token))
-        if self._stops.stopped:
-            self.finish_reason = STOP
-        elif self.left == 0:
+        if self.left == 0 and not self._stops.stopped:
             self.finish_reason = LENGTH
             text += self._rest()
+        if self._stops.stopped:  # by the rest as well: half a character becomes U+FFFD
+            self.finish_reason = STOP
         return Step(token, text, self.finish_reason, False, choice.logprob, choice.top)
 
     def cancel(self) -> Step:

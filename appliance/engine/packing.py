@@ -1,4 +1,4 @@
-"""Rows to kernel order by compiled code: what `layout.interleave_into` does, by a table that its `LAYOUTS` give."""
+"""Rows to kernel order by compiled code, which follows a table made of `layout.LAYOUTS`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FLIP, _MERGED = 0x80808080, 16  # blocks of one unit are taken 16 at a time: th
 Table = dict[str, int]
 
 
-def moves(block_format: BlockFormat) -> tuple[int, list[Table], list[Table]]:
-    """Bytes of a block, the tables MOVE and the tables TERM (named by their numbers) of a format."""
-    runs, merged = layout.LAYOUTS[block_format.name], _merged(block_format)
+def moves(block_format: BlockFormat, merged: int) -> tuple[int, list[Table], list[Table]]:
+    """Bytes of `merged` blocks, the tables MOVE and the tables TERM (named by their numbers) of a format."""
+    runs = layout.LAYOUTS[block_format.name]
     found: list[Table] = []
     terms: list[Table] = []
     start = 0
@@ -83,17 +83,18 @@ def _move(kind: str, first: int, to: int, count: int, flip: int = 0) -> Table:
 
 
 class Packing:
-    """Packs rows as `layout.interleave_into` does. Safe to use from several threads, beside the interpreter."""
+    """A `layout.Interleave`. Safe to use from several threads, beside the interpreter."""
 
     def __init__(self, table: KernelTable) -> None:
         self._kernel = table.function("pack_rows")
-        self._tables: dict[str, Memory] = {}
+        self._tables: dict[tuple[str, int], Memory] = {}
 
-    def table(self, block_format: BlockFormat) -> int:
-        """The address of the table PACK of a format."""
-        found = self._tables.get(block_format.name)
+    def table(self, block_format: BlockFormat, merged: int | None = None) -> int:
+        """The address of the table PACK of a format: of `merged` blocks, or as many as `blocks` counts."""
+        key = block_format.name, merged or _merged(block_format)
+        found = self._tables.get(key)
         if found is None:  # the first to put one in wins: another thread may follow that table already
-            found = self._tables.setdefault(block_format.name, _table(*moves(block_format)))
+            found = self._tables.setdefault(key, _table(*moves(block_format, key[1])))
         return found.address
 
     def __call__(self, block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
@@ -101,9 +102,6 @@ class Packing:
         EngineError when a size does not match."""
         size, groups = block_format.row_nbytes(columns), layout.groups(rows)
         source, target = np.frombuffer(data, np.uint8), np.frombuffer(out, np.uint8)
-        if columns % (block_format.elements * _merged(block_format)):
-            layout.interleave_into(block_format, data, rows, columns, out)  # no product takes them: the engine will say
-            return
         if source.size != rows * size or target.size != groups * GROUP_ROWS * size or not target.flags.writeable:
             raise EngineError(f"{rows} x {columns} {block_format.name} weights of {source.size} bytes cannot be packed "
                               f"into {target.size} bytes")
@@ -117,9 +115,12 @@ class Packing:
 
     def _pack(self, block_format: BlockFormat, source: Bytes, columns: int, target: Bytes) -> None:
         """Whole groups."""
-        size = block_format.row_nbytes(columns)
-        if self._kernel(self.table(block_format), source.ctypes.data, size, blocks(block_format, columns),
-                        source.size // (GROUP_ROWS * size), target.ctypes.data):
+        size, merged = block_format.row_nbytes(columns), _merged(block_format)
+        if columns % (block_format.elements * merged):  # no product takes such rows: the engine will say
+            merged = 1
+        if self._kernel(self.table(block_format, merged), source.ctypes.data, size,
+                        columns // (block_format.elements * merged), source.size // (GROUP_ROWS * size),
+                        target.ctypes.data):
             raise EngineError(f"the table of {block_format.name} leads out of its blocks")
 
 

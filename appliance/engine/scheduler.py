@@ -83,7 +83,11 @@ class Scheduler:
         self._change = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            engine.release()
+            raise
 
     def submit(self, request: GenerationRequest, tenant: str, on_step: OnStep,
                on_error: OnError = lambda error: None) -> Handle:
@@ -116,12 +120,14 @@ class Scheduler:
     def _taken(self) -> int:
         return len(self._running) + (self._starting is not None)
 
-    def close(self) -> None:
-        """Refuse new requests, cancel those at hand, give the engine back."""
+    def close(self, seconds: float | None = None) -> bool:
+        """Refuse new requests, cancel those at hand, give the engine back. False when a pass takes longer than
+        `seconds`: the engine is still in use then."""
         with self._change:
             self._closing = True
             self._change.notify()
-        self._thread.join()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     # --- the engine's thread ------------------------------------------------------------------------------------------
     def _loop(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from appliance.engine.jinja import Template
 from appliance.engine.jinja.text import is_marked, own_of, spans_of
 from appliance.engine.jinja.values import Budget, Function, Value
-from appliance.engine.template_messages import CHATML, outside, prepare
+from appliance.engine.template_messages import CHATML, Form, outside, prepare
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import RefusedMessagesError, TemplateError
 
@@ -34,10 +34,15 @@ STEPS_PER_CHARACTER = 1
 ROOM = 2 << 20  # characters that are made, memory in all
 ROOM_PER_CHARACTER = 32
 _TIME_FORMAT = re.compile(r"(?:[^%]|%-?[aAbBcdHIjmMpSuUVwWxXyYZzfFT%]){0,64}", re.DOTALL)
-_PROBE = "a message to find"
-_PROBE_TIME = datetime(2024, 1, 1)
+_OWN = frozenset(["messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now", "range",
+                  "namespace", "dict"])  # names of what a rendering gives itself, beside those of tokens
 
 Message = Mapping[str, Any]
+_PROBE = "a message to find"
+_PROBE_TIME = datetime(2024, 1, 1)
+_ASKED: Message = {"role": "user", "content": _PROBE}
+_CALLED: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
+    {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": f'{{"x": "{_PROBE}"}}'}}]}]
 
 
 class ChatTemplate:
@@ -47,8 +52,7 @@ class ChatTemplate:
         self.source = source
         self._template = Template(source)
         self._special = dict(special)  # "bos_token" and the like
-        self._as_parts = False
-        self._as_parts = self._wants_parts()
+        self._form = self._best_form()
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], *, override: str | None = None,
@@ -70,9 +74,8 @@ class ChatTemplate:
     def check(self) -> None:
         """TemplateError for a template that fails on the plainest chats, with and without a system message: it would
         on all others. That it refuses them in words of its own is no failure."""
-        user = {"role": "user", "content": _PROBE}
         failures = []
-        for messages in ([user], [{"role": "system", "content": _PROBE}, user]):
+        for messages in ([_ASKED], [{"role": "system", "content": _PROBE}, _ASKED]):
             try:
                 self.render(messages, now=_PROBE_TIME)
             except RefusedMessagesError:
@@ -84,13 +87,18 @@ class ChatTemplate:
         raise TemplateError(f"no chat can be put into the model's template: {failures[0].summary}",
                             hint="give a chat_template in the policy")
 
+    def takes(self, name: str) -> bool:
+        """Whether a variable of this name may be given: the template has the word, and it is not one of our own."""
+        ours = name in _OWN or name.endswith("_token")
+        return not ours and re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
                now: datetime | None = None) -> str:
         """The prompt for `messages`, each with "role" and "content" (a string, or text parts). `variables` are
         for the template (such as enable_thinking); `now` is the time that it may ask for. TemplateError says what
         in the messages or the template does not work."""
-        given = {**outside(dict(variables or {})), "messages": prepare(messages, self._as_parts),
+        given = {**outside(dict(variables or {})), "messages": prepare(messages, self._form),
                  "tools": outside(tools)}
         size = _size(given)
         budget = Budget(STEPS + STEPS_PER_MESSAGE * len(messages) + STEPS_PER_CHARACTER * size,
@@ -115,16 +123,18 @@ class ChatTemplate:
             ids.insert(0, tokenizer.bos)
         return ids
 
-    def _wants_parts(self) -> bool:
-        """Whether the template takes content as a list of parts only: a string would be lost in it."""
-        for as_parts in (False, True):
-            self._as_parts = as_parts
-            try:
-                if _PROBE in self.render([{"role": "user", "content": _PROBE}], now=_PROBE_TIME):
-                    return as_parts
-            except TemplateError:
-                continue
-        return False
+    def _best_form(self) -> Form:
+        """The first form in which the template loses neither a message nor the arguments of a tool call."""
+        parts = not self._shows([_ASKED], Form()) and self._shows([_ASKED], Form(parts=True))
+        forms = [Form(parts, text, none) for none in (False, True) for text in (False, True)]
+        return next((form for form in forms if self._shows(_CALLED, form)), forms[0])
+
+    def _shows(self, messages: Sequence[Message], form: Form) -> bool:
+        self._form = form
+        try:
+            return _PROBE in self.render(messages, now=_PROBE_TIME)
+        except TemplateError:
+            return False
 
 
 def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from appliance.engine.jinja.text import mark
 from appliance.engine.jinja.values import Value
@@ -19,23 +19,33 @@ CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '
  + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
 
-def prepare(messages: Sequence[Mapping[str, Any]], as_parts: bool) -> list[Value]:
-    """The messages for a template that takes content as a string, or as parts."""
+class Form(NamedTuple):
+    """How a template takes messages, where templates differ."""
+
+    parts: bool = False  # content as a list of parts, not as a string
+    text: bool = False  # arguments of tool calls as JSON text, not as a mapping
+    none: bool = False  # absent content as none, not as an empty string
+
+
+def prepare(messages: Sequence[Mapping[str, Any]], form: Form) -> list[Value]:
+    """The messages for a template that takes them in this form."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise TemplateError("a chat needs a list of at least one message")
-    return [_message(message, index, as_parts) for index, message in enumerate(messages)]
+    return [_message(message, index, form) for index, message in enumerate(messages)]
 
 
-def _message(message: Mapping[str, Any], index: int, as_parts: bool) -> dict[str, Value]:
+def _message(message: Mapping[str, Any], index: int, form: Form) -> dict[str, Value]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise TemplateError(f"message {index} has no role")
     prepared = outside({name: value for name, value in message.items() if name not in ("role", "content")})
     role = str(message["role"])
     prepared["role"] = role if role in ROLES else mark(role)
     text = mark(_content(message.get("content"), index))
-    prepared["content"] = [{"type": "text", "text": text}] if as_parts else text
+    prepared["content"] = [{"type": "text", "text": text}] if form.parts else text
+    if form.none and message.get("content") is None:
+        prepared["content"] = None
     calls = prepared.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
+    for call in calls if isinstance(calls, list) and not form.text else ():
         _open_arguments(call)
     return cast("dict[str, Value]", prepared)
 
@@ -57,7 +67,7 @@ def _content(content: object, index: int) -> str:
 
 
 def _open_arguments(call: Value) -> None:
-    """Arguments come as JSON text over the API; templates take them as a mapping."""
+    """Arguments come as JSON text over the API; most templates take them as a mapping."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if isinstance(function, dict) and isinstance(arguments, str):

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot import kernel_answers, kernel_attention, kernel_fetch, kernel_inputs, kernel_model
+from appliance.boot import kernel_answers, kernel_attention, kernel_fetch, kernel_inputs, kernel_model, kernel_order
 from appliance.engine.kernels import shapes, table
-from appliance.models import layout, quants
-from tests.support import caches, ggufs
+from appliance.models import quants
+from tests.support import caches, decoders, ggufs
 from tests.support.reference_model import ReferenceModel
 
 TABLE = Path(kernel_answers.__file__).with_name("known_answers.json")
@@ -82,7 +82,7 @@ def exact(test: str) -> bytes | None:
         return kernel_fetch.expected_plain() if rest == "plain" else kernel_fetch.expected_sealed()
     if verb == "pack":
         rows, columns = kernel_inputs.ROWS - 3, kernel_inputs.COLUMNS
-        return b"".join(layout.interleave(quants.FORMATS[name], kernel_inputs.weights(name, rows, columns), rows,
+        return b"".join(kernel_order.interleave(quants.FORMATS[name], kernel_inputs.weights(name, rows, columns), rows,
                                           columns) for name in sorted(shapes.SHAPES))
     if verb == "quantise":
         return b"".join(quantised(rest, kernel_inputs.floats(f"quantise {tokens}", tokens, kernel_inputs.COLUMNS))
@@ -101,7 +101,7 @@ def exact(test: str) -> bytes | None:
 
 def _matrix(name: str, columns: int = kernel_inputs.COLUMNS) -> NDArray[np.float32]:
     data = kernel_inputs.weights(name, columns=columns)
-    return quants.dequantise(quants.FORMATS[name], data, kernel_inputs.ROWS, columns)
+    return decoders.dequantise(quants.FORMATS[name], data, kernel_inputs.ROWS, columns)
 
 
 def product_error(name: str, found: bytes) -> float:

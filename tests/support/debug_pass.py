@@ -1,6 +1,7 @@
 """A debug build of the kernels in a process of its own: `python -m tests.support.debug_pass CACHE` prints JSON.
 
-Says the digest of a whole pass's logits, and for each word that was spoiled the fault that the kernel found.
+Says the digest of a whole pass's logits, and for each word that was spoiled the fault that was found before a kernel
+followed it, or by the kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import numpy as np
 
 from appliance.engine.engine import Engine
-from appliance.engine.forward import ROWS, WANTED, Forward
+from appliance.engine.forward import Forward
 from appliance.engine.kernels import pack_layout, step_layout, table, targets
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.registry import Kernel
@@ -22,13 +23,15 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.engine.packing import Packing
 from appliance.errors import EngineError
 from appliance.models import quants
-from tests.support import synthetic
+from tests.support import step_tables, synthetic
 from tests.support.engines import opened, synthetic_model
+from tests.support.logits import logits_of
 
 MODEL = "tied"
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 299).tolist()]
 CONTEXT, THREADS = 320, 2
 FAR = 1 << 40
+GUARDS: dict[Forward, step_tables.Guard] = {}
 
 _LAST = step_layout.LAYER_NBYTES * (synthetic.LAYERS - 1)
 
@@ -73,6 +76,15 @@ def _words(forward: Forward, name: str) -> np.ndarray:
     return forward._tables[name]
 
 
+def _outcome(forward: Forward) -> str:
+    """The fault that a pass over the tables as they are comes upon."""
+    try:
+        forward._launch()
+    except step_tables.Refused as refused:
+        return str(refused)
+    return "none"
+
+
 def found(forward: Forward) -> dict[str, str]:
     """The fault of each spoiled word, in a pass of one row at depth that is otherwise right."""
     faults = {}
@@ -80,14 +92,9 @@ def found(forward: Forward) -> dict[str, str]:
     for name, (where, offset, change, _) in SPOILED.items():
         words = _words(forward, where)
         words[offset // 8] += change
-        try:
-            forward._launch()
-            faults[name] = "none"
-        except EngineError as error:
-            faults[name] = error.summary
+        faults[name] = _outcome(forward)
         words[offset // 8] -= change
-    forward._launch()
-    return faults
+    return faults | {"nothing": _outcome(forward)}
 
 
 def fetched(forward: Forward) -> list[str]:
@@ -99,18 +106,13 @@ def fetched(forward: Forward) -> list[str]:
         return int(get_i64(context))
     loader, place = lower.Loader(), Memory(8)
     fetch = loader.load(Kernel("fetch_whole", Signature.parse("i8(i8,i8,i8)"), fetch_whole))
-    forward._ranges.add(fetch, 1, step_layout.CALL)
-    forward._guard(ROWS, WANTED)
+    GUARDS[forward] = step_tables.Guard(forward, (fetch, 1, step_layout.CALL))
     words, faults = _words(forward, "layers"), []
     context, home = place.view(np.int64), _weight("DOWN", "ADDRESS") // 8
     words[_weight("DOWN", "FETCH") // 8], words[_weight("DOWN", "FETCH_CONTEXT") // 8] = fetch, place.address
     for shift in (0, 64):
         context[0] = words[home] + shift
-        try:
-            forward._launch()
-            faults.append("none")
-        except EngineError as error:
-            faults.append(error.summary)
+        faults.append(_outcome(forward))
     words[_weight("DOWN", "FETCH") // 8] = 0
     return faults
 
@@ -138,14 +140,23 @@ def packed(kernels: KernelTable) -> list[str]:
 
 def digest(engine: Engine) -> str:
     """SHA-256 of the logits of IDS, and then of the last of them again, alone."""
-    logits = engine.logits(IDS, chunk=50)
+    logits = logits_of(engine, IDS, chunk=50)
     engine._forward.run(IDS[:299], range(299), [0] * 299, [])
     again = engine._forward.run(IDS[299:], [299], [0], [0])
     return hashlib.sha256(logits.tobytes() + again.tobytes()).hexdigest()
 
 
 def main() -> None:
-    """Compile with checks inside and run."""
+    """Compile with checks inside and run. Tables are judged before each pass."""
+    launch = Forward._launch
+
+    def judged(forward: Forward) -> None:
+        if forward not in GUARDS:
+            GUARDS[forward] = step_tables.Guard(forward)
+        step_tables.check(forward, GUARDS[forward])
+        launch(forward)
+        GUARDS[forward].expect_none()
+    Forward._launch = judged  # type: ignore[method-assign]
     targets.compile_for(targets.detect().name, debug=True)
     kernels = table.load()
     with opened(synthetic_model(MODEL)) as source, Engine.open(

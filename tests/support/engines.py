@@ -12,8 +12,9 @@ from appliance.engine.engine import Engine
 from appliance.engine.forward import ROWS
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.table import KernelTable
-from appliance.models.resident import ResidentSource, open_resident
+from appliance.models.resident import ResidentSource
 from tests.support import synthetic
+from tests.support.plain import open_resident
 
 
 @functools.cache

@@ -17,7 +17,8 @@ from appliance.engine.engine import Engine
 from appliance.engine.kernels import table
 from appliance.engine.kernels.attention_layout import CACHE_FORMATS
 from appliance.engine.kernels.table import KernelTable
-from appliance.models.resident import open_resident
+from tests.support.logits import logits_of
+from tests.support.plain import open_resident
 
 IDS = [1, *np.random.default_rng(3).integers(3, 512, 299).tolist()]
 
@@ -30,7 +31,7 @@ def digests(model: Path, threads: int, kernels: KernelTable) -> list[str]:
         with Engine.open(source, threads=threads, slots=1, context_length=512, kernels=kernels,
                          kv_cache=kind) as engine:
             ids = [token % engine.architecture.vocabulary for token in IDS]
-            found.append(hashlib.sha256(engine.logits(ids).tobytes()).hexdigest())
+            found.append(hashlib.sha256(logits_of(engine, ids).tobytes()).hexdigest())
         source.close()
     return found
 

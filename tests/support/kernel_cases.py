@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from appliance.boot import kernel_order
 from appliance.engine.kernels import shapes
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.table import KernelTable
@@ -47,7 +48,7 @@ def packed(name: str, data: np.ndarray, rows: int, columns: int) -> Memory:
     """GGUF rows in kernel order."""
     block_format = quants.FORMATS[name]
     memory = Memory(layout.interleaved_nbytes(block_format, rows, columns))
-    layout.interleave_into(block_format, data, rows, columns, memory.view("u1"))
+    kernel_order.interleave_into(block_format, data, rows, columns, memory.view("u1"))
     return memory
 
 

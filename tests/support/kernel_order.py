@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.models import layout
+from appliance.boot import kernel_order
 from appliance.models.quants import BlockFormat
 
 
 def deinterleave(block_format: BlockFormat, data: Any, rows: int, columns: int) -> bytes:
     """The rows of a matrix in kernel order."""
     out = bytearray(rows * block_format.row_nbytes(columns))
-    layout.deinterleave_into(block_format, data, rows, columns, out)
+    kernel_order.deinterleave_into(block_format, data, rows, columns, out)
     return bytes(out)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.models import gguf, quants
+from appliance.models import gguf
 from appliance.models.gguf import TensorInfo
-from tests.support import caches
+from tests.support import caches, decoders
 
 Floats = NDArray[np.float32]
 
@@ -113,7 +113,7 @@ class ReferenceModel:
 
 def _decode(info: TensorInfo, data: bytes) -> Floats:
     raw = memoryview(data)[info.offset:info.offset + info.nbytes]
-    decoded = quants.dequantise(info.format, raw, info.rows, info.columns)
+    decoded = decoders.dequantise(info.format, raw, info.rows, info.columns)
     return decoded if len(info.shape) > 1 else decoded[0]
 
 

@@ -24,6 +24,14 @@ def vocabulary_file(name: str) -> Path:
     return path
 
 
+def template_source(name: str) -> str:
+    """The text of one of llama.cpp's chat templates; skips the test where they are not there."""
+    path = LLAMA_CPP / "models" / "templates" / name
+    if not path.is_file():
+        absent("llama.cpp's templates are missing: make vocabularies, or set APPLIANCE_LLAMA_CPP")
+    return path.read_text(encoding="utf-8")
+
+
 @cache
 def metadata_of(name: str) -> Any:
     """The metadata of one of llama.cpp's vocabularies."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from appliance.engine.jinja import expressions as ex
+from appliance.engine.jinja import methods
 from appliance.engine.jinja.filters import FILTERS
 from appliance.engine.jinja.lexer import Token, error
 from appliance.engine.jinja.nodes import Expression
+from appliance.engine.jinja.operators import BINARY, UNARY
 from appliance.engine.jinja.tests import TESTS
+from appliance.engine.jinja.values import Value
 from appliance.errors import TemplateError
 
 T = TypeVar("T")
@@ -17,9 +21,19 @@ T = TypeVar("T")
 MAX_DEPTH = 60  # of statements and expressions within each other
 _CONSTANTS: Mapping[str, object] = {
     "true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
+_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
+_ESCAPES = frozenset("\n\\'\"abfnrtvxuUN")
 _RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for"])
 _PRECEDENCE = {"+": 1, "-": 1, "~": 2, "*": 3, "/": 3, "//": 3, "%": 3}
-_COMPARISONS = frozenset(["==", "!=", "<", "<=", ">", ">="])
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+
+
+def _without_warning(escape: re.Match[str]) -> str:
+    """The same value in a form that Python does not warn of: a backslash before a letter of no escape is itself,
+    octal digits beyond \\377 for a character beyond a byte."""
+    if escape[1] is not None:
+        return f"\\u{int(escape[1], 8):04x}"
+    return escape[0] if escape[2] in _ESCAPES or not escape[2].isascii() else "\\" + escape[0]
 
 
 def unquote(token: Token) -> str:
@@ -28,7 +42,7 @@ def unquote(token: Token) -> str:
     if "\\" not in body:
         return body
     try:
-        text = body.encode("ascii", "backslashreplace").decode("unicode-escape")
+        text = _ESCAPE.sub(_without_warning, body).encode("ascii", "backslashreplace").decode("unicode-escape")
         text.encode()
     except UnicodeError:
         raise error("an escape in a string is no character", token.line) from None
@@ -55,8 +69,8 @@ class ExpressionParser:
             self._at += 1
         return token
 
-    def _is(self, value: str) -> bool:
-        return self._now.value == value and self._now.kind in ("operator", "name", "end", "begin")
+    def _is(self, *values: str) -> bool:
+        return self._now.value in values and self._now.kind in ("operator", "name", "end", "begin")
 
     def _take(self, value: str) -> bool:
         if self._is(value):
@@ -89,7 +103,6 @@ class ExpressionParser:
 
     def _tuple(self, part: Callable[[], Expression]) -> Expression:
         """An expression, or several with commas."""
-        line = self._now.line
         first = part()
         if not self._is(","):
             return first
@@ -98,45 +111,43 @@ class ExpressionParser:
             if self._now.kind == "end" or self._is(")"):
                 break
             items.append(part())
-        return ex.Items(line, items, is_list=False)
+        return ex.Items(items, is_list=False)
 
     def _expression(self) -> Expression:
         self._deeper()
         result = self._or()
-        while self._is("if"):
-            line = self._next().line
+        while self._take("if"):
             condition = self._or()
             otherwise = self._expression() if self._take("else") else None
-            result = ex.Choice(line, condition, result, otherwise)
+            result = ex.Choice(condition, result, otherwise)
         self._depth -= 1
         return result
 
     def _or(self) -> Expression:
         left = self._and()
-        while self._is("or"):
-            left = ex.Logic(self._next().line, "or", left, self._and())
+        while self._take("or"):
+            left = ex.Logic("or", left, self._and())
         return left
 
     def _and(self) -> Expression:
         left = self._not()
-        while self._is("and"):
-            left = ex.Logic(self._next().line, "and", left, self._not())
+        while self._take("and"):
+            left = ex.Logic("and", left, self._not())
         return left
 
     def _not(self) -> Expression:
-        if not self._is("not"):
+        if not self._take("not"):
             return self._comparison()
         self._deeper()
-        result = ex.Unary(self._next().line, "not", self._not())
+        result = ex.Operation(UNARY["not"], [self._not()])
         self._depth -= 1
         return result
 
     def _comparison(self) -> Expression:
-        line = self._now.line
         first = self._arithmetic(1)
         rest: list[tuple[str, Expression]] = []
         while True:
-            if self._now.kind == "operator" and self._now.value in _COMPARISONS:
+            if self._is(*_COMPARISONS):
                 sign = self._next().value
             elif self._take("in"):
                 sign = "in"
@@ -146,21 +157,19 @@ class ExpressionParser:
             else:
                 break
             rest.append((sign, self._arithmetic(1)))
-        return ex.Comparison(line, first, rest) if rest else first
+        return ex.Comparison(first, rest) if rest else first
 
     def _arithmetic(self, lowest: int) -> Expression:
         left = self._unary(True)
         while self._now.kind == "operator" and _PRECEDENCE.get(self._now.value, 0) >= lowest:
-            sign = self._next()
-            right = self._arithmetic(_PRECEDENCE[sign.value] + 1)
-            left = ex.Binary(sign.line, sign.value, left, right)
+            sign = self._next().value
+            left = ex.Operation(BINARY[sign], [left, self._arithmetic(_PRECEDENCE[sign] + 1)])
         return left
 
     def _unary(self, with_filters: bool) -> Expression:
         self._deeper()
-        if self._now.kind == "operator" and self._now.value in ("-", "+"):
-            sign = self._next()
-            result: Expression = ex.Unary(sign.line, sign.value, self._unary(False))
+        if self._is("-", "+"):
+            result: Expression = ex.Operation(UNARY[self._next().value], [self._unary(False)])
         else:
             result = self._primary()
         result = self._postfix(result)
@@ -174,20 +183,20 @@ class ExpressionParser:
             parts = []
             while self._now.kind == "string":
                 parts.append(unquote(self._next()))
-            return ex.Constant(token.line, "".join(parts))
+            return ex.Constant("".join(parts))
         if token.kind in ("int", "float"):
             return self._number(self._next())
         if token.kind == "name" and token.value not in _RESERVED:
             self._next()
             if token.value in _CONSTANTS:
-                return ex.Constant(token.line, _CONSTANTS[token.value])
-            return ex.Name(token.line, token.value)
-        if self._is("("):
+                return ex.Constant(_CONSTANTS[token.value])
+            return ex.Name(token.value)
+        if self._take("("):
             return self._parenthesis()
-        if self._is("["):
-            return ex.Items(self._next().line, self._list("]", self._expression), is_list=True)
-        if self._is("{"):
-            return ex.Pairs(self._next().line, self._list("}", self._pair))
+        if self._take("["):
+            return ex.Items(self._list("]", self._expression), is_list=True)
+        if self._take("{"):
+            return ex.Pairs(self._list("}", self._pair))
         raise self._unexpected("an expression")
 
     @staticmethod
@@ -195,12 +204,12 @@ class ExpressionParser:
         digits = token.value.replace("_", "")
         if len(digits) > 18:
             raise error("a number is too long", token.line)
-        return ex.Constant(token.line, int(digits) if token.kind == "int" else float(digits))
+        return ex.Constant(int(digits) if token.kind == "int" else float(digits))
 
     def _parenthesis(self) -> Expression:
-        line = self._next().line
+        """What comes after "(", with ")"."""
         if self._take(")"):
-            return ex.Items(line, (), is_list=False)
+            return ex.Items((), is_list=False)
         result = self._tuple(self._expression)
         self._need(")")
         return result
@@ -227,30 +236,29 @@ class ExpressionParser:
         return self._next().value
 
     def _postfix(self, target: Expression) -> Expression:
-        while self._now.kind == "operator" and self._now.value in ".[(":
-            token = self._next()
-            if token.value == "." and self._now.kind == "int":
-                target = ex.Item(token.line, target, self._number(self._next()))
-            elif token.value == ".":
-                target = ex.Attribute(token.line, target, self._name_after_dot())
-            elif token.value == "[":
-                target = self._subscript(target, token.line)
+        while self._is(".", "[", "("):
+            opening = self._next()
+            if opening.value == "." and self._now.kind == "int":
+                target = ex.Operation(methods.item, [target, self._number(self._next())])
+            elif opening.value == ".":
+                target = ex.Operation(methods.attribute, [target, ex.Constant(self._name_after_dot())])
+            elif opening.value == "[":
+                target = self._subscript(target, opening.line)
             else:
-                target = ex.Call(token.line, target, self._arguments())
+                target = ex.Call(target, self._arguments())
         return target
 
     def _subscript(self, target: Expression, line: int) -> Expression:
-        bounds: list[Expression | None] = []
+        bounds: list[Expression] = []
         while True:
-            bounds.append(None if self._is(":") or self._is("]") else self._expression())
+            absent = self._is(":") or (bounds and self._is("]"))
+            bounds.append(ex.Constant(None) if absent else self._expression())
             if not self._take(":"):
                 break
         self._need("]")
-        if len(bounds) == 1 and bounds[0] is not None:
-            return ex.Item(line, target, bounds[0])
-        if not 2 <= len(bounds) <= 3:
+        if len(bounds) > 3:
             raise error("a subscript is not understood", line)
-        return ex.Slice(line, target, [*bounds, None][:3])
+        return ex.Operation(methods.item if len(bounds) == 1 else methods.section, [target, *bounds])
 
     def _arguments(self) -> ex.Arguments:
         """The arguments after "(" and with ")"."""
@@ -280,36 +288,33 @@ class ExpressionParser:
                 target = self._filter(target)
             elif self._take("is"):
                 target = self._test(target)
-            elif self._is("(") or (self._now.kind == "operator" and self._now.value in (".", "[")):
+            elif self._is(".", "[", "("):
                 target = self._postfix(target)
             else:
                 return target
 
-    def _dotted(self) -> str:
-        name = self._next().value
+    def _function(self, what: str, table: Mapping[str, Callable[..., Value]]) -> Callable[..., Value]:
+        """The filter or test whose name, maybe with dots, comes next."""
+        token = self._next()
+        name = token.value
         while self._take("."):
             name += "." + self._name_after_dot()
-        return name
+        if name not in table:
+            raise error(f"{what} {name[:40]!r} is not known here; known: {', '.join(sorted(table))}", token.line)
+        return table[name]
 
     def _filter(self, target: Expression) -> Expression:
-        token = self._now
-        name = self._dotted()
-        if name not in FILTERS:
-            raise error(f"filter {name[:40]!r} is not known here; known: {', '.join(sorted(FILTERS))}", token.line)
-        arguments = self._arguments() if self._take("(") else ex.Arguments()
-        return ex.Filter(token.line, target, name, arguments)
+        function = self._function("filter", FILTERS)
+        return ex.Filter(target, function, self._arguments() if self._take("(") else ex.Arguments())
 
     def _test(self, target: Expression) -> Expression:
         negated = self._take("not")
-        token = self._now
-        name = self._dotted()
-        if name not in TESTS:
-            raise error(f"test {name[:40]!r} is not known here; known: {', '.join(sorted(TESTS))}", token.line)
+        function = self._function("test", TESTS)
         arguments = ex.Arguments()
         if self._take("("):
             arguments = self._arguments()
-        elif (self._now.kind in ("string", "int", "float") or self._is("[") or self._is("{")
+        elif (self._now.kind in ("string", "int", "float") or self._is("[", "{")
               or (self._now.kind == "name" and self._now.value not in (_RESERVED | {"recursive"}))):
             arguments = ex.Arguments([self._postfix(self._primary())])
-        result: Expression = ex.Test(token.line, target, name, arguments)
-        return ex.Unary(token.line, "not", result) if negated else result
+        result = ex.Filter(target, function, arguments)
+        return ex.Operation(UNARY["not"], [result]) if negated else result

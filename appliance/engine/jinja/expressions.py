@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from appliance.engine.jinja import methods, operators
-from appliance.engine.jinja.filters import FILTERS
+from appliance.engine.jinja import operators
 from appliance.engine.jinja.nodes import Expression, Macro, Run, Scope
-from appliance.engine.jinja.tests import TESTS
-from appliance.engine.jinja.text import is_marked, mark, part
 from appliance.engine.jinja.values import (
     ITEM_COST,
     Fault,
     Function,
     Undefined,
     Value,
-    bounded,
     is_true,
     items_of,
-    joined,
     kind,
     make_list,
-    to_text,
 )
 
 
@@ -72,54 +66,18 @@ class Pairs(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute(Expression):
-    """`target.name`: a method, or else an item."""
+class Operation(Expression):
+    """`-x`, `a + b`, `a.b`, `a[b]`, `a[b:c]`: what a function makes of its operands' values."""
 
-    target: Expression
-    name: str
-
-    def value(self, run: Run, scope: Scope) -> Value:
-        run.budget.step()
-        return methods.attribute(run.budget, self.target.value(run, scope), self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Item(Expression):
-    """`target[index]`: an item, or else a method."""
-
-    target: Expression
-    index: Expression
+    function: Callable[..., Value]
+    operands: Sequence[Expression]
 
     def value(self, run: Run, scope: Scope) -> Value:
         run.budget.step()
-        return methods.item(run.budget, self.target.value(run, scope), self.index.value(run, scope))
-
-
-@dataclass(frozen=True, slots=True)
-class Slice(Expression):
-    """`target[start:stop:step]`."""
-
-    target: Expression
-    bounds: Sequence[Expression | None]
-
-    def value(self, run: Run, scope: Scope) -> Value:
-        target = self.target.value(run, scope)
-        start, stop, step = (None if bound is None else bound.value(run, scope) for bound in self.bounds)
-        if not all(bound is None or isinstance(bound, int) for bound in (start, stop, step)) or step == 0:
-            raise Fault("the bounds of a slice are not numbers")
-        span = slice(start, stop, step)
-        if isinstance(target, str):
-            run.budget.make(len(target))
-            first, last, stride = span.indices(len(target))
-            if stride == 1:
-                return part(target, first, max(first, last))
-            return mark(target[span]) if is_marked(target) else target[span]
-        if isinstance(target, Undefined):
-            return []
-        if not isinstance(target, list | tuple):
-            raise Fault(f"{kind(target)} has no slices")
-        items = make_list(run.budget, target[span])
-        return items if isinstance(target, list) else tuple(items)
+        values = []
+        for operand in self.operands:  # a comprehension would take one more of Python's frames for each level of depth
+            values.append(operand.value(run, scope))
+        return self.function(run.budget, *values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,64 +116,17 @@ class Call(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Filter(Expression):
-    """`value | name(...)`."""
+    """`value | name(...)` and `value is name(...)`."""
 
     target: Expression
-    name: str
+    function: Callable[..., Value]
     arguments: Arguments
 
     def value(self, run: Run, scope: Scope) -> Value:
         run.budget.step()
         target = self.target.value(run, scope)
         positional, named = self.arguments.values(run, scope)
-        return FILTERS[self.name](run.budget, target, *positional, **named)
-
-
-@dataclass(frozen=True, slots=True)
-class Test(Expression):
-    """`value is name(...)`."""
-
-    target: Expression
-    name: str
-    arguments: Arguments
-
-    def value(self, run: Run, scope: Scope) -> Value:
-        run.budget.step()
-        target = self.target.value(run, scope)
-        return TESTS[self.name](run.budget, target, *self.arguments.values(run, scope)[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Unary(Expression):
-    """`not x`, `-x`, `+x`."""
-
-    sign: str
-    operand: Expression
-
-    def value(self, run: Run, scope: Scope) -> Value:
-        run.budget.step()
-        operand = self.operand.value(run, scope)
-        if self.sign == "not":
-            return not is_true(operand)
-        if not isinstance(operand, int | float):
-            raise Fault(f"{kind(operand)} has no sign")
-        return bounded(-operand if self.sign == "-" else +operand)
-
-
-@dataclass(frozen=True, slots=True)
-class Binary(Expression):
-    """Two operands and an arithmetic operator or `~`."""
-
-    sign: str
-    left: Expression
-    right: Expression
-
-    def value(self, run: Run, scope: Scope) -> Value:
-        run.budget.step()
-        left, right = self.left.value(run, scope), self.right.value(run, scope)
-        if self.sign == "~":
-            return joined(run.budget, [to_text(run.budget, left), to_text(run.budget, right)])
-        return operators.arithmetic(run.budget, self.sign, left, right)
+        return self.function(run.budget, target, *positional, **named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +155,7 @@ class Comparison(Expression):
         for sign, node in self.rest:
             run.budget.step()
             right = node.value(run, scope)
-            if not operators.compare(run.budget, sign, left, right):
+            if not operators.compare(sign, run.budget, left, right):
                 return False
             left = right
         return True

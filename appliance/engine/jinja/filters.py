@@ -13,16 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from appliance.engine.jinja import text as texts
-from appliance.engine.jinja.operators import (
-    MAX_WIDTH,
-    attribute_path,
-    key,
-    marked_within,
-    numeric,
-    ordered_keys,
-    text_of,
-    whole,
-)
+from appliance.engine.jinja.operators import attribute_path, key, marked_within, numeric, text_of, whole
 from appliance.engine.jinja.tests import TESTS
 from appliance.engine.jinja.text import is_marked, mark, marked_like
 from appliance.engine.jinja.values import (
@@ -42,6 +33,7 @@ from appliance.engine.jinja.values import (
     to_text,
 )
 
+MAX_WIDTH = 1000  # of indentation, and of a number as text
 _WORD = re.compile(r"([-\s({\[<]+)")  # what words begin after
 
 
@@ -109,11 +101,8 @@ def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: boo
            sort_keys: bool = False, separators: Value = None, **_: Value) -> str:
     """As JSON, the way Hugging Face's templates have it: nothing escaped for HTML."""
     size = measure(budget, value)
-    width = 0
-    if indent is not None:
-        width = len(indent) if isinstance(indent, str) else whole(indent, "tojson", 0, 16)
-        width = whole(width, "tojson", 0, 16)
-    budget.make(6 * size + size * width * (4 if indent is not None else 0))
+    width = 0 if indent is None else whole(len(indent) if isinstance(indent, str) else indent, "tojson", 0, 16)
+    budget.make((6 + 4 * width) * size)
     between = tuple(separators) if isinstance(separators, list | tuple) else None
     try:
         text = json.dumps(value, indent=indent, ensure_ascii=is_true(ensure_ascii), sort_keys=is_true(sort_keys),
@@ -151,7 +140,9 @@ def sort(budget: Budget, value: Value, reverse: bool = False, case_sensitive: bo
 
 def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], case_sensitive: bool = False,
             reverse: bool = False) -> list[Value]:
-    keys = ordered_keys([part(item) for item in items])
+    keys = [part(item) for item in items]
+    if not any(all(isinstance(value, wanted) for value in keys) for wanted in (str, int | float)):
+        raise Fault("only strings or only numbers have an order")
     characters = sum(len(value) for value in keys if isinstance(value, str))
     budget.step((len(items) + characters // 256) * max(1, len(items).bit_length()))
     if not is_true(case_sensitive):

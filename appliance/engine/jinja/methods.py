@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from appliance.engine.jinja import text as texts
 from appliance.engine.jinja.filters import join, pairs, recased, replace, stripping
-from appliance.engine.jinja.operators import text_of, whole
+from appliance.engine.jinja.operators import at_index, text_of, whole
 from appliance.engine.jinja.text import is_marked, mark
 from appliance.engine.jinja.values import (
     ITEM_COST,
@@ -33,10 +34,16 @@ _CHANGING = frozenset(["append", "clear", "extend", "insert", "pop", "popitem", 
 
 
 def attribute(budget: Budget, target: Value, name: str) -> Value:
-    """`target.name`: a method if there is one, or else an item."""
-    method = _method(budget, target, name)
-    if method is not None:
-        return method
+    """`target.name`: a method if there is one, bound to its target and the budget, or else an item."""
+    table: Mapping[str, Callable[..., Value]] = {}
+    if isinstance(target, str):
+        table = _STRING
+    elif isinstance(target, dict):
+        table = _MAPPING
+    if name in table:
+        return Function(name, partial(table[name], budget, target))
+    if name in _CHANGING and isinstance(target, list | tuple | dict):
+        raise Fault(f"method {name!r} would change {kind(target)}, which templates may not")
     if isinstance(target, Loop):
         return target.attribute(name)
     if isinstance(target, Namespace):
@@ -55,24 +62,25 @@ def item(budget: Budget, target: Value, index: Value) -> Value:
     if isinstance(target, dict) and isinstance(index, SCALARS) and index in target:
         return target[index]
     if isinstance(target, str | list | tuple) and isinstance(index, int):
-        if not -len(target) <= index < len(target):
-            return Undefined("an item beyond the end")
-        index %= len(target)
-        return texts.part(target, index, index + 1) if isinstance(target, str) else target[index]
+        return at_index(target, index)
     return attribute(budget, target, str(index)) if isinstance(index, str) else Undefined("an item")
 
 
-def _method(budget: Budget, target: Value, name: str) -> Function | None:
-    """A method bound to its target and the budget."""
-    table: Mapping[str, Callable[..., Value]] = {}
+def section(budget: Budget, target: Value, *bounds: Value) -> Value:
+    """`target[start:stop:step]`."""
+    if not all(bound is None or isinstance(bound, int) for bound in bounds) or bounds[2:] == (0,):
+        raise Fault("the bounds of a slice are not numbers")
+    span = slice(*bounds)
     if isinstance(target, str):
-        table = _STRING
-    elif isinstance(target, dict):
-        table = _MAPPING
-    if name in _CHANGING and isinstance(target, list | tuple | dict):
-        raise Fault(f"method {name!r} would change {kind(target)}, which templates may not")
-    found = table.get(name)
-    return None if found is None else Function(name, lambda *given, **named: found(budget, target, *given, **named))
+        budget.make(len(target))
+        first, last, stride = span.indices(len(target))
+        return texts.part(target, first, max(first, last)) if stride == 1 else texts.marked_like(target[span], target)
+    if isinstance(target, Undefined):
+        return []
+    if not isinstance(target, list | tuple):
+        raise Fault(f"{kind(target)} has no slices")
+    items = make_list(budget, target[span])
+    return items if isinstance(target, list) else tuple(items)
 
 
 def _splitting(split: Callable[..., list[str]]) -> Callable[..., list[Value]]:

@@ -59,14 +59,7 @@ class Continue(Exception):  # noqa: N818 - a signal
     """`{% continue %}`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """Something with a place in the template."""
-
-    line: int
-
-
-class Expression(Node):
+class Expression:
     """A node with a value."""
 
     __slots__ = ()
@@ -76,7 +69,7 @@ class Expression(Node):
         raise NotImplementedError
 
 
-class Statement(Node):
+class Statement:
     """A node that writes or sets."""
 
     __slots__ = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from appliance.engine.jinja import text as texts
@@ -19,14 +20,15 @@ from appliance.engine.jinja.values import (
     bounded,
     contains,
     equal,
+    is_true,
     joined,
     kind,
+    to_text,
 )
 
-MAX_WIDTH = 1000  # of indentation
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
+_CALCULATE: Mapping[str, Callable[[float, float], float]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
     "%": operator.mod}
 
@@ -52,7 +54,7 @@ def whole(value: Value, what: str, low: int, high: int) -> int:
     return value
 
 
-def compare(budget: Budget, sign: str, left: Value, right: Value) -> bool:
+def compare(sign: str, budget: Budget, left: Value, right: Value, /) -> bool:
     """`left sign right`; only numbers and only strings have an order."""
     if sign in ("==", "!="):
         return equal(budget, left, right) == (sign == "==")
@@ -65,10 +67,14 @@ def compare(budget: Budget, sign: str, left: Value, right: Value) -> bool:
     return _ORDER[sign](left, right)
 
 
-def arithmetic(budget: Budget, sign: str, left: Value, right: Value) -> Value:
-    """`left sign right` for numbers; `+` and `*` for strings and lists too."""
+def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
+    """`left sign right` for numbers; `+` and `*` for strings and lists too, `~` for all."""
+    if sign == "~":
+        return joined(budget, [to_text(budget, left), to_text(budget, right)])
     if isinstance(left, int | float) and isinstance(right, int | float):
-        return _calculate(sign, left, right)
+        if sign in ("/", "//", "%") and right == 0:
+            raise Fault("division by zero")
+        return bounded(_CALCULATE[sign](left, right))
     if sign == "+" and isinstance(left, str) and isinstance(right, str):
         return joined(budget, [left, right])
     if sign == "+" and isinstance(left, list | tuple) and type(left) is type(right):
@@ -83,17 +89,18 @@ def arithmetic(budget: Budget, sign: str, left: Value, right: Value) -> Value:
     raise Fault(f"{kind(left)} and {kind(right)} do not go with {sign!r}")
 
 
-def _calculate(sign: str, left: float, right: float) -> float:
-    if sign in ("/", "//", "%") and right == 0:
-        raise Fault("division by zero")
-    return bounded(_ARITHMETIC[sign](left, right))
-
-
 def numeric(value: Value) -> float:
     """A value that must be a number."""
     if not isinstance(value, int | float):
         raise Fault(f"a number is needed, not {kind(value)}")
     return value
+
+
+UNARY: Mapping[str, Callable[[Budget, Value], Value]] = {
+    "not": lambda _, value: not is_true(value),
+    "-": lambda _, value: bounded(-numeric(value)), "+": lambda _, value: +numeric(value)}
+BINARY: Mapping[str, Callable[[Budget, Value, Value], Value]] = {
+    sign: partial(_arithmetic, sign) for sign in ("~", *_CALCULATE)}
 
 
 def marked_within(value: Any) -> Value:
@@ -107,6 +114,14 @@ def marked_within(value: Any) -> Value:
     return value
 
 
+def at_index(sequence: str | list[Value] | tuple[Value, ...], index: int) -> Value:
+    """An item of a list, or a character of a string; from its end where the index is negative."""
+    if not -len(sequence) <= index < len(sequence):
+        return Undefined("an item beyond the end")
+    index %= len(sequence)
+    return texts.part(sequence, index, index + 1) if isinstance(sequence, str) else sequence[index]
+
+
 def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
     """`value.a.b` for the path "a.b"."""
     if not isinstance(path, int):
@@ -116,21 +131,10 @@ def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
         if isinstance(value, dict):
             value = value.get(name, Undefined(str(name)))
         elif isinstance(value, str | list | tuple) and str(name).isdecimal() and len(str(name)) < 9:
-            index = int(name)
-            if index >= len(value):
-                value = Undefined(str(name))
-            else:
-                value = texts.part(value, index, index + 1) if isinstance(value, str) else value[index]
+            value = at_index(value, int(name))
         elif isinstance(value, Namespace):
             value = value.values.get(str(name), Undefined(str(name)))
         else:
             value = Undefined(str(name))
     budget.step(len(names))
     return value
-
-
-def ordered_keys(values: list[Value]) -> list[Value]:
-    """Values that all are strings or all are numbers."""
-    if not any(all(isinstance(value, wanted) for value in values) for wanted in (str, int | float)):
-        raise Fault("only strings or only numbers have an order")
-    return values

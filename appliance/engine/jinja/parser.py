@@ -7,12 +7,13 @@ All are refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from appliance.engine.jinja import expressions as ex
 from appliance.engine.jinja import statements as st
 from appliance.engine.jinja.expression_parser import ExpressionParser
 from appliance.engine.jinja.lexer import Token, error, tokenize
-from appliance.engine.jinja.nodes import Expression, Statement
+from appliance.engine.jinja.nodes import Break, Continue, Expression, Statement
 from appliance.errors import TemplateError
 
 
@@ -31,47 +32,41 @@ class _Parser(ExpressionParser):
     def __init__(self, tokens: Sequence[Token]) -> None:
         super().__init__(tokens)
         self._loops = 0
-        self._statements: Mapping[str, Callable[[int], Statement]] = {
+        self._statements: Mapping[str, Callable[[], Statement]] = {
             "if": self._if, "for": self._for, "set": self._set, "macro": self._macro, "filter": self._filter_block,
-            "with": self._with, "generation": self._generation, "break": self._jump, "continue": self._jump,
+            "with": self._with, "generation": self._generation,
+            "break": partial(self._jump, Break), "continue": partial(self._jump, Continue),
         }
 
     def block(self, ends: Sequence[str]) -> st.Block:
         """Statements up to a tag that begins with one of `ends`, which stays; up to the end if there are none."""
         self._deeper()
-        body: list[Statement] = []
-        line = self._now.line
+        body: list[tuple[int, Statement]] = []
         while True:
-            token = self._now
-            if token.kind == "eof":
+            if self._now.kind == "eof":
                 if ends:
                     raise self._unexpected(" or ".join(repr(end) for end in ends))
                 break
-            if token.kind == "text":
-                body.append(st.Text(token.line, self._next().value))
-            elif token.value == "{{":
-                body.append(self._output())
-            else:
-                if self._tokens[self._at + 1].value in ends:
-                    break
-                body.append(self._statement())
+            if self._is("{%") and self._tokens[self._at + 1].value in ends:
+                break
+            body.append((self._now.line, self._statement()))
         self._depth -= 1
-        return st.Block(line, body)
-
-    def _output(self) -> Statement:
-        line = self._next().line
-        expression = self._expression()
-        self._need("}}")
-        return st.Output(line, expression)
+        return st.Block(body)
 
     def _statement(self) -> Statement:
-        self._next()
+        opening = self._next()
+        if opening.kind == "text":
+            return st.Text(opening.value)
+        if opening.value == "{{":
+            expression = self._expression()
+            self._need("}}")
+            return st.Output(expression)
         name = self._next()
         make = self._statements.get(name.value) if name.kind == "name" else None
         if make is None:
             raise error(f"statement {name.value[:20]!r} is not known here; known: {', '.join(self._statements)}",
                         name.line)
-        return make(name.line)
+        return make()
 
     def _body(self, *ends: str) -> st.Block:
         """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened."""
@@ -90,7 +85,7 @@ class _Parser(ExpressionParser):
         self._need(name)
         self._need("%}")
 
-    def _if(self, line: int) -> Statement:
+    def _if(self) -> Statement:
         branches: list[tuple[Expression | None, st.Block]] = []
         condition: Expression | None = self._expression()
         while True:
@@ -102,7 +97,7 @@ class _Parser(ExpressionParser):
             else:
                 break
         self._end("endif")
-        return st.If(line, branches)
+        return st.If(branches)
 
     def _names(self) -> list[str]:
         bracket = self._take("(")
@@ -114,21 +109,21 @@ class _Parser(ExpressionParser):
             self._need(")")
         return names
 
-    def _for(self, line: int) -> Statement:
+    def _for(self) -> Statement:
         names = self._names()
         self._need("in")
         items = self._tuple(self._or)
         condition = self._expression() if self._take("if") else None
         if self._is("recursive"):
-            raise error("recursive loops do not run here", line)
+            raise error("recursive loops do not run here", self._now.line)
         self._loops += 1
         body = self._body("else", "endfor")
         self._loops -= 1
         otherwise = self._body("endfor") if self._take("else") else None
         self._end("endfor")
-        return st.For(line, names, items, condition, body, otherwise)
+        return st.For(names, items, condition, body, otherwise)
 
-    def _set(self, line: int) -> Statement:
+    def _set(self) -> Statement:
         first = self._name()
         if self._take("."):
             names, attribute = [first], self._name_after_dot()
@@ -136,14 +131,12 @@ class _Parser(ExpressionParser):
             self._at -= 1
             names, attribute = self._names(), None
         if self._take("="):
-            expression = self._tuple(self._expression)
+            value = self._tuple(self._expression)
             self._need("%}")
-            return st.Set(line, names, attribute, expression)
-        filtered = self._filters(ex.Name(line, st.BODY)) if self._is("|") else None  # {% set x | filter %}
-        body = self._whole_body("endset")
-        if filtered is not None:
-            body = st.Block(line, [st.Filtered(line, filtered, body)])
-        return st.Set(line, names, attribute, body)
+        else:
+            filtered = self._filters(ex.Name(st.BODY)) if self._is("|") else None  # {% set x | filter %}
+            value = st.Captured(self._whole_body("endset"), filtered)
+        return st.Set(names, attribute, value)
 
     def _parameters(self) -> list[tuple[str, Expression | None]]:
         def parameter() -> tuple[str, Expression | None]:
@@ -152,20 +145,20 @@ class _Parser(ExpressionParser):
         self._need("(")
         return self._list(")", parameter)
 
-    def _macro(self, line: int) -> Statement:
+    def _macro(self) -> Statement:
         name = self._name()
         parameters = self._parameters()
         loops, self._loops = self._loops, 0
         body = self._body("endmacro")
         self._loops = loops
         self._end("endmacro")
-        return st.Define(line, name, parameters, body)
+        return st.Define(name, parameters, body)
 
-    def _filter_block(self, line: int) -> Statement:
-        expression = self._filters(self._filter(ex.Name(line, st.BODY)))
-        return st.Filtered(line, expression, self._whole_body("endfilter"))
+    def _filter_block(self) -> Statement:
+        filtered = self._filters(self._filter(ex.Name(st.BODY)))
+        return st.Output(st.Captured(self._whole_body("endfilter"), filtered))
 
-    def _with(self, line: int) -> Statement:
+    def _with(self) -> Statement:
         variables: list[tuple[str, Expression]] = []
         while not self._is("%}"):
             if variables:
@@ -173,14 +166,13 @@ class _Parser(ExpressionParser):
             name = self._name()
             self._need("=")
             variables.append((name, self._expression()))
-        return st.With(line, variables, self._whole_body("endwith"))
+        return st.With(variables, self._whole_body("endwith"))
 
-    def _generation(self, line: int) -> Statement:
-        return st.With(line, (), self._whole_body("endgeneration"))
+    def _generation(self) -> Statement:
+        return st.With((), self._whole_body("endgeneration"))
 
-    def _jump(self, line: int) -> Statement:
-        leaves = self._tokens[self._at - 1].value == "break"
+    def _jump(self, signal: type[Break | Continue]) -> Statement:
         if not self._loops:
-            raise error("break and continue belong into a loop", line)
+            raise error("break and continue belong into a loop", self._now.line)
         self._need("%}")
-        return st.Jump(line, leaves)
+        return st.Jump(signal)

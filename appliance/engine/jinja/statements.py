@@ -7,34 +7,36 @@ from dataclasses import dataclass
 
 from appliance.engine.jinja.lexer import error
 from appliance.engine.jinja.nodes import Break, Continue, Expression, Macro, Run, Scope, Statement
-from appliance.engine.jinja.values import (
-    Fault,
-    Loop,
-    Namespace,
-    Value,
-    is_true,
-    items_of,
-    kind,
-    make_list,
-    to_text,
-)
+from appliance.engine.jinja.values import Fault, Loop, Namespace, Value, is_true, items_of, kind, make_list, to_text
 
 BODY = "the body"  # no template can name it
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Statement):
-    """Statements one after the other."""
+class Captured(Expression):
+    """The text of a body, or what filters make of it: their expression sees the text as the variable `BODY`."""
 
-    body: Sequence[Statement]
+    body: Statement
+    filtered: Expression | None
+
+    def value(self, run: Run, scope: Scope) -> Value:
+        text = run.capture(self.body, Scope({}, scope))
+        return text if self.filtered is None else self.filtered.value(run, Scope({BODY: text}, scope))
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Statement):
+    """Statements one after the other, each with its line."""
+
+    body: Sequence[tuple[int, Statement]]
 
     def run(self, run: Run, scope: Scope) -> None:
-        for statement in self.body:
+        for line, statement in self.body:
             run.budget.step()
             try:
                 statement.run(run, scope)
             except Fault as fault:  # the innermost statement around it gives it a line
-                raise error(str(fault), statement.line) from None
+                raise error(str(fault), line) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Text(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Output(Statement):
-    """`{{ ... }}`."""
+    """`{{ ... }}`, and `{% filter %}`."""
 
     expression: Expression
 
@@ -124,15 +126,14 @@ def bind(values: dict[str, Value], names: Sequence[str], item: Value) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Set(Statement):
-    """`{% set a, b = ... %}`, `{% set n.x = ... %}`, or with a body instead of an expression."""
+    """`{% set a, b = ... %}`, `{% set n.x = ... %}`."""
 
     names: Sequence[str]
     attribute: str | None  # of the namespace `names[0]`
-    value: Expression | Block
+    value: Expression
 
     def run(self, run: Run, scope: Scope) -> None:
-        value = self.value.value(run, scope) if isinstance(self.value, Expression) else run.capture(
-            self.value, Scope({}, scope))
+        value = self.value.value(run, scope)
         if self.attribute is None:
             bind(scope.values, self.names, value)
             return
@@ -140,18 +141,6 @@ class Set(Statement):
         if not isinstance(target, Namespace):
             raise Fault(f"attributes can be set on a namespace only; {self.names[0]!r} is {kind(target)}")
         target.values[self.attribute] = value
-
-
-@dataclass(frozen=True, slots=True)
-class Filtered(Statement):
-    """`{% filter %}`: an expression that sees the body's text as the variable `BODY`."""
-
-    expression: Expression
-    body: Block
-
-    def run(self, run: Run, scope: Scope) -> None:
-        body = run.capture(self.body, Scope({}, scope))
-        run.write(to_text(run.budget, self.expression.value(run, Scope({BODY: body}, scope))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +159,10 @@ class With(Statement):
 class Jump(Statement):
     """`{% break %}` and `{% continue %}`."""
 
-    leaves: bool
+    signal: type[Break | Continue]
 
     def run(self, run: Run, scope: Scope) -> None:
-        raise Break if self.leaves else Continue
+        raise self.signal
 
 
 @dataclass(frozen=True, slots=True)

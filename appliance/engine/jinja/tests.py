@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from appliance.engine.jinja.operators import compare, numeric
 from appliance.engine.jinja.values import Undefined
 
 
 def _comparing(sign: str, *names: str) -> dict[str, Callable[..., bool]]:
-    return dict.fromkeys((sign, *names), lambda budget, value, other: compare(budget, sign, value, other))
+    return dict.fromkeys((sign, *names), partial(compare, sign))
 
 
 TESTS: Mapping[str, Callable[..., bool]] = {
@@ -24,7 +25,7 @@ TESTS: Mapping[str, Callable[..., bool]] = {
     "float": lambda _, value: isinstance(value, float), "true": lambda _, value: value is True,
     "false": lambda _, value: value is False, "odd": lambda _, value: numeric(value) % 2 == 1,
     "even": lambda _, value: numeric(value) % 2 == 0,
-    "divisibleby": lambda _, value, by: numeric(value) % (numeric(by) or 1) == 0,
+    "divisibleby": lambda _, value, num: numeric(value) % (numeric(num) or 1) == 0,
     **_comparing("in"), **_comparing("==", "eq", "equalto"), **_comparing("!=", "ne"),
     **_comparing("<", "lt", "lessthan"), **_comparing(">", "gt", "greaterthan"), **_comparing("<=", "le"),
     **_comparing(">=", "ge"),

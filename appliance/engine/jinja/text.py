@@ -111,18 +111,12 @@ def replace(text: str, old: str, new: str, count: int = -1) -> str:
     """`text` with `old` replaced by `new`, at most `count` times."""
     if not old:
         return marked_like(text.replace(old, new, count), text, new)
-    pieces = parts_in_order(text, text.split(old, count), len(old))
-    return join(new, pieces)
+    return join(new, parts_in_order(text, text.split(old, count), len(old)))
 
 
 def join(separator: str, parts: Sequence[str]) -> str:
     """The parts with the separator between them."""
-    woven: list[str] = []
-    for index, piece in enumerate(parts):
-        if index:
-            woven.append(separator)
-        woven.append(piece)
-    return concatenate(woven)
+    return concatenate([each for piece in parts for each in (separator, piece)][1:])
 
 
 def recase(text: str, changed: str) -> str:

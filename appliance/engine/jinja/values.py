@@ -104,23 +104,17 @@ class Loop(Opaque):
 
     def attribute(self, name: str) -> Value:
         """`loop.name`."""
-        index, count = self.index0, len(self.items)
-        plain = {"index": index + 1, "index0": index, "first": index == 0, "last": index == count - 1,
-                 "length": count, "revindex": count - index, "revindex0": count - index - 1, "depth": 1, "depth0": 0}
-        if name in plain:
-            return plain[name]
-        if name == "previtem":
-            return self.items[index - 1] if index else Undefined(name)
-        if name == "nextitem":
-            return self.items[index + 1] if index + 1 < count else Undefined(name)
-        return Undefined(name)
+        index, count, nothing = self.index0, len(self.items), Undefined(name)
+        known = {"index": index + 1, "index0": index, "first": index == 0, "last": index == count - 1,
+                 "length": count, "revindex": count - index, "revindex0": count - index - 1, "depth": 1, "depth0": 0,
+                 "previtem": self.items[index - 1] if index else nothing,
+                 "nextitem": self.items[index + 1] if index + 1 < count else nothing}
+        return known.get(name, nothing)
 
 
 def is_true(value: Value) -> bool:
     """Whether a value counts as true."""
-    if isinstance(value, Undefined):
-        return False
-    return bool(value) if isinstance(value, str | int | float | list | tuple | dict | None) else True
+    return not isinstance(value, Undefined) and bool(value)
 
 
 def measure(budget: Budget, value: Value, depth: int = 0) -> int:
@@ -157,9 +151,7 @@ def to_text(budget: Budget, value: Value) -> str:
         budget.make(measure(budget, value))
         text = str(value)
         return mark(text) if has_marked(value) else text
-    if isinstance(value, int | float | None):
-        return str(value)
-    return repr(value)
+    return str(value)
 
 
 def equal(budget: Budget, left: Value, right: Value, depth: int = 0) -> bool:
@@ -200,10 +192,7 @@ def items_of(budget: Budget, value: Value) -> Sequence[Value]:
         return ()
     if isinstance(value, list | tuple):
         return value
-    if isinstance(value, dict):
-        budget.make(ITEM_COST * len(value))
-        return list(value)
-    if isinstance(value, str):
+    if isinstance(value, dict | str):
         budget.make(ITEM_COST * len(value))
         return [mark(letter) for letter in value] if isinstance(value, Marked) else list(value)
     raise Fault(f"{kind(value)} cannot be gone through")

@@ -1,1 +1,1 @@
-"""Compiled numeric kernels. Imports numpy and numba only; every public kernel has a plain twin in `reference`."""
+"""Compiled numeric kernels. Imports numpy and numba only; tests compare them with plain twins."""

@@ -42,15 +42,13 @@ from appliance.engine.kernels.attention_layout import (
 )
 from appliance.engine.kernels.emit import F32, I8, I32, Code, Val
 from appliance.engine.kernels.jit import device
-from appliance.engine.kernels.quantise import store_bytes, store_fields
+from appliance.engine.kernels.quantise import quantised, store_fields, store_quantised
 from appliance.engine.kernels.registry import kernel
 from appliance.engine.kernels.rope import rotate
 from appliance.engine.kernels.vector import (
     abs_f32,
     largest_f32,
-    largest_magnitude,
     load_f32,
-    magnitude_i32,
     max_f32,
     max_i32,
     min_f32,
@@ -64,7 +62,6 @@ from appliance.engine.kernels.vector import (
     smallest_f32,
     splat_f32,
     splat_i32,
-    sum_i32,
 )
 
 _ZERO, _LIMIT, _MINUS_8 = np.float32(0.0), np.float32(127.0), np.float32(-8.0)
@@ -183,20 +180,14 @@ def finite(x: Any) -> Any:
 
 
 @device
-def bytes_8(x: Any, factor: Any) -> Any:
-    """Quants of 16 elements, -127..127."""
-    return max_i32(min_i32(nearest_i32(x * factor), splat_i32(127)), splat_i32(-127))
-
-
-@device
 def store_8(low: Any, high: Any, scale: int, to: int, step: int, flip: int) -> None:
     """Quantise a group to 8 bits, each xor `flip`; words `step` bytes apart."""
     amax = largest_f32(max_f32(abs_f32(low), abs_f32(high)))
     d = round_f16(amax / _LIMIT)
     set_f16(scale, d)
     factor = splat_f32(_LIMIT / amax if d > _ZERO else _ZERO)
-    store_fields(to, step, bytes_8(low, factor) ^ splat_i32(flip))
-    store_fields(to + 4 * step, step, bytes_8(high, factor) ^ splat_i32(flip))
+    store_fields(to, step, quantised(low, factor) ^ splat_i32(flip))
+    store_fields(to + 4 * step, step, quantised(high, factor) ^ splat_i32(flip))
 
 
 @device
@@ -249,11 +240,7 @@ def query_q8(query: int, rows: int, head_size: int) -> None:
             low, high = load_f32(start + 128 * group), splat_f32(_ZERO)
             if GROUP * group + LANES < head_size:
                 high = load_f32(start + 128 * group + 64)
-            amax = largest_magnitude(max_i32(magnitude_i32(low), magnitude_i32(high)))
-            inverse = splat_f32(_LIMIT / amax if amax > _ZERO else _ZERO)
-            first, second = bytes_8(low, inverse), bytes_8(high, inverse)
             to = start + QUERY_NBYTES * group
-            store_bytes(to, first)
-            store_bytes(to + 16, second)
+            amax, total = store_quantised(low, high, to)
             set_f32(to + QUERY_SCALE, amax / _LIMIT)
-            set_i32(to + QUERY_SUM, -8 * sum_i32(first + second))
+            set_i32(to + QUERY_SUM, -8 * total)

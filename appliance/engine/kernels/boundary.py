@@ -43,24 +43,6 @@ def check_vector(name: str, vector: NDArray[np.float32], size: int) -> None:
         raise EngineError(f"{name} has values that are not finite numbers")
 
 
-class Ranges:
-    """Memory and code that kernels may use: what a debug build of them checks every address against."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int]] = []
-
-    def add(self, address: int, nbytes: int, access: int) -> int:
-        """Allow `access` (READ, WRITE, CALL of `step_layout`, or a sum) to a range; returns its address."""
-        if address <= 0 or nbytes < 1:
-            raise EngineError(f"a range of {nbytes} bytes at {address} for a kernel")
-        self._rows.append((address, nbytes, access))
-        return address
-
-    def table(self) -> Int64s:
-        """(ranges, 3): address, bytes, access."""
-        return np.array(self._rows, np.int64).reshape(-1, 3)
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a batch may contain."""

@@ -3,7 +3,7 @@
     gather_F(w, k, row, x)
 
 `w`: the matrix in kernel order; writes `k` float32 at `x`. The arithmetic is that of ggml's decoders (a weight is
-(d * scale) * q - (dmin * minimum), each step rounded), so the result equals `models.quants.dequantise` bit for bit.
+(d * scale) * q - (dmin * minimum), each step rounded), so the result equals theirs bit for bit.
 
 Emitted from the descriptions in `formats.py`, as products are, for a single row: 4 neighbouring weights at a time.
 """

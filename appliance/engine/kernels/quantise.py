@@ -87,22 +87,27 @@ def store_fields(code: Code, address: Val, step: Val, values: Val) -> None:
 
 
 @device
-def quantised(x: int, inverse: float) -> Any:
+def quantised(values: Any, inverse: Any) -> Any:
     """16 values times `inverse`, rounded, within -127..127."""
-    rounded = nearest_i32(load_f32(x) * splat_f32(inverse))
-    return max_i32(min_i32(rounded, splat_i32(127)), splat_i32(-127))
+    return max_i32(min_i32(nearest_i32(values * inverse), splat_i32(127)), splat_i32(-127))
+
+
+@device
+def store_quantised(low: Any, high: Any, to: int) -> Any:
+    """Quantise 32 values to bytes at `to`; their largest magnitude, and the sum of the bytes."""
+    amax = largest_magnitude(max_i32(magnitude_i32(low), magnitude_i32(high)))
+    inverse = splat_f32(_LIMIT / amax if amax > _ZERO else _ZERO)
+    first, second = quantised(low, inverse), quantised(high, inverse)
+    store_bytes(to, first)
+    store_bytes(to + 16, second)
+    return amax, sum_i32(first + second)
 
 
 @device
 def quantise_32(x: int, at: int) -> None:
     """One block of 32 for one token; `at`: field 0 of the token."""
-    amax = largest_magnitude(max_i32(magnitude_i32(load_f32(x)), magnitude_i32(load_f32(x + 64))))
+    amax, total = store_quantised(load_f32(x), load_f32(x + 64), at)
     scale = amax / _LIMIT
-    inverse = _LIMIT / amax if amax > _ZERO else _ZERO
-    low, high = quantised(x, inverse), quantised(x + 64, inverse)
-    store_bytes(at, low)
-    store_bytes(at + 16, high)
-    total = sum_i32(low + high)
     set_i32(at + 4 * Q32_MINUS8, -8 * total)
     set_i32(at + 4 * Q32_MINUS16, -16 * total)
     set_i32(at + 4 * Q32_MINUS128, -128 * total)
@@ -158,7 +163,7 @@ def quantise_256(x: int, at: int) -> None:
     most = extreme(x)
     inverse = -_LIMIT / most if most != _ZERO else _ZERO
     for j in range(16):
-        store_bytes(at + 16 * j, quantised(x + 64 * j, inverse))
+        store_bytes(at + 16 * j, quantised(load_f32(x + 64 * j), splat_f32(inverse)))
     add_sums(at)
     set_f32(at + 4 * Q256_SCALE, _ONE / inverse if most != _ZERO else _ZERO)
 

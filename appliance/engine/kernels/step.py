@@ -19,6 +19,7 @@ from appliance.engine.kernels.step_matrix import (
     multiply,
     prepare,
     prepare_row,
+    row_of,
     unit_groups,
     units_grain,
     units_of,
@@ -33,6 +34,8 @@ call_gather = pointer_call("void(i8,i8,i8,i8)")
 def embed(p: int, thread: int) -> None:
     """The residual rows: the tokens' rows of the embedding matrix."""
     w, rows, team = p + S.EMBEDDING_WEIGHT, get_i64(p + S.ROWS), get_i64(p + S.TEAM)
+    if get_i64(w + W.GATHER) == 0:
+        return
     first, last = claim(team, thread, rows, 1)
     while first < last:
         for row in range(first, last):
@@ -47,7 +50,7 @@ def embed(p: int, thread: int) -> None:
 def project(p: int, layer: int, rows: int, thread: int) -> None:
     """Queries, keys and values of the normalised rows, beside each other."""
     team, x, norm = get_i64(p + S.TEAM), get_i64(p + S.RESIDUAL), get_i64(layer + L.ATTENTION_NORM)
-    prepare(p, layer + L.QUERY, 3, x, get_i64(p + S.RESIDUAL_STRIDE), norm, rows, thread)
+    prepare(p, layer + L.QUERY, 3, x, get_i64(p + S.RESIDUAL_STRIDE), 0, norm, rows, thread)
     total, w, whole = 0, layer + L.QUERY, whole_tiles(layer + L.QUERY, 3, rows)
     for _ in range(3):
         total += units_of(w, unit_groups(w, whole))
@@ -70,20 +73,27 @@ def project(p: int, layer: int, rows: int, thread: int) -> None:
 
 
 @device(inline=False)
-def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int) -> None:
-    """Add weights * rows at `x` to the residual rows."""
+def multiply_rows(p: int, w: int, x: int, stride: int, chosen: int, norm: int, rows: int, y: int, y_stride: int,
+                  accumulate: int, thread: int) -> None:
+    """y = (accumulate: y +) weights * rows at `x` (see `row_of`), normalised where `norm` is not 0."""
     team, whole, groups = get_i64(p + S.TEAM), whole_tiles(w, 1, rows), get_i64(w + W.GROUPS)
-    prepare(p, w, 1, x, stride, 0, rows, thread)
+    prepare(p, w, 1, x, stride, chosen, norm, rows, thread)
     unit, grain = unit_groups(w, whole), units_grain(w, 1, rows, whole)
     total = units_of(w, unit)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
-        prepare_row(p, w, 1, x, 0, 0, 1, thread)
+        prepare_row(p, w, 1, row_of(x, stride, chosen, 0), norm, 0, 1, thread)
     while first < last:
-        multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + S.RESIDUAL),
-                 get_i64(p + S.RESIDUAL_STRIDE), 1, first * unit, min(last * unit, groups), thread)
+        multiply(p, w, activations_of(p, w, rows, thread), rows, y, y_stride, accumulate, first * unit,
+                 min(last * unit, groups), thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
+
+
+@device
+def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int) -> None:
+    """Add weights * rows at `x` to the residual rows."""
+    multiply_rows(p, w, x, stride, 0, 0, rows, get_i64(p + S.RESIDUAL), get_i64(p + S.RESIDUAL_STRIDE), 1, thread)
 
 
 @device(inline=False)
@@ -91,7 +101,7 @@ def expand(p: int, layer: int, rows: int, thread: int) -> None:
     """The gated hidden rows of the feed-forward network."""
     team, w, second = get_i64(p + S.TEAM), layer + L.GATE, layer + L.UP
     x, norm = get_i64(p + S.RESIDUAL), get_i64(layer + L.FEED_FORWARD_NORM)
-    prepare(p, w, 2, x, get_i64(p + S.RESIDUAL_STRIDE), norm, rows, thread)
+    prepare(p, w, 2, x, get_i64(p + S.RESIDUAL_STRIDE), 0, norm, rows, thread)
     whole, groups = whole_tiles(w, 2, rows), get_i64(w + W.GROUPS)
     unit, grain = max(unit_groups(w, whole), unit_groups(second, whole)), units_grain(w, 2, rows, whole)
     total = units_of(w, unit)
@@ -111,35 +121,11 @@ def expand(p: int, layer: int, rows: int, thread: int) -> None:
 
 
 @device
-def prepare_answer(p: int, index: int, rows: int, thread: int) -> None:
-    """Normalise and quantise the residual row of answer `index` of `rows`."""
-    row = get_i64(get_i64(p + S.WANTED_ROWS) + 8 * index)
-    prepare_row(p, p + S.OUTPUT_WEIGHT, 1, get_i64(p + S.RESIDUAL) + row * get_i64(p + S.RESIDUAL_STRIDE),
-                get_i64(p + S.OUTPUT_NORM), index, rows, thread)
-
-
-@device(inline=False)
 def answer(p: int, thread: int) -> None:
     """Logits of the rows asked for."""
-    rows, w, team = get_i64(p + S.WANTED), p + S.OUTPUT_WEIGHT, get_i64(p + S.TEAM)
-    if rows > 1:
-        first, last = claim(team, thread, rows, 1)
-        while first < last:
-            for index in range(first, last):
-                prepare_answer(p, index, rows, thread)
-            first, last = claim(team, thread, rows, 1)
-        finish(team, thread, rows)
-    whole, groups = whole_tiles(w, 1, rows), get_i64(w + W.GROUPS)
-    unit, grain = unit_groups(w, whole), units_grain(w, 1, rows, whole)
-    total = units_of(w, unit)
-    first, last = claim(team, thread, total, grain)
-    if rows == 1 and first < last:
-        prepare_answer(p, 0, 1, thread)
-    while first < last:
-        multiply(p, w, activations_of(p, w, rows, thread), rows, get_i64(p + S.LOGITS), get_i64(p + S.LOGITS_STRIDE), 0,
-                 first * unit, min(last * unit, groups), thread)
-        first, last = claim(team, thread, total, grain)
-    finish(team, thread, total)
+    multiply_rows(p, p + S.OUTPUT_WEIGHT, get_i64(p + S.RESIDUAL), get_i64(p + S.RESIDUAL_STRIDE),
+                  get_i64(p + S.WANTED_ROWS), get_i64(p + S.OUTPUT_NORM), get_i64(p + S.WANTED), get_i64(p + S.LOGITS),
+                  get_i64(p + S.LOGITS_STRIDE), 0, thread)
 
 
 @kernel("step", "void(i8,i8,i8)")

@@ -21,6 +21,7 @@ def words(names: str) -> dict[str, int]:
 # IN_ORDER: 1 where a disk brings tiles, each once, in their order.
 # GROUP_NBYTES: of 16 packed rows; TOKEN_NBYTES: of one row of activations; both for a debug build's checks.
 # QUANTISE: 0 when the matrix before it already needed the same activations.
+# GATHER: of the embedding; 0 where its rows are in RESIDUAL before the kernel runs.
 WEIGHT = words("PRODUCT ADDRESS GROUPS COLUMNS QUANTISE ACTIVATIONS PRIVATE_ACTIVATIONS BIAS "
                 "FETCH FETCH_CONTEXT TILE_GROUPS IN_ORDER GATHER GROUP_NBYTES TOKEN_NBYTES")
 WEIGHT_NBYTES = 8 * len(WEIGHT)
@@ -32,17 +33,18 @@ LAYER = {"ATTENTION_NORM": 0, "FEED_FORWARD_NORM": 8} | {
 LAYER_NBYTES = 16 + WEIGHT_NBYTES * len(LAYER_PARTS)
 
 # The argument of the kernel. Strides are in bytes between rows; SLOT/BLOCK/LAYER/HEAD_STRIDE are those of the cache.
-_CONSTANT = ("TEAM BLOCKS EMBEDDING HEADS KV_HEADS HEAD_SIZE FEED_FORWARD EPSILON SCALE TURNS LAYERS OUTPUT_NORM "
+_CONSTANT = ("TEAM BLOCKS HEADS KV_HEADS HEAD_SIZE EPSILON SCALE TURNS LAYERS OUTPUT_NORM "
              "REMEMBER QUERY_KERNEL ATTEND KEYS VALUES SLOT_STRIDE BLOCK_STRIDE LAYER_STRIDE HEAD_STRIDE "
              "RESIDUAL RESIDUAL_STRIDE PROJECTED PROJECTED_STRIDE ATTENDED ATTENDED_STRIDE HIDDEN HIDDEN_STRIDE "
              "UP_OFFSET LOGITS LOGITS_STRIDE PRIVATE PRIVATE_STRIDE PRIVATE_ROW PRIVATE_QUERY PRIVATE_TOTAL "
              "PRIVATE_PART PRIVATE_SCRATCH PARTS COUNTERS "
-             "STATUS RANGES RANGE_COUNT MOST_ROWS MOST_WANTED VOCABULARY CONTEXT CACHE_SLOTS")
+             "STATUS RANGES RANGE_COUNT")
 # What changes from call to call. TOKENS, POSITIONS, SLOTS: int64 per row. TILES: tables below. SPREAD: 1 to split
 # spans over threads. APART: 1 when no two tiles have the same slot. WANTED_ROWS: rows whose logits are asked for.
 _CALL = "ROWS TOKENS POSITIONS SLOTS TILES TILE_TABLE UNITS UNIT_TABLE SPREAD APART WANTED WANTED_ROWS"
-# The last line of _CONSTANT is for a debug build's checks: STATUS is the address of a word that becomes the number of
-# the first fault, RANGES that of RANGE_COUNT rows (address, bytes, access) of what may be touched.
+# The last line of _CONSTANT is for a debug build's checks, and filled by who runs one: STATUS is the address of a word
+# that becomes the number of the first fault, RANGES that of RANGE_COUNT rows (address, bytes, access) of what may be
+# touched.
 STEP = words(f"{_CONSTANT} {_CALL}")
 _AFTER = 8 * len(STEP)
 STEP |= {"EMBEDDING_WEIGHT": _AFTER, "OUTPUT_WEIGHT": _AFTER + WEIGHT_NBYTES}
@@ -69,6 +71,6 @@ def frozen(table: dict[str, int]) -> Any:
 S, W, L, T, U = (frozen(table) for table in (STEP, WEIGHT, LAYER, TILE, UNIT))
 
 # What a debug build found, by number, and how a range may be accessed (a sum).
-FAULTS = ("none", "batch", "buffer", "weight", "code", "vector", "cache", "tile")
+FAULTS = ("none", "buffer", "weight", "cache")
 RANGE_NBYTES = 24
 READ, WRITE, CALL = 1, 2, 4

@@ -124,16 +124,22 @@ def prepare_row(p: int, w: int, count: int, x: int, norm: int, row: int, rows: i
     quantise_row(w, count, x, row, rows, own)
 
 
+@device
+def row_of(x: int, stride: int, chosen: int, row: int) -> int:
+    """Row `row` of those at `x`; with `chosen`, a table of numbers, the one whose number stands there."""
+    return x + stride * (row if chosen == 0 else get_i64(chosen + 8 * row))
+
+
 @device(inline=False)
-def prepare(p: int, w: int, count: int, x: int, stride: int, norm: int, rows: int, thread: int) -> None:
-    """A phase: `prepare_row` for each of many rows. A single row is no phase of its own: every thread that claims
-    groups does it for itself, which costs less than to wait for another."""
+def prepare(p: int, w: int, count: int, x: int, stride: int, chosen: int, norm: int, rows: int, thread: int) -> None:
+    """A phase: `prepare_row` for each of many rows (see `row_of`). A single row is no phase of its own: every thread
+    that claims groups does it for itself, which costs less than to wait for another."""
     if rows > 1:
         team = get_i64(p + S.TEAM)
         first, last = claim(team, thread, rows, 1)
         while first < last:
             for row in range(first, last):
-                prepare_row(p, w, count, x + row * stride, norm, row, rows, thread)
+                prepare_row(p, w, count, row_of(x, stride, chosen, row), norm, row, rows, thread)
             first, last = claim(team, thread, rows, 1)
         finish(team, thread, rows)
 

@@ -68,6 +68,10 @@ def _prebuilt(target: targets.Target, path: Path | None = None) -> KernelTable:
     except OSError as error:
         raise EngineError(f"kernel library {library.path} does not load: {error}",
                           hint="build it again: appliance kernels build", code="kernel-load") from error
+    absent = [name for name in library.signatures if not hasattr(handle, ahead.PREFIX + name)]
+    if absent:
+        raise EngineError(f"kernel library {library.path} lacks {', '.join(absent)}, which its manifest names",
+                          hint="build it again: appliance kernels build", code="kernel-stale")
 
     def find(name: str) -> int:
         return int(ctypes.cast(getattr(handle, ahead.PREFIX + name), ctypes.c_void_p).value or 0)

@@ -95,58 +95,25 @@ def pointer_call(signature: str) -> Any:
 _IR = {i32: I32, i64: I64, f32: F32}
 
 
-# --- 16 lanes from and to memory ----------------------------------------------------------------------------
-@operation(i32x16, i64)
-def load_i32(code: Code, address: Val) -> Val:
-    """16 int32."""
-    return code.load(address, I32, LANES)
-
-
-@operation(f32x16, i64)
-def load_f32(code: Code, address: Val) -> Val:
-    """16 float32."""
-    return code.load(address, F32, LANES)
-
-
-@operation(types.void, i64, i32x16)
-def store_i32(code: Code, address: Val, value: Val) -> None:
-    """16 int32."""
-    code.store(address, value)
-
-
-@operation(types.void, i64, f32x16)
-def store_f32(code: Code, address: Val, value: Val) -> None:
-    """16 float32."""
-    code.store(address, value)
-
-
-@operation(i32x16, i32)
-def splat_i32(code: Code, value: Val) -> Val:
-    """A scalar in every lane."""
-    return code.splat(value, LANES)
-
-
-@operation(f32x16, f32)
-def splat_f32(code: Code, value: Val) -> Val:
-    """A scalar in every lane."""
-    return code.splat(value, LANES)
-
-
-# --- scalars from and to memory -----------------------------------------------------------------------------
-def _getter(result: Any, element: Any, name: str) -> Any:
+# --- from and to memory -------------------------------------------------------------------------------------
+def _getter(result: Any, element: Any, name: str, lanes: int = 1) -> Any:
     def get(code: Code, address: Val) -> Val:
-        return code.load(address, element)
-    get.__name__, get.__doc__ = name, f"The scalar at an address, as {result}."
+        return code.load(address, element, lanes)
+    get.__name__, get.__doc__ = name, f"The {result} at an address."
     return operation(result, i64)(get)
 
 
 def _setter(argument: Any, name: str, narrow: Callable[[Code, Val], Val] | None = None) -> Any:
     def put(code: Code, address: Val, value: Val) -> None:
         code.store(address, value if narrow is None else narrow(code, value))
-    put.__name__, put.__doc__ = name, "Store a scalar at an address."
+    put.__name__, put.__doc__ = name, f"Store a {argument} at an address."
     return operation(types.void, i64, argument)(put)
 
 
+load_i32 = _getter(i32x16, I32, "load_i32", LANES)
+load_f32 = _getter(f32x16, F32, "load_f32", LANES)
+store_i32 = _setter(i32x16, "store_i32")
+store_f32 = _setter(f32x16, "store_f32")
 get_i64 = _getter(i64, I64, "get_i64")
 get_i32 = _getter(i32, I32, "get_i32")
 get_f32 = _getter(f32, F32, "get_f32")
@@ -154,6 +121,14 @@ set_i64 = _setter(i64, "set_i64")
 set_i32 = _setter(i32, "set_i32")
 set_f32 = _setter(f32, "set_f32")
 set_f16 = _setter(f32, "set_f16", lambda code, x: code.float_to_half(x))
+
+
+def _splat(code: Code, value: Val) -> Val:
+    """A scalar in every lane."""
+    return code.splat(value, LANES)
+
+
+splat_i32, splat_f32 = operation(i32x16, i32)(_splat), operation(f32x16, f32)(_splat)
 
 
 @operation(f32, f32)
@@ -231,10 +206,12 @@ def nearest_i32(code: Code, value: Val) -> Val:
     return code.nearest(value)
 
 
-@operation(f32, f32x16)
-def sum_f32(code: Code, value: Val) -> Val:
+def _sum(code: Code, value: Val) -> Val:
     """Sum of the lanes in the fixed order."""
-    return code.fold(value, lambda low, high: low + high)
+    return code.fold(value, operator.add)
+
+
+sum_i32, sum_f32 = operation(i32, i32x16)(_sum), operation(f32, f32x16)(_sum)
 
 
 @operation(f32, f32x16)
@@ -247,12 +224,6 @@ def largest_f32(code: Code, value: Val) -> Val:
 def smallest_f32(code: Code, value: Val) -> Val:
     """Smallest lane."""
     return code.fold(value, code.smaller)
-
-
-@operation(i32, i32x16)
-def sum_i32(code: Code, value: Val) -> Val:
-    """Sum of the lanes."""
-    return code.fold(value, lambda low, high: low + high)
 
 
 # --- the machine --------------------------------------------------------------------------------------------

@@ -125,23 +125,14 @@ _YOUTU_SCRIPTS = _exact("|".join(f"[{_ranges(part)}]+" for part in (
 _BLOOM = _exact(rf" ?[^(\s|.,!?{_ranges('2026 3002 ff0c 3001 964 6d4 60c')})]+")
 
 _DEFAULT = PreTokenizer((_by_class(r"[\p{P}$+<=>^~|]+"), _GPT2, _by_class(r"[\p{N}]+"), _THREE_DIGITS))
-_GPT2_FAMILY = PreTokenizer((_GPT2,))
-_DIGITS_APART = PreTokenizer((_EACH_DIGIT, _GPT2))
-_LLAMA3_FAMILY = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
-_LLAMA3_PLAIN = PreTokenizer((_LLAMA3,))
-_QWEN2_FAMILY = PreTokenizer((_QWEN2,))
-_BAILING_FAMILY = PreTokenizer((_BAILING,))
-_BLOOM_FAMILY = PreTokenizer((_BLOOM,))
-_GPT4O_FAMILY = PreTokenizer((_GPT4O,))
-_TINY_AYA_FAMILY = PreTokenizer((_function("digits_from_right"), _TINY_AYA))
 
 GEMMA4 = PreTokenizer((_NEWLINES,), byte_level=False, whole_newlines=True, forced_bos=True)
 
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType({
     **dict.fromkeys(("", "default"), _DEFAULT),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
-                     "jina-v5-nano"), _LLAMA3_FAMILY),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), _LLAMA3_PLAIN),
+                     "jina-v5-nano"), PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer((_LLAMA3,))),
     "chatglm-bpe": PreTokenizer((_LLAMA3,), bos_by_default=False),
     **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_LLAMA3,), bos_by_default=False, ignore_merges=True)),
     "jais-2": PreTokenizer((_function("jais2"),)),
@@ -155,25 +146,25 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType({
     "youtu": PreTokenizer((_YOUTU_SCRIPTS, _YOUTU), ignore_merges=True),
     "falcon": PreTokenizer((_by_class(r"[\p{P}$+<=>^~|`]+"), _GPT2, _THREE_DIGITS)),
     **dict.fromkeys(("starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2", "command-r", "smollm"),
-                    _DIGITS_APART),
+                    PreTokenizer((_EACH_DIGIT, _GPT2))),
     **dict.fromkeys(("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0",
                      "mellum", "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "mpt", "olmo", "jais",
-                     "exaone4", "trillion", "granite-docling"), _GPT2_FAMILY),
+                     "exaone4", "trillion", "granite-docling"), PreTokenizer((_GPT2,))),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "solar-open", "grok-2", "stablelm2",
-                     "megrez"), _QWEN2_FAMILY),
+                     "megrez"), PreTokenizer((_QWEN2,))),
     "qwen35": PreTokenizer((_QWEN35,)),
     "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
-    **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), _BLOOM_FAMILY),
+    **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), PreTokenizer((_BLOOM,))),
     "viking": PreTokenizer((_BLOOM, _EACH_DIGIT)),
     "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
     "chameleon": PreTokenizer(
         (_exact("<sentinel:[0-9]+>"), _exact("IMGIMG[A-I]{1,4}Z"), _exact(r"[\t\n]|    |  "), _EACH_DIGIT,
          _by_class(r"[\p{P}!-/:-@\[-`{-~]"), _GPT2), add_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O_FAMILY),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), PreTokenizer((_GPT4O,))),
     "granite-embed-multi-97m": PreTokenizer((_GRANITE,), ignore_merges=True),
-    **dict.fromkeys(("tiny_aya", "cohere2moe"), _TINY_AYA_FAMILY),
+    **dict.fromkeys(("tiny_aya", "cohere2moe"), PreTokenizer((_function("digits_from_right"), _TINY_AYA))),
     "superbpe": PreTokenizer((_by_class(r"[\p{N}]+"), _function("ascii_digits_from_right"))),
-    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING_FAMILY),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), PreTokenizer((_BAILING,))),
     "seed-coder": PreTokenizer((_llama3(r"[\p{N}]", signs=r" ?[^\s\p{L}\p{N}\r\n]+"),)),
     "kimi-k2": PreTokenizer((_KIMI,)),
     "ufakzeka": PreTokenizer((_by_class(_WORD, r"[\p{N}]", _SIGNS + r"[\r\n]*", _LINES, _SPACES),)),

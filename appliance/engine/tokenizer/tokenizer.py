@@ -12,7 +12,7 @@ import numpy as np
 from appliance.engine.tokenizer.merging import merge
 from appliance.engine.tokenizer.partition import TEXT, Partitioner, Span, check_count
 from appliance.engine.tokenizer.splitting import Splitter
-from appliance.engine.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, is_mark, read, strings
+from appliance.engine.tokenizer.vocabulary import PREFIX, SPECIAL, Kind, Vocabulary, is_mark, read, strings
 from appliance.errors import TokenizerError
 
 MAX_MERGES = 1 << 22
@@ -141,10 +141,6 @@ class Tokenizer:
         self.token_text(token)
         return bool(self._vocabulary.kinds[token] & SPECIAL)
 
-    def token_id(self, text: str) -> int | None:
-        """The id of the token that the vocabulary writes as `text`."""
-        return self._vocabulary.ids.get(text)
-
 
 def load(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that a model's metadata describes. UnsupportedError names what does not run here,
@@ -166,12 +162,12 @@ def _check_text(text: str) -> None:
 def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
     """The tokens that words may become: all but control tokens and marks, so that no text merges into one. A mark is
     found before words are (`partition`), or must not be found."""
-    return {text: token for text, token in vocabulary.ids.items() if not _is_guarded(vocabulary, text, token)}
+    return {text: token for text, token in vocabulary.ids.items() if not _is_guarded(vocabulary, token)}
 
 
-def _is_guarded(vocabulary: Vocabulary, text: str, token: int) -> bool:
+def _is_guarded(vocabulary: Vocabulary, token: int) -> bool:
     kind = vocabulary.kinds[token]
-    return bool(kind & SPECIAL or (kind & Kind.USER_DEFINED and is_mark(text)))
+    return bool(kind & SPECIAL or (kind & Kind.USER_DEFINED and is_mark(vocabulary.texts[token])))
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
@@ -180,17 +176,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
     scores = np.asarray(vocabulary.scores, np.float32)
     order = np.unique(-scores, return_inverse=True)[1].tolist()  # 0 for the best score
     ranks = {text: order[token] for text, token in tokens.items()}
-    byte_tokens = _byte_tokens(vocabulary)
-
-    def tokens_of(word: str) -> Ids:
-        ids: list[int] = []
-        for part in merge(list(word), ranks, ""):
-            token = tokens.get(part)
-            if token is None:
-                ids += [byte_tokens[byte] for byte in part.encode()]
-            else:
-                ids.append(token)
-        return tuple(ids)
+    tokens_of = _merging(tokens, ranks, "", _byte_tokens(vocabulary))
 
     # No token has the mark after another character: then no merge crosses such a place, and words can be cut there.
     apart = not any(SPACE_MARK in text.lstrip(SPACE_MARK) for text in tokens)
@@ -202,42 +188,60 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
     return Tokenizer(vocabulary, words, tokens_of, len)
 
 
-def _byte_tokens(vocabulary: Vocabulary) -> list[int]:
+def _merging(tokens: Mapping[str, int], ranks: Mapping[str, int], joiner: str,
+             byte_tokens: Sequence[Ids]) -> Callable[[str], Ids]:
+    """A word to its ids: its letters merged, and a part that is no token byte for byte."""
+
+    def tokens_of(word: str) -> Ids:
+        ids: list[int] = []
+        for part in merge(list(word), ranks, joiner):
+            token = tokens.get(part)
+            if token is not None:
+                ids.append(token)
+            else:
+                for byte in part.encode():
+                    ids += byte_tokens[byte]
+        return tuple(ids)
+
+    return tokens_of
+
+
+def _byte_tokens(vocabulary: Vocabulary) -> list[Ids]:
     """The token of each byte: <0xHH>, or else the byte as a character, or else the unknown token."""
     ids = vocabulary.ids
     unknown = vocabulary.special.get("unk")
-    found = []
+    found: list[Ids] = []
     for byte in range(256):
         token = ids.get(_HEX_BYTES[byte], ids.get(chr(byte), unknown) if byte < 128 else unknown)
         if token is None:
             raise TokenizerError(f"the vocabulary has neither a token for byte {byte} nor an unknown token")
-        found.append(token)
+        found.append((token,))
     return found
 
 
 def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer:
     """Merges by the file's list, within the words that the pre-tokenizer cuts."""
     pre, tokens = vocabulary.pre, _mergeable(vocabulary)
-    merges = strings(metadata, "merges", MAX_MERGES) if _has_merges(metadata) else []
+    byte_level, ignore_merges, whole_newlines = pre.byte_level, pre.ignore_merges, pre.whole_newlines
+    # Kimi-K2's files may have no merges; to any other model they are needed.
+    has_none = metadata.get(PREFIX + "pre") == "kimi-k2" and PREFIX + "merges" not in metadata
+    merges = [] if has_none else strings(metadata, "merges", MAX_MERGES)
     ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))  # the first of equals counts
     _forbid_special_merges(vocabulary, ranks)
     split = Splitter(pre).split
+    # A byte that the vocabulary lacks is left out, as llama.cpp does it.
+    names = [bytes([byte]).decode("utf-8", "surrogateescape") if byte_level else _HEX_BYTES[byte]
+             for byte in range(256)]
+    merged = _merging(tokens, ranks, " ", [(tokens[name],) if name in tokens else () for name in names])
 
     def tokens_of(word: str) -> Ids:
-        if pre.byte_level:
+        if byte_level:
             word = word.encode().decode("latin-1").translate(_LETTER_OF_BYTE)
-        if (pre.ignore_merges or (pre.whole_newlines and not word.strip("\n"))) and word in tokens:
+        if (ignore_merges or (whole_newlines and not word.strip("\n"))) and word in tokens:
             return (tokens[word],)
-        ids: list[int] = []
-        for part in merge(list(word), ranks, " "):
-            token = tokens.get(part)
-            if token is None:
-                ids += _fallback(part, tokens, pre.byte_level)
-            else:
-                ids.append(token)
-        return tuple(ids)
+        return merged(word)
 
-    if pre.byte_level:
+    if byte_level:
         absent = bytes(byte for byte, letter in _LETTER_OF_BYTE.items() if letter not in tokens)
         return Tokenizer(vocabulary, split, tokens_of, lambda text: len(text.encode().translate(None, absent)))
     leaves_out = not tokens.keys() >= {*_HEX_BYTES}  # then nothing is known of a text by its length
@@ -245,21 +249,8 @@ def _byte_pair(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Tokenizer
                      (lambda text: 0) if leaves_out else len)
 
 
-def _has_merges(metadata: Mapping[str, Any]) -> bool:
-    """Kimi-K2's files may have none; to any other model they are needed."""
-    return "tokenizer.ggml.merges" in metadata or metadata.get("tokenizer.ggml.pre") != "kimi-k2"
-
-
 def _forbid_special_merges(vocabulary: Vocabulary, ranks: dict[str, int]) -> None:
     for token, text in enumerate(vocabulary.texts):
-        if _is_guarded(vocabulary, text, token):
+        if _is_guarded(vocabulary, token):
             for at in range(1, len(text)):
                 ranks.pop(f"{text[:at]} {text[at:]}", None)
-
-
-def _fallback(part: str, tokens: Mapping[str, int], byte_level: bool) -> Iterable[int]:
-    """The tokens of a part that is none: byte for byte, leaving out what the vocabulary lacks (as llama.cpp)."""
-    for byte in part.encode("utf-8"):
-        token = tokens.get(bytes([byte]).decode("utf-8", "surrogateescape") if byte_level else _HEX_BYTES[byte])
-        if token is not None:
-            yield token

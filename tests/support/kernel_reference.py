@@ -1,6 +1,6 @@
 """Plain numpy twins of the product kernels: slow, and without any of their tricks.
 
-A twin takes weights as `models.quants.dequantise` gives them (float32, exact in float64), quantises activations as
+A twin takes weights as `decoders.dequantise` gives them (float32, exact in float64), quantises activations as
 ggml's x86 build does, and multiplies in float64. What is left between a kernel and its twin is the float32 rounding of
 the kernel's sums. Nothing here knows of 16-row groups, tiles, or the layout of activations.
 """

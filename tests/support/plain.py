@@ -1,0 +1,11 @@
+"""Plain model files opened without kernels: `boot.kernel_order` puts their rows in order."""
+
+from __future__ import annotations
+
+import functools
+
+from appliance.boot.kernel_order import interleave_into
+from appliance.models import resident, tagged
+
+open_resident = functools.partial(resident.open_resident, interleave=interleave_into)
+open_tagged = functools.partial(tagged.open_tagged, interleave=interleave_into)
