@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from appliance.boot import kernel_order
 from appliance.errors import FormatError
 from appliance.models import layout, quants
 from tests.support.kernel_order import deinterleave
@@ -23,32 +24,32 @@ def test_deinterleave_is_the_inverse(name: str, rows: int) -> None:
     """Any bytes come back as they were, whether or not the last group is full."""
     block_format, columns = quants.FORMATS[name], 768
     data = _random(name, rows, columns)
-    kernel_order = layout.interleave(block_format, data, rows, columns)
-    assert layout.interleaved_nbytes(block_format, rows, columns) == len(kernel_order)
-    assert data.tobytes() == deinterleave(block_format, kernel_order, rows, columns)
+    order = kernel_order.interleave(block_format, data, rows, columns)
+    assert layout.interleaved_nbytes(block_format, rows, columns) == len(order)
+    assert data.tobytes() == deinterleave(block_format, order, rows, columns)
 
 
 @pytest.mark.parametrize("name", quants.FORMATS)
 def test_interleave_is_one_to_one(name: str) -> None:
     """For full groups, kernel order to GGUF and back is the identity too: no byte is dropped or doubled."""
     block_format, rows, columns = quants.FORMATS[name], 32, 512
-    kernel_order = _random(name, rows, columns)
-    gguf = deinterleave(block_format, kernel_order, rows, columns)
-    assert kernel_order.tobytes() == layout.interleave(block_format, gguf, rows, columns)
+    order = _random(name, rows, columns)
+    gguf = deinterleave(block_format, order, rows, columns)
+    assert order.tobytes() == kernel_order.interleave(block_format, gguf, rows, columns)
 
 
 @pytest.mark.parametrize("name", quants.FORMATS)
 def test_slabs_do_not_show(name: str) -> None:
     """A matrix larger than the slab that is worked on at a time equals its groups done one by one."""
     block_format, columns = quants.FORMATS[name], 4096
-    rows = 16 * (2 * layout._SLAB // layout.group_nbytes(block_format, columns) + 1) + 5
+    rows = 16 * (2 * kernel_order._SLAB // layout.group_nbytes(block_format, columns) + 1) + 5
     data = _random(name, rows, columns)
     size = block_format.row_nbytes(columns)
-    whole = hashlib.sha256(layout.interleave(block_format, data, rows, columns))
+    whole = hashlib.sha256(kernel_order.interleave(block_format, data, rows, columns))
     pieces = hashlib.sha256()
     for first in range(0, rows, 16):
         part = data[first * size:(first + 16) * size]
-        pieces.update(layout.interleave(block_format, part, len(part) // size, columns))
+        pieces.update(kernel_order.interleave(block_format, part, len(part) // size, columns))
     assert pieces.digest() == whole.digest()
 
 
@@ -58,7 +59,8 @@ def test_padding_is_rows_of_zero_bytes(name: str) -> None:
     block_format, columns = quants.FORMATS[name], 256
     data = _random(name, 5, columns)
     padded = np.concatenate([data, np.zeros(11 * block_format.row_nbytes(columns), np.uint8)])
-    assert layout.interleave(block_format, padded, 16, columns) == layout.interleave(block_format, data, 5, columns)
+    expected = kernel_order.interleave(block_format, padded, 16, columns)
+    assert expected == kernel_order.interleave(block_format, data, 5, columns)
 
 
 # format, row, byte of the second block of that row -> byte of the second record, value there
@@ -81,7 +83,7 @@ def test_place_of_a_byte(name: str, row: int, offset: int, place: int, value: in
     columns = max(2 * block_format.elements, 2)
     data = np.zeros((16, columns // block_format.elements, block_format.nbytes), np.uint8)
     data[row, 1, offset] = 0x5A
-    records = np.frombuffer(layout.interleave(block_format, data, 16, columns), np.uint8)
+    records = np.frombuffer(kernel_order.interleave(block_format, data, 16, columns), np.uint8)
     second = records[16 * block_format.nbytes:32 * block_format.nbytes]
     assert value == second[place]
 
@@ -101,7 +103,7 @@ def test_place_of_a_bit(name: str, offset: int, bit: int, place: int, moved: int
     block_format = quants.FORMATS[name]
     data = np.zeros((16, block_format.nbytes), np.uint8)
     data[0, offset] = 1 << bit
-    record = np.frombuffer(layout.interleave(block_format, data, 16, block_format.elements), np.uint8)
+    record = np.frombuffer(kernel_order.interleave(block_format, data, 16, block_format.elements), np.uint8)
     assert 1 << moved == record[place]
 
 
@@ -120,8 +122,8 @@ def test_wrong_sizes_are_refused() -> None:
     """Too few bytes, too little room, or part of a block."""
     q4_k = quants.FORMATS["Q4_K"]
     with pytest.raises(FormatError, match="143 bytes; needed: 144"):
-        layout.interleave(q4_k, bytes(143), 1, 256)
+        kernel_order.interleave(q4_k, bytes(143), 1, 256)
     with pytest.raises(FormatError, match="kernel-order buffer: 144 bytes; needed: 2304"):
-        layout.interleave_into(q4_k, bytes(144), 1, 256, bytearray(144))
+        kernel_order.interleave_into(q4_k, bytes(144), 1, 256, bytearray(144))
     with pytest.raises(FormatError, match="100 columns"):
-        layout.interleave(q4_k, bytes(144), 1, 100)
+        kernel_order.interleave(q4_k, bytes(144), 1, 100)

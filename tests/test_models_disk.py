@@ -60,8 +60,9 @@ def test_a_file_that_shrinks_is_refused(tmp_path: Path) -> None:
     path.write_bytes(bytes(100))
     with DiskFile(path) as file:
         path.write_bytes(bytes(40))
-        with pytest.raises(ModelError, match="ended at byte 40 while it was read; its size was 100"):
+        with pytest.raises(ModelError, match="ended at byte 40 while it was read; its size was 100") as caught:
             file.read_into(memoryview(bytearray(100)))
+    assert "model-tampered" == caught.value.code
 
 
 def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
@@ -72,16 +73,18 @@ def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
         file.read_into(memoryview(bytearray(100)))
         with path.open("ab") as more:
             more.write(b"x")
-        with pytest.raises(ModelError, match="goes on after byte 100"):
+        with pytest.raises(ModelError, match="goes on after byte 100") as caught:
             file.expect_end()
+    assert "model-malformed" == caught.value.code
 
 
 def test_read_errors_are_named() -> None:
     """What the kernel says when a read fails is passed on, with the place."""
     with pytest.raises(ModelError, match="/proc/self/mem cannot be read at byte 0: Input/output error"):
         digests.sha256_of(Path("/proc/self/mem"))
-    with DiskFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="cannot be read at byte 0"):
+    with DiskFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="at byte 0") as caught:
         file.read_into(memoryview(bytearray(8)))
+    assert "model-unreadable" == caught.value.code
 
 
 def test_a_file_opened_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from appliance.boot import inspection
@@ -14,9 +15,9 @@ from appliance.models import gguf, quants
 from appliance.models.cursor import Cursor
 from appliance.models.disk import CHUNK_NBYTES, DiskFile
 from appliance.models.metadata import describe
-from appliance.models.resident import open_resident
 from appliance.sealing import digests
 from tests.support.ggufs import STRING, U16, U32, Tensor, build, kv, kv_array
+from tests.support.plain import open_resident
 
 EIGHT_FLOATS = bytes(32)
 
@@ -191,6 +192,26 @@ def test_more_than_two_dimensions_are_unsupported(tmp_path: Path) -> None:
     path.write_bytes(build([], [Tensor("cube", 0, (2, 2, 2), EIGHT_FLOATS)]))
     with pytest.raises(UnsupportedError, match="tensor 'cube' has 3 dimensions"):
         open_resident(path)
+
+
+def test_vectors_in_blocks_are_unsupported(tmp_path: Path) -> None:
+    """A vector whose numbers are quantised, which no converter writes, is refused by its name and format."""
+    path = tmp_path / "m"
+    path.write_bytes(build([], [Tensor("norm", 8, (32,), bytes(34))]))
+    with pytest.raises(UnsupportedError, match="tensor 'norm' is a vector of Q8_0; supported: vectors of F32, F16 and"):
+        open_resident(path)
+
+
+@pytest.mark.parametrize(("ggml_id", "data"), [
+    (0, "0000803f 000020c0 0000807f 0100807f"), (1, "003c 00c1 007c 017c"), (30, "803f 20c0 807f 817f")])
+def test_vectors_are_decoded(ggml_id: int, data: str, tmp_path: Path) -> None:
+    """1, -2.5, infinity and a NaN as F32, F16 and BF16: all are there as float32."""
+    path = tmp_path / "m"
+    path.write_bytes(build([], [Tensor("v", ggml_id, (4,), bytes.fromhex(data))]))
+    source = open_resident(path)
+    found = source.vector("v")
+    assert ([1, -2.5, np.inf], True) == (found[:3].tolist(), bool(np.isnan(found[3])))
+    source.close()
 
 
 def test_a_closed_model_gives_nothing(tmp_path: Path) -> None:

@@ -126,7 +126,6 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "string's length cut": (build([string("a") + struct.pack("<IIQQQ", ARRAY, STRING, 2, 5, 7)]),
                             "byte 62: the size of string 1 of 'a' is past the end of the file; allowed: at most the 0"),
     "string in array not UTF-8": (build([kv_array("a", STRING, [b"x", b"\x80"])]), "string 1 of 'a' is not UTF-8"),
-    "nested array": (build([string("a") + struct.pack("<IIQ", ARRAY, ARRAY, 0)]), "an array (nested)"),
     "array item type": (build([string("a") + struct.pack("<IIQ", ARRAY, 99, 0)]), "the item type of 'a' is 99"),
     "alignment 0": (build([kv("general.alignment", U32, 0)]), "'general.alignment' is 0"),
     "alignment 24": (build([kv("general.alignment", U32, 24)]), "a uint32 power of two from 8"),
@@ -166,6 +165,8 @@ def test_broken_files_are_named(name: str) -> None:
 UNSUPPORTED: dict[str, tuple[bytes, str]] = {
     "version 1": (build(version=1), "byte 4: the file is GGUF version 1; supported: 2 and 3"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "byte 4: the file is big-endian"),
+    "nested array": (build([string("a") + struct.pack("<IIQIQI", ARRAY, ARRAY, 1, U32, 1, 7)]),
+                     "byte 37: 'a' is an array of arrays; supported: arrays of numbers"),
     "GGJT": (build(magic=b"tjgg"), "format from before GGUF"),
     "IQ2_XXS": (build([], [Tensor("a", 16, (256,), bytes(66))]), "tensor 'a': block format IQ2_XXS is not supported"),
 }

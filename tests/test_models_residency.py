@@ -15,11 +15,12 @@ from appliance.boot.residency import choose, packed_nbytes, spread
 from appliance.engine.engine import Engine
 from appliance.models import hidden_rows
 from appliance.models.streamed import EMBEDDING, StreamedSource
-from appliance.models.tagged import open_tagged
 from appliance.policy import load
 from tests.support import server
 from tests.support.engines import kernels, running, synthetic_model
 from tests.support.ggufs import Tensor, build
+from tests.support.logits import logits_of
+from tests.support.plain import open_tagged
 
 IDS = [1, 5, 9, 200, 17]
 
@@ -71,14 +72,14 @@ def test_hidden_embeddings_take_no_more_than_their_bytes(groups: int, tmp_path: 
 def test_bits_do_not_depend_on_what_is_kept(share: float, tmp_path: Path) -> None:
     """A model of which a share is resident gives the same bits as a resident one, and keeps what it says."""
     with running("mixed") as engine:
-        expected = engine.logits(IDS)
+        expected = logits_of(engine, IDS)
     path = tmp_path / "m.gguf"
     path.write_bytes(synthetic_model("mixed"))
     plain = open_tagged(path, tile_size=8192)
     room = int(share * path.stat().st_size * 1.1)
     source = StreamedSource(plain, resident=choose(plain.tiling, room, hidden=False), hidden=False)
     with closing(source), Engine.open(source, threads=2, slots=1, kernels=kernels()) as engine:
-        assert np.array_equal(expected, engine.logits(IDS))
+        assert np.array_equal(expected, logits_of(engine, IDS))
         assert source.resident_nbytes <= room + 64 * len(source.tensors)
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from appliance.errors import EngineError, FormatError, ModelError, PinError, UnsupportedError
 from appliance.models.quants import FORMATS
-from appliance.models.resident import open_resident
 from tests.support.ggufs import STRING, U16, Tensor, build, kv
 from tests.support.kernel_order import deinterleave
+from tests.support.plain import open_resident
 
 
 def _tensors(rows: int, columns: int) -> list[Tensor]:
@@ -144,7 +144,7 @@ def test_no_memory_is_named(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 1 << 42)
     script = ("import resource, sys; from pathlib import Path\n"
-              "from appliance.models.resident import open_resident\n"
+              "from tests.support.plain import open_resident\n"
               "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
               "try: open_resident(Path(sys.argv[1]))\n"
               "except Exception as error: print(type(error).__name__, error)\n")
@@ -172,7 +172,7 @@ def test_memory_stays_near_the_files_size(tmp_path: Path, rows: int) -> None:
     tensors = [Tensor(f"w{i}", 8, (32, rows), bytes(34 * rows)) for i in range(6)]
     path.write_bytes(build([], tensors))
     script = ("import sys; from pathlib import Path\n"
-              "from appliance.models.resident import open_resident\n"
+              "from tests.support.plain import open_resident\n"
               "def memory(key):\n"
               "    lines = Path('/proc/self/status').read_text().splitlines()\n"
               "    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))\n"

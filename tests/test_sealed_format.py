@@ -129,8 +129,22 @@ def test_huge_lengths_take_no_memory(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(GOOD[:32] + (1 << 40).to_bytes(8, "little") + (1 << 32).to_bytes(8, "little") + GOOD[48:144])
         file.truncate(8 << 30)
-    with pytest.raises(FormatError, match=f"the size of the GGUF header is {1 << 32}; allowed: at most {256 << 20}"):
+    with pytest.raises(FormatError, match=f"the size of the GGUF header is {1 << 32}; allowed: at most {64 << 20}"):
         sealed.structure(path)
+
+
+def test_a_header_is_parsed_after_its_pin(tmp_path: Path) -> None:
+    """Whoever has a pin, as a boot that reckons its memory, learns of another sealing, and not of what its GGUF header
+    has: that is nobody's."""
+    path = tmp_path / "m"
+    path.write_bytes(GOOD[:144] + b"GARBAGE!" + GOOD[152:])
+    digest = hashlib.sha256(sealed_header.read(RandomFile(path)).encode()).digest()
+    with pytest.raises(FormatError, match="the magic is b'GARB'"):
+        sealed.structure(path)
+    with pytest.raises(FormatError, match="the magic is b'GARB'"):
+        sealed.structure(path, digest)
+    with pytest.raises(PinError, match=digest.hex()):
+        sealed.structure(path, bytes(32))
 
 
 @pytest.mark.parametrize(("outside", "good"), [(1 << 30, True), ((1 << 30) + 1, False), (1 << 45, False)])

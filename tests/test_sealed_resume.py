@@ -65,7 +65,7 @@ import os, signal, sys
 from pathlib import Path
 from appliance.sealing import restore
 from appliance.models.sealed_resident import open_sealed_resident
-from appliance.models.tagged import open_tagged
+from tests.support.plain import open_tagged
 what, source, target, stop = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
 
 def progress(done, total):
@@ -262,6 +262,18 @@ def test_plaintext_is_not_written_into_a_file_that_was_there(tmp_path: Path) -> 
         assert b"GGUF" == reader.read()
     assert small() == (tmp_path / "back").read_bytes()
     assert 0o600 == (tmp_path / "back").stat().st_mode & 0o777
+
+
+def test_another_models_part_is_not_unsealed_over(tmp_path: Path) -> None:
+    """A part of another GGUF file, as a download leaves it, stays; one with this model's first bytes does not."""
+    path, part = sealed(tmp_path, small()), tmp_path / "back.part"
+    part.write_bytes(small(2))
+    with pytest.raises(ModelError, match=r"back.part is not what this command left"):
+        restore.unseal(path, tmp_path / "back", KEY)
+    assert small(2) == part.read_bytes()
+    part.write_bytes(small()[:5000])
+    restore.unseal(path, tmp_path / "back", KEY)
+    assert small() == (tmp_path / "back").read_bytes()
 
 
 def test_a_resumed_sealing_hashes_the_source_again(tmp_path: Path) -> None:

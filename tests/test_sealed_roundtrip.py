@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from gguf import gguf_reader as reader
 
-from appliance.boot import inspection
+from appliance.boot import inspection, kernel_order
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, UnsupportedError
-from appliance.models import gguf, layout
-from appliance.models.resident import open_resident
+from appliance.models import gguf
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.policy.enforcement import ENFORCED
@@ -27,6 +26,7 @@ from tests.support import synthetic
 from tests.support.demo_model import demo_model
 from tests.support.engines import synthetic_model
 from tests.support.ggufs import STRING, U32, Tensor, build, kv
+from tests.support.plain import open_resident
 from tests.support.sealed_models import KEY, data, parts, sealed, small, with_gaps
 
 
@@ -145,12 +145,12 @@ def test_tiles_are_groups_in_kernel_order(tmp_path: Path) -> None:
             assert tile.segment.info is not None
             got.setdefault(tile.segment.info.name, []).append(bytes(buffer[:nbytes]))
         info = model.tensors["token_embd.weight"]
-        assert layout.interleave(info.format, original[matrix.offset:matrix.offset + 6800], 100, 64) == b"".join(
+        assert kernel_order.interleave(info.format, original[matrix.offset:matrix.offset + 6800], 100, 64) == b"".join(
             got[info.name])
         assert [2 * 16 * 68, 2 * 16 * 68, 2 * 16 * 68, 16 * 68] == [len(tile) for tile in got[info.name]]
         assert [original[vector.offset:vector.offset + 36]] == got["norm.weight"]
         floats = model.tensors["experts.weight"].format
-        assert [layout.interleave(floats, original[at:at + 160], 5, 8)
+        assert [kernel_order.interleave(floats, original[at:at + 160], 5, 8)
                 for at in (experts.offset, experts.offset + 160)] == got["experts.weight"]
         segment = model.tiling.of("token_embd.weight")
         assert (0, 4, 32, 7) == (segment.first_tile, segment.tiles, segment.tile_rows,
@@ -275,7 +275,8 @@ def test_what_cannot_be_read_refuses_no_file(words: tuple[str, ...], tmp_path: P
     plain.write_bytes(small())
     assert 2 == main(["model", "verify", str(plain), "--json", *words])
     said = capsys.readouterr()
-    assert ("", True) == (said.out, said.err.startswith("error[model-"))
+    assert said.err.startswith("error[model-")
+    assert {"exit_code", "code", "reason", "hint"} == set(json.loads(said.out))
 
 
 @pytest.mark.parametrize("data", [b"", KEY.hex().encode(), small()[:-64]])
@@ -304,7 +305,9 @@ def test_inputs_that_cannot_be_read_refuse_no_file(tmp_path: Path, capsys: pytes
                   ("--key", key, "--against", bad), ("--key", key, "--against", path)):
         assert 2 == main(["model", "verify", str(path), "--json", *map(str, words)])
         said = capsys.readouterr()
-        assert ("", True, True) == (said.out, str(words[-1]) in said.err, "\n  hint: " in said.err)
+        told = json.loads(said.out)
+        assert (2, True, True) == (told["exit_code"], str(words[-1]) in told["reason"], told["hint"] is not None)
+        assert (True, True) == (str(words[-1]) in said.err, "\n  hint: " in said.err)
     assert "authentic" == _json(capsys, "verify", path, "--key", key, "--against", tmp_path / "m.gguf")["verdict"]
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from appliance.boot import kernel_order
 from appliance.errors import FormatError, ModelError, PinError, TamperedError, UnsupportedError
-from appliance.models import layout
-from appliance.models.tagged import PlainTiles, open_tagged
+from appliance.models.tagged import PlainTiles
 from appliance.models.tiling import Tile
 from appliance.sealing import restore
 from tests.support.engines import synthetic_model
 from tests.support.ggufs import Tensor, build
+from tests.support.plain import open_tagged
 from tests.support.sealed_models import data, parts, small, with_gaps
 
 
@@ -50,7 +51,7 @@ def test_tiles_of_a_model(name: str, tmp_path: Path) -> None:
             original = gguf[info.offset:info.offset + info.nbytes]
             assert original == rows[info.name]
             if len(info.shape) == 2:
-                original = layout.interleave(info.format, original, info.rows, info.columns)
+                original = kernel_order.interleave(info.format, original, info.rows, info.columns)
             assert original == packed[info.name]
 
 
@@ -157,6 +158,20 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     os.truncate(path, 8 << 20)
     with pytest.raises(UnsupportedError, match="16 rows of tensor 'a' have 33554432 bytes"):
         open_tagged(path)
+
+
+def test_no_memory_for_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is none, the file does not stay open."""
+    (tmp_path / "m.gguf").write_bytes(small())
+
+    def none(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("appliance.models.locked.mmap.mmap", none)
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
+    with pytest.raises(ModelError, match="no memory for the key of a model"):
+        open_tagged(tmp_path / "m.gguf")
+    assert before == {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def test_many_threads(tmp_path: Path) -> None:

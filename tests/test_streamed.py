@@ -26,6 +26,7 @@ from appliance.models.streamed import StreamedSource
 from appliance.models.worker import Worker
 from tests.support import synthetic
 from tests.support.engines import kernels, running, synthetic_model
+from tests.support.logits import logits_of
 from tests.support.require import absent
 from tests.support.streams import stored
 
@@ -43,7 +44,7 @@ def _engine(source: StreamedSource, threads: int = 1) -> Iterator[Engine]:
 def expected() -> np.ndarray:
     """Logits of IDS, resident."""
     with running("mixed") as engine:
-        return engine.logits(IDS)
+        return logits_of(engine, IDS)
 
 
 def _asked_of_the_disk() -> int:
@@ -63,7 +64,7 @@ def test_what_reads_tell(kind: str, tmp_path: Path) -> None:
         before = _asked_of_the_disk()
         empty = _asked_of_the_disk() - before  # what asking takes
         before = _asked_of_the_disk()
-        engine.logits(ids, last=1)
+        logits_of(engine, ids, last=1)
         return _asked_of_the_disk() - before - empty
 
     with _engine(source) as engine:
@@ -84,7 +85,7 @@ def test_the_same_bits(kind: str, tile_size: int, threads: int, how: dict[str, o
     """Whatever is streamed, in tiles of whatever size, gives the bits of the resident model."""
     _, make = stored(kind, tmp_path, synthetic_model("mixed"), tile_size)
     with _engine(make(**how), threads) as engine:
-        assert np.array_equal(expected, engine.logits(IDS, chunk=33))
+        assert np.array_equal(expected, logits_of(engine, IDS, chunk=33))
         source = engine._source
         assert isinstance(source, StreamedSource)
         assert 0 < source.most_alive <= source.alive_limit
@@ -97,17 +98,17 @@ def test_one_place_for_a_tile(kind: str, expected: np.ndarray, tmp_path: Path) -
     source = stored(kind, tmp_path, synthetic_model("mixed"), 8192)[1]()
     source.narrow()
     with _engine(source, 2) as engine:
-        assert np.array_equal(expected, engine.logits(IDS))
+        assert np.array_equal(expected, logits_of(engine, IDS))
 
 
 @pytest.mark.parametrize("name", ["tied", "F16"])
 def test_other_models(name: str, tmp_path: Path) -> None:
     """A tied output is streamed while its rows are looked up; half-precision weights have no blocks."""
     with running(name) as engine:
-        expected = engine.logits(IDS)
+        expected = logits_of(engine, IDS)
     _, make = stored("sealed", tmp_path, synthetic_model(name), 8192)
     with _engine(make(), 2) as engine:
-        assert np.array_equal(expected, engine.logits(IDS))
+        assert np.array_equal(expected, logits_of(engine, IDS))
 
 
 def test_what_a_source_tells(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_spoiled_during_an_answer(kind: str, how: str, tmp_path: Path) -> None:
         assert engine._cache._memory is not None
         assert not engine._cache._memory.view(np.uint64).any()
         with pytest.raises(TamperedError):
-            engine.logits(IDS[:2])
+            logits_of(engine, IDS[:2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,7 +183,7 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
             old = os.pread(file.fileno(), 1, place)
             os.pwrite(file.fileno(), bytes([old[0] ^ 1]), place)
             with pytest.raises(TamperedError):
-                engine.logits(list(range(synthetic.VOCAB))[:200], last=1)
+                logits_of(engine, list(range(synthetic.VOCAB))[:200], last=1)
             os.pwrite(file.fileno(), old, place)
 
 
@@ -212,20 +213,23 @@ def _forget(path: Path) -> None:
 
 NO_THREADS = """
 import sys
+import threading
 from pathlib import Path
 from appliance.boot import machine
 from appliance.engine.engine import Engine
 from tests.support.engines import kernels, synthetic_model
+from tests.support.logits import logits_of
 from tests.support.streams import stored
 
 path, make = stored(sys.argv[1], Path(sys.argv[2]), synthetic_model("mixed"), 65536)
 found = []
 for limited in (False, True):
     source = make(drop=limited)
-    engine = Engine.open(source, threads=2, slots=1, kernels=kernels())
     if limited:
-        machine.limit_growth(4 << 20)
-    found.append(engine.logits([1, 5, 9]).tobytes())
+        threading.stack_size(1 << 30)
+        machine.limit_growth(512 << 20)
+    engine = Engine.open(source, threads=1, slots=1, kernels=kernels())
+    found.append(logits_of(engine, [1, 5, 9]).tobytes())
     engine.close()
     source.close()
 print("the same" if found[0] == found[1] else "others")
@@ -248,12 +252,12 @@ def test_page_cache(kind: str, tmp_path: Path) -> None:
         source = engine._source
         assert isinstance(source, StreamedSource)
         at, nbytes = source.place(source.tile(source.segment("blk.1.ffn_down.weight").first_tile))
-        engine.logits(IDS[:2])
+        logits_of(engine, IDS[:2])
         middle = (at + nbytes // 2) // 4096
         assert _cached(path)[middle]
         for attempt in range(5):  # a busy disk makes even reads that may not wait succeed: then nothing tells of it
             _forget(path)
-            engine.logits(IDS[:2])
+            logits_of(engine, IDS[:2])
             if not _cached(path)[middle]:
                 break
             assert attempt < 4
@@ -268,7 +272,7 @@ def test_read_ahead_unless_it_is_cached(kind: str, expected: np.ndarray, tmp_pat
         if not cached:
             _forget(path)
         with _engine(source, 2) as engine:
-            assert np.array_equal(expected, engine.logits(IDS))
+            assert np.array_equal(expected, logits_of(engine, IDS))
             assert cached == (source._ahead is None)
             if not cached:
                 assert source.fetched_by == "the interpreter"
@@ -295,7 +299,7 @@ def test_a_disk_brings_each_tile_of_a_prompt_once(kind: str, tmp_path: Path, mon
         assert source._ahead is not None
         offsets = list(source._ahead._places)
         monkeypatch.setattr(StreamedSource, "_fill", slowly)
-        engine.logits(IDS[:40])
+        logits_of(engine, IDS[:40])
         found = [source.place(source.tile(number))[0] for number in asked]
         places = [offsets.index(offset) for offset in found if offset in offsets]
     assert len(offsets) == len(places) == len(set(places))
@@ -307,14 +311,14 @@ def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
     """A file that is removed stays readable while it is open; one that cannot be read ends with the disk's error."""
     path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
     with _engine(make()) as engine:
-        expected = engine.logits(IDS)
+        expected = logits_of(engine, IDS)
         path.unlink()
-        assert np.array_equal(expected, engine.logits(IDS))
+        assert np.array_equal(expected, logits_of(engine, IDS))
         source = engine._source
         assert isinstance(source, StreamedSource)
         source._tiles.file.close()
         with pytest.raises(ModelError, match="was closed"):
-            engine.logits(IDS)
+            logits_of(engine, IDS)
 
 
 @pytest.mark.parametrize("kind", ["sealed", "compiled sealed"])
@@ -324,16 +328,16 @@ def test_records_in_memory(kind: str, tmp_path: Path) -> None:
     with closing(make()) as source:
         names = [name for name, info in source.tensors.items() if len(info.shape) == 2]
     with _engine(make(kept=names)) as engine:
-        expected = engine.logits(IDS)
+        expected = logits_of(engine, IDS)
         os.truncate(path, 0)
-        assert np.array_equal(expected, engine.logits(IDS))
+        assert np.array_equal(expected, logits_of(engine, IDS))
         source = engine._source
         assert isinstance(source, StreamedSource)
         assert source._records is not None
         assert source.kept_nbytes > 0
         source._records[len(source._records) // 2 & -4096] ^= 1
         with pytest.raises(TamperedError, match="does not authenticate"):
-            engine.logits(IDS)
+            logits_of(engine, IDS)
 
 
 @pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain"])
@@ -347,7 +351,7 @@ def test_errors_of_the_disk(kind: str, directory: bool, said: str, tmp_path: Pat
         other = os.open(tmp_path if directory else path, os.O_RDONLY if directory else os.O_WRONLY)
         before, source._tiles.file._descriptor = source._tiles.file._descriptor, other
         with pytest.raises(ModelError, match=f"cannot be read at byte .*{said}") as caught:
-            engine.logits(IDS)
+            logits_of(engine, IDS)
         assert "model-unreadable" == caught.value.code
         os.close(before)
 
@@ -376,6 +380,7 @@ from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource
 from tests.support.engines import kernels
+from tests.support.logits import logits_of
 from tests.support.sealed_models import KEY
 
 path = Path(sys.argv[2])
@@ -386,10 +391,10 @@ stop = threading.Event()
 
 def passes():
     while not stop.is_set():
-        engine.logits([1, 5, 9])
+        logits_of(engine, [1, 5, 9])
 
 runner = threading.Thread(target=passes)
-engine.logits([1])
+logits_of(engine, [1])
 runner.start()
 print("running", flush=True)
 sys.stdin.readline()

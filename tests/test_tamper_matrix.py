@@ -24,9 +24,9 @@ from appliance.errors import ModelError
 from appliance.models import sealed, tiling
 from appliance.models.sealed import open_sealed
 from appliance.models.streamed import StreamedSource
-from appliance.models.tagged import open_tagged
 from appliance.sealing import sealing
 from tests.support.engines import kernels, synthetic_model
+from tests.support.plain import open_tagged
 from tests.support.sealed_models import KEY
 from tests.support.vandal import failing_disk, vandal
 

@@ -10,6 +10,7 @@ import mmap
 import struct
 
 from appliance.errors import FormatError
+from appliance.policy import filekind
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
@@ -20,6 +21,12 @@ def malformed(offset: int, what: str, found: object, allowed: object) -> FormatE
         f"byte {offset}: {what} is {found}; allowed: {allowed}",
         hint="the file is damaged or was not written by a GGUF tool; fetch it again and check its SHA-256",
     )
+
+
+def mistaken(start: bytes, needed: str) -> FormatError | None:
+    """The error for a file that begins so and is of another kind, where that is known: nobody damaged it."""
+    kind = filekind.of(start)
+    return None if kind is None else FormatError(f"byte 0: this is {kind.what}; needed: {needed}", hint=kind.use)
 
 
 class Cursor:
@@ -56,10 +63,7 @@ class Cursor:
 
     def scalar(self, layout: struct.Struct, what: str) -> int | float:
         """The next value of a one-value little-endian `layout`."""
-        start = self.offset
-        self.demand(layout.size, what)
-        self.offset = start + layout.size
-        value: int | float = layout.unpack_from(self._view, start)[0]
+        value: int | float = layout.unpack(self.take(layout.size, what))[0]
         return value
 
     def u32(self, what: str) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from appliance.errors import ModelError
+from appliance.errors import FormatError, ModelError, TamperedError
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -33,7 +34,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _name(path: Path, error: BaseException) -> None:
-    if isinstance(error, ModelError) and str(path) not in error.summary:
+    if isinstance(error, ModelError) and not re.search(rf"(?<!\w){re.escape(str(path))}(?!\w)", error.summary):
         error.summary = f"{path}: {error.summary}"
 
 
@@ -43,7 +44,7 @@ def open_regular(path: Path) -> tuple[int, int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for its writer
     except OSError as error:
-        raise _failure(path, "cannot be opened", error) from None
+        raise ModelError(f"{path} cannot be opened: {error.strerror or error}") from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -70,16 +71,16 @@ class DiskFile:
             _name(self.path, error)
 
     def read_into(self, view: memoryview) -> None:
-        """Fill `view` with the next bytes; ModelError when the file ends before."""
+        """Fill `view` with the next bytes; TamperedError when the file ends before, ModelError for the disk."""
         while len(view):
             try:
                 count = os.readv(self._descriptor, [view])
             except OSError as error:
-                raise _failure(self.path, f"cannot be read at byte {self.offset}", error) from None
+                raise self._unreadable(error) from None
             if count == 0:
-                raise ModelError(f"{self.path} ended at byte {self.offset} while it was read; "
-                                 f"its size was {self.size} when it was opened",
-                                 hint="the file must not change while it is loaded")
+                raise TamperedError(f"{self.path} ended at byte {self.offset} while it was read; "
+                                    f"its size was {self.size} when it was opened",
+                                    hint="the file must not change while it is loaded")
             self.offset += count
             view = view[count:]
 
@@ -95,18 +96,18 @@ class DiskFile:
         self.expect_end()
 
     def expect_end(self) -> None:
-        """Refuse with ModelError a file that goes on after `size` bytes."""
+        """Refuse with FormatError a file that goes on after `size` bytes."""
         try:
             more = os.read(self._descriptor, 1)
         except OSError as error:
-            raise _failure(self.path, f"cannot be read at byte {self.offset}", error) from None
+            raise self._unreadable(error) from None
         if more:
-            raise ModelError(f"{self.path} goes on after byte {self.offset}, its size when it was opened",
-                             hint="the file must not change while it is loaded")
+            raise FormatError(f"{self.path} goes on after byte {self.offset}, its size when it was opened",
+                              hint="the file must not change while it is loaded")
 
-
-def _failure(path: Path, what: str, error: OSError) -> ModelError:
-    return ModelError(f"{path} {what}: {error.strerror or error}")
+    def _unreadable(self, error: OSError) -> ModelError:
+        return ModelError(f"{self.path} cannot be read at byte {self.offset}: {error.strerror or error}",
+                          code="model-unreadable")
 
 
 def _kind(mode: int) -> str:

@@ -14,16 +14,17 @@ are laid out alike (3 allowed big-endian files, refused here). Memory stays in p
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from appliance.errors import FormatError, UnsupportedError
 from appliance.models import quants
-from appliance.models.cursor import Buffer, Cursor, malformed
+from appliance.models.cursor import Buffer, Cursor, malformed, mistaken
 from appliance.models.metadata import Metadata, Numbers, Strings, Value, describe
+from appliance.policy import filekind
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -34,15 +35,15 @@ MAX_TENSORS = 65536
 MAX_KEY_NBYTES = 65535  # the format's own limit
 MAX_TENSOR_NAME_NBYTES = 63  # what ggml can hold
 MAX_TEXT_NBYTES = 16 << 20  # a chat template is a few KiB
-MAX_STRINGS = 1 << 22  # of all arrays together; the largest vocabularies have under 2^19 tokens, and as many merges
+MAX_STRINGS = 1 << 21  # of all arrays together; the largest vocabularies have under 2^19 tokens, and as many merges
 MAX_DIMENSIONS = 4
-MAX_HEADER_NBYTES = 256 << 20
+MAX_HEADER_NBYTES = 64 << 20  # the largest vocabularies and their merges take under 20 MiB
 
 _FIRST_NBYTES = 16 << 20  # headers hold a vocabulary: a few MiB
 
 _KEY_MIN_NBYTES = 8 + 1 + 4 + 1  # a name of one byte and a value of one
 _TENSOR_MIN_NBYTES = 8 + 1 + 4 + 8 + 4 + 8  # a name of one byte and one dimension
-_SEALED = b"appl"  # how sealed models begin, see `sealed_header`
+_SEALED = b"appliance/sealed-model/"  # as `sealed_header` has it, which stands above
 _MAGICS_BEFORE = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # as they lie in the file
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -130,11 +131,12 @@ def _version(cursor: Cursor) -> int:
     if magic in _MAGICS_BEFORE:
         raise UnsupportedError("byte 0: the file is in GGML's format from before GGUF; supported: GGUF 2 and 3",
                                hint="convert it with llama.cpp's conversion scripts")
-    if magic == _SEALED:
-        raise FormatError("byte 0: a sealed model; needed: a GGUF file",
-                          hint="unseal it; in a policy, pin its header: sealed_header_sha256")
     if magic != MAGIC:
-        raise malformed(0, "the magic", repr(magic), repr(MAGIC))
+        start = magic + bytes(cursor.peek()[:filekind.LOOKED_AT])
+        if start.startswith(_SEALED):
+            raise FormatError("byte 0: a sealed model; needed: a GGUF file",
+                              hint="unseal it; in a policy, pin its header: sealed_header_sha256")
+        raise mistaken(start, "a GGUF file") or malformed(0, "the magic", repr(magic), repr(MAGIC))
     version = cursor.u32("the version")
     if version and version & 0xFFFF == 0:
         raise UnsupportedError("byte 4: the file is big-endian; supported: little-endian GGUF 2 and 3",
@@ -157,17 +159,23 @@ def _count(cursor: Cursor, what: str, limit: int, each: int) -> int:
     return count
 
 
+def _name(cursor: Cursor, what: str, limit: int, known: Container[str]) -> str:
+    """A name of at most `limit` bytes, not empty and not among those before it."""
+    start = cursor.offset
+    name = cursor.text(what, limit)
+    if not name:
+        raise malformed(start, what, "empty", "a name")
+    if name in known:
+        raise malformed(start, what, f"{name[:80]!r} again", "each name once")
+    return name
+
+
 def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, Value], int]:
     """Read the key-value pairs; return them and the alignment, which one of them may set."""
     values: dict[str, Value] = {}
     alignment, strings = DEFAULT_ALIGNMENT, MAX_STRINGS
     for number in range(count):
-        start = cursor.offset
-        key = cursor.text(f"the name of key {number}", MAX_KEY_NBYTES)
-        if not key:
-            raise malformed(start, f"the name of key {number}", "empty", "a name")
-        if key in values:
-            raise malformed(start, f"the name of key {number}", f"{key[:80]!r} again", "each name once")
+        key = _name(cursor, f"the name of key {number}", MAX_KEY_NBYTES, values)
         kind_offset = cursor.offset
         kind = cursor.u32(f"the type of {key[:80]!r}")
         values[key] = value = _value(cursor, kind, kind_offset, repr(key[:80]), strings)
@@ -195,13 +203,9 @@ def _value(cursor: Cursor, kind: int, kind_offset: int, what: str, strings: int)
         raise malformed(kind_offset, f"the type of {what}", kind, "0 to 12")
     start = cursor.offset
     value = cursor.scalar(_NUMBERS[kind][1], what)
-    return value if kind != _BOOL else _boolean(start, what, int(value))
-
-
-def _boolean(offset: int, what: str, value: int) -> bool:
-    if value not in (0, 1):
-        raise malformed(offset, f"the boolean {what}", value, "0 and 1")
-    return bool(value)
+    if kind == _BOOL and value not in (0, 1):
+        raise malformed(start, f"the boolean {what}", value, "0 and 1")
+    return bool(value) if kind == _BOOL else value
 
 
 def _array(cursor: Cursor, what: str, strings: int) -> Numbers | Strings:
@@ -212,9 +216,11 @@ def _array(cursor: Cursor, what: str, strings: int) -> Numbers | Strings:
     count = cursor.u64(f"the length of {what}")
     if kind == _STRING:
         return _strings(cursor, count_offset, count, what, strings)
+    if kind == _ARRAY:
+        raise UnsupportedError(f"byte {start}: {what} is an array of arrays; supported: arrays of numbers, booleans "
+                               "and strings", hint="nothing that runs here needs one: write the file without this key")
     if kind not in _NUMBERS:
-        found = "an array (nested)" if kind == _ARRAY else kind
-        raise malformed(start, f"the item type of {what}", found, "numbers, booleans and strings")
+        raise malformed(start, f"the item type of {what}", kind, "numbers, booleans and strings")
     dtype = _NUMBERS[kind][0]
     items_offset = cursor.offset
     if count > cursor.remaining // dtype.itemsize:
@@ -256,31 +262,16 @@ def _strings(cursor: Cursor, count_offset: int, count: int, what: str, most: int
     return Strings(bytes(cursor.take(at, what)), starts, ends)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A tensor as the table has it."""
-
-    name: str
-    format: quants.BlockFormat
-    shape: tuple[int, ...]
-    nbytes: int
-    relative: int  # bytes from the start of the tensor data
-    offset_at: int  # where the table says so
+# A tensor as the table has it, its offset from the start of the tensor data; and where the table says that.
+_Entry = tuple[TensorInfo, int]
 
 
-def _entries(cursor: Cursor, count: int, alignment: int) -> list[_Entry]:
+def _entries(cursor: Cursor, count: int, alignment: int) -> dict[str, _Entry]:
     """Read the tensor table."""
-    entries: list[_Entry] = []
-    names: set[str] = set()
+    entries: dict[str, _Entry] = {}
     for number in range(count):
-        start = cursor.offset
-        name = cursor.text(f"the name of tensor {number}", MAX_TENSOR_NAME_NBYTES)
-        if not name:
-            raise malformed(start, f"the name of tensor {number}", "empty", "a name")
-        if name in names:
-            raise malformed(start, f"the name of tensor {number}", f"{name!r} again", "each name once")
-        names.add(name)
-        entries.append(_entry(cursor, name, alignment))
+        name = _name(cursor, f"the name of tensor {number}", MAX_TENSOR_NAME_NBYTES, entries)
+        entries[name] = _entry(cursor, name, alignment)
     return entries
 
 
@@ -304,25 +295,21 @@ def _entry(cursor: Cursor, name: str, alignment: int) -> _Entry:
     for rows in shape[1:]:
         nbytes *= rows  # at most four factors of 64 bits: exact in Python
     offset_at = cursor.offset
-    relative = cursor.u64(f"the offset of {what}")
-    if relative % alignment:
-        raise malformed(offset_at, f"the offset of {what}", relative, f"a multiple of {alignment}")
-    return _Entry(name, block_format, tuple(reversed(shape)), nbytes, relative, offset_at)
+    offset = cursor.u64(f"the offset of {what}")
+    if offset % alignment:
+        raise malformed(offset_at, f"the offset of {what}", offset, f"a multiple of {alignment}")
+    return TensorInfo(name, block_format, tuple(reversed(shape)), offset, nbytes), offset_at
 
 
-def _place(entries: list[_Entry], data_offset: int, size: int) -> dict[str, TensorInfo]:
-    """Check that tensors lie within the file and apart from each other; give them absolute offsets."""
-    end, before = data_offset, "the header"
-    for entry in sorted(entries, key=lambda entry: entry.relative):
-        offset = data_offset + entry.relative
-        if offset < end:
-            raise malformed(entry.offset_at, f"the offset of tensor {entry.name!r}", entry.relative,
-                            f"{end - data_offset} and more, where {before} ends: tensors may not overlap")
-        end, before = offset + entry.nbytes, f"tensor {entry.name!r}"
-        if end > size:
-            raise malformed(entry.offset_at, f"the end of tensor {entry.name!r}", f"byte {end}",
+def _place(entries: Mapping[str, _Entry], data_offset: int, size: int) -> dict[str, TensorInfo]:
+    """Check that tensors lie within the file and apart from each other; give them offsets from the file's start."""
+    end, before = 0, "the header"
+    for info, offset_at in sorted(entries.values(), key=lambda entry: entry[0].offset):
+        if info.offset < end:
+            raise malformed(offset_at, f"the offset of tensor {info.name!r}", info.offset,
+                            f"{end} and more, where {before} ends: tensors may not overlap")
+        end, before = info.offset + info.nbytes, f"tensor {info.name!r}"
+        if data_offset + end > size:
+            raise malformed(offset_at, f"the end of tensor {info.name!r}", f"byte {data_offset + end}",
                             f"at most {size}, the size of the file")
-    return {
-        entry.name: TensorInfo(entry.name, entry.format, entry.shape, data_offset + entry.relative, entry.nbytes)
-        for entry in entries
-    }
+    return {name: replace(info, offset=data_offset + info.offset) for name, (info, _) in entries.items()}

@@ -11,7 +11,10 @@ from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from appliance.models.disk_random import wipe
 from appliance.models.layout import GROUP_ROWS
+from appliance.models.libcrypto import KEY_NBYTES
+from appliance.models.locked import SecretBytes, fill_randomly
 from appliance.models.resident import anonymous, discard
 from appliance.models.tiling import TAG_NBYTES, Segment
 
@@ -42,7 +45,10 @@ class HiddenRows:
         self._piece_units, self._per_tile = _pieces(segment)
         self._piece_nbytes = self._piece_units * segment.unit_nbytes
         self._ends = [0]  # of each piece and its tag in the pages, behind a 0
-        self._cipher = AESGCM(AESGCM.generate_key(256))
+        key = SecretBytes(KEY_NBYTES)  # not of `generate_key`, whose bytes nobody can wipe
+        fill_randomly(key)
+        self._cipher = AESGCM(key)
+        wipe(key)
         self._pages: mmap.mmap = anonymous(nbytes(segment), "encrypted rows")
         try:
             for tile in tiles:

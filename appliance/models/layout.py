@@ -15,8 +15,7 @@ Some runs also change bits, before rows are interleaved:
   `bits[i]`. See `_planes_32` (Q5_0, Q5_1), `_planes_q3_k` and `_planes_q5_k`.
 
 Everything else keeps the bytes of GGUF (see `quants.py`): Q4_K's scale words stay packed, nibbles stay in pairs.
-`deinterleave_into` gives back what `interleave_into` took, for every input: they know nothing of values, NaN scales
-pass through.
+Whoever follows it knows nothing of values: NaN scales pass through.
 """
 
 from __future__ import annotations
@@ -29,18 +28,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import FormatError
 from appliance.models.quants import BlockFormat
 
 GROUP_ROWS = 16
 """Rows that are interleaved."""
 
-_SLAB = 1 << 20  # bytes worked on at a time, so that the runs of a slab find it in the cache
-_UNITS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
-
 Bytes = NDArray[np.uint8]
 Interleave = Callable[[BlockFormat, Any, int, int, Any], None]
-"""What `interleave_into` does; the engine has a faster one."""
+"""Writes GGUF rows (any buffer), so many rows and columns, to a writable buffer of `interleaved_nbytes` in kernel
+order. `engine.packing` has one, and `boot.kernel_order` one without kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,107 +122,3 @@ def group_nbytes(block_format: BlockFormat, columns: int) -> int:
 def interleaved_nbytes(block_format: BlockFormat, rows: int, columns: int) -> int:
     """Bytes of a whole matrix in kernel order, padding included."""
     return groups(rows) * group_nbytes(block_format, columns)
-
-
-def _rearrange(units: NDArray[Any], target: NDArray[Any], bits: tuple[int, ...], inverse: bool) -> None:
-    """Move the bits of a run, (groups, blocks, count, 16) words, by `Run.bits` or back, into `target`."""
-    order = np.argsort(bits) if inverse else np.array(bits)
-    words = np.array(units.swapaxes(2, 3), order="C")  # the words of a row side by side
-    single = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
-    moved = np.take(single, order, axis=-1)
-    packed = np.packbits(moved, axis=-1, bitorder="little")
-    target[...] = packed.view("<u4").swapaxes(2, 3)
-    for copy in (words, single, moved, packed):  # no weights are left in memory that is given back
-        copy.fill(0)
-
-
-def _put(units: NDArray[Any], target: NDArray[Any], run: Run, inverse: bool) -> None:
-    """`target` = the units, changed as the run says."""
-    if run.bits:
-        _rearrange(units, target, run.bits, inverse)
-        return
-    target[...] = units
-    if run.flip:
-        target ^= np.uint32(0x80808080)
-
-
-def _block_units(rows: Bytes, run: Run) -> list[NDArray[Any]]:
-    """A run in GGUF order, (groups, 16, blocks, block bytes), as units (groups, blocks, count, 16); one array, or
-    one for each byte of the unit where its bytes are apart."""
-    if run.step == 1:
-        units = rows[..., run.offset:run.offset + run.nbytes].view(_UNITS[run.unit])
-        return [units.transpose(0, 2, 3, 1)]
-    last = run.offset + run.step * run.nbytes
-    return [rows[..., first:last:run.step * run.unit].transpose(0, 2, 3, 1)
-            for first in range(run.offset, run.offset + run.step * run.unit, run.step)]
-
-
-def _record_units(records: Bytes, run: Run, start: int) -> list[NDArray[Any]]:
-    """The same run in a record, (groups, blocks, record bytes), from its byte `start` on."""
-    piece = records[..., start:start + GROUP_ROWS * run.nbytes]
-    shape = (*records.shape[:2], run.count, GROUP_ROWS)
-    if run.step == 1:
-        return [piece.view(_UNITS[run.unit]).reshape(shape)]
-    return [piece.reshape(*shape, run.unit)[..., byte] for byte in range(run.unit)]
-
-
-def _move(block_format: BlockFormat, rows: Bytes, records: Bytes, inverse: bool) -> None:
-    """Copy whole groups: `rows` (groups, 16, blocks, block bytes) to `records` (groups, blocks, record bytes)."""
-    start = 0
-    for run in LAYOUTS[block_format.name]:
-        for block, record in zip(_block_units(rows, run), _record_units(records, run, start), strict=True):
-            units, target = (record, block) if inverse else (block, record)
-            _put(units, target, run, inverse)
-        start += GROUP_ROWS * run.nbytes
-
-
-def _convert(block_format: BlockFormat, rows: Bytes, records: Bytes, columns: int, inverse: bool) -> None:
-    """`_move` over all groups, slab by slab; a last group of fewer rows goes through a padded copy."""
-    blocks, size = columns // block_format.elements, block_format.nbytes
-    count, whole = groups(len(rows)), len(rows) // GROUP_ROWS
-    records = records.reshape(count, blocks, GROUP_ROWS * size)
-    full = rows[:whole * GROUP_ROWS].reshape(whole, GROUP_ROWS, blocks, size)
-    step = max(1, _SLAB // (GROUP_ROWS * blocks * size))
-    for first in range(0, whole, step):
-        last = min(first + step, whole)
-        _move(block_format, full[first:last], records[first:last], inverse)
-    if whole < count:
-        rest = rows[whole * GROUP_ROWS:]
-        padded = np.zeros((GROUP_ROWS, rows.shape[1]), np.uint8)
-        if not inverse:
-            padded[:len(rest)] = rest
-        _move(block_format, padded.reshape(1, GROUP_ROWS, blocks, size), records[whole:], inverse)
-        if inverse:
-            rest[...] = padded[:len(rest)]
-        padded.fill(0)
-
-
-def _checked(data: Any, nbytes: int, what: str) -> Bytes:
-    view = np.frombuffer(data, np.uint8)
-    if view.size != nbytes:
-        raise FormatError(f"{what}: {view.size} bytes; needed: {nbytes}")
-    return view
-
-
-def interleave_into(block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
-    """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of `interleaved_nbytes`) in kernel order.
-    FormatError when a size does not match."""
-    size = block_format.row_nbytes(columns)
-    source = _checked(data, rows * size, f"{rows} x {columns} {block_format.name} weights")
-    target = _checked(out, interleaved_nbytes(block_format, rows, columns), "kernel-order buffer")
-    _convert(block_format, source.reshape(rows, size), target, columns, inverse=False)
-
-
-def deinterleave_into(block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
-    """The inverse of `interleave_into`: `data` in kernel order to GGUF rows in `out`, padding dropped."""
-    size = block_format.row_nbytes(columns)
-    source = _checked(data, interleaved_nbytes(block_format, rows, columns), "kernel-order weights")
-    target = _checked(out, rows * size, f"buffer for {rows} x {columns} {block_format.name} weights")
-    _convert(block_format, target.reshape(rows, size), source, columns, inverse=True)
-
-
-def interleave(block_format: BlockFormat, data: Any, rows: int, columns: int) -> bytes:
-    """`interleave_into` new memory."""
-    out = np.empty(interleaved_nbytes(block_format, rows, columns), np.uint8)
-    interleave_into(block_format, data, rows, columns, out)
-    return out.tobytes()

@@ -101,9 +101,9 @@ class LockedBuffer:
         self.nbytes = total
         protect(self.address, total, what)
 
-    def wipe(self, nbytes: int | None = None) -> None:
-        """Overwrite the first `nbytes` (None: all) with zeros."""
-        ctypes.memset(self.address, 0, self.nbytes if nbytes is None else min(nbytes, self.nbytes))
+    def wipe(self) -> None:
+        """Overwrite it with zeros."""
+        ctypes.memset(self.address, 0, self.nbytes)
 
     def close(self) -> None:
         """Wipe, and give the pages back to the system. The address is void from here on."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from appliance.errors import FormatError, UnsupportedError
+from appliance.errors import FormatError, ModelError, UnsupportedError
 from appliance.models.gguf import GGUFFile, TensorInfo
 from appliance.models.metadata import Metadata
 
@@ -19,6 +19,8 @@ class Opened:
     """SHA-256 (32 bytes) of the GGUF file that the weights came from."""
     header_sha256: bytes | None = None
     """SHA-256 (32 bytes) of a sealed file's header; None for a plain file."""
+    closed = False
+    """Whether its memory was given back."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,7 +40,10 @@ class Opened:
         return self.gguf.tensors
 
     def tensor(self, name: str, dimensions: int) -> TensorInfo:
-        """The matrix (2 dimensions) or vector (1) of a name; FormatError when there is none of this kind."""
+        """The matrix (2 dimensions) or vector (1) of a name; FormatError when there is none of this kind, ModelError
+        when the model was closed."""
+        if self.closed:
+            raise ModelError("the model was closed")
         info = self.tensors.get(name)
         if info is None or len(info.shape) != dimensions:
             found = "missing" if info is None else f"of shape {info.shape}"
@@ -51,7 +56,7 @@ class Opened:
 
 
 def check_runnable(file: GGUFFile) -> None:
-    """UnsupportedError for a part of a model, and for tensors of more than two dimensions."""
+    """UnsupportedError for a part of a model, for tensors of more than two dimensions, and for vectors in blocks."""
     parts = file.metadata.optional_int("split.count", 1)
     if parts > 1:
         raise UnsupportedError(f"the file is one of {parts} parts of a model; supported: a model in one file",
@@ -59,3 +64,6 @@ def check_runnable(file: GGUFFile) -> None:
     for info in file.tensors.values():
         if len(info.shape) > 2:
             raise UnsupportedError(f"tensor {info.name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
+        if len(info.shape) == 1 and info.format.elements > 1:
+            raise UnsupportedError(f"tensor {info.name!r} is a vector of {info.format.name}; "
+                                   "supported: vectors of F32, F16 and BF16")

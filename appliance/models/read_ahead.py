@@ -106,9 +106,9 @@ class ReadAhead:
         self._without = 0  # threads that wait for a span that is in no buffer
         self._failed: set[int] = set()  # spans that could not be read
         self._changed = threading.Condition()
-        self._closed = False
+        self._asked = self._closed = False
         self._readers: list[threading.Thread] = []
-        self._most = READERS
+        self._start()
 
     @property
     def direct(self) -> bool:
@@ -122,7 +122,9 @@ class ReadAhead:
         if number is None:
             return None
         with self._changed:
-            self._start()
+            if not self._asked:
+                self._asked = True
+                self._changed.notify_all()
             while self._readers and not self._closed and number not in self._failed:
                 buffer = self._of(number)
                 if buffer is not None and buffer.ready:
@@ -172,15 +174,12 @@ class ReadAhead:
 
     # --- who reads ----------------------------------------------------------------------------------------------------
     def _start(self) -> None:
-        """Start the readers when they are first needed: they are under whatever restrictions hold by then. Those for
-        whose stacks there is no memory are done without."""
-        while len(self._readers) < self._most:
-            reader = threading.Thread(target=self._read, name="read-ahead", daemon=True)
-            try:
+        """Start the readers, before the process is held to its memory: they wait until somebody asks for a record.
+        Those for whose stacks there is none are done without."""
+        with contextlib.suppress(RuntimeError, MemoryError):
+            for _ in range(READERS):
+                reader = threading.Thread(target=self._read, name="read-ahead", daemon=True)
                 reader.start()
-            except (RuntimeError, MemoryError):
-                self._most = len(self._readers)
-            else:
                 self._readers.append(reader)
 
     def _read(self) -> None:
@@ -205,7 +204,7 @@ class ReadAhead:
         """An empty buffer for the next span; None when all is over."""
         with self._changed:
             while not self._closed:
-                free = next((buffer for buffer in self._buffers if buffer.span < 0), None)
+                free = next((buffer for buffer in self._buffers if buffer.span < 0 and self._asked), None)
                 numbers = ((self._next + index) % len(self._spans) for index in range(min(BUFFERS, len(self._spans))))
                 number = next((number for number in numbers
                                if self._of(number) is None and number not in self._failed), None)

@@ -35,8 +35,7 @@ class ResidentSource(Opened):
                  vectors: Mapping[str, NDArray[np.float32]], header_sha256: bytes | None = None) -> None:
         """`header_sha256`: of a sealed model."""
         self.gguf, self.sha256, self.header_sha256 = file, sha256, header_sha256
-        self._arena: mmap.mmap | None = arena
-        self._base = address(arena)
+        self._arena, self._base = arena, address(arena)
         self._offsets = offsets  # bytes from the start of the arena
         self._vectors = vectors
 
@@ -50,30 +49,24 @@ class ResidentSource(Opened):
         self.tensor(name, 1)
         return self._vectors[name]
 
-    def tensor(self, name: str, dimensions: int) -> TensorInfo:
-        """As for any opened model; ModelError when it was closed."""
-        if self._arena is None:
-            raise ModelError("the model was closed")
-        return super().tensor(name, dimensions)
-
     def close(self) -> None:
         """Wipe the vectors, and the weights of a sealed model, and give the memory back. Addresses handed out before
         are void from here on."""
-        if self._arena is not None:
+        if not self.closed:
             discard(self._arena, secret=self.header_sha256 is not None)
-            self._arena = None
+            self.closed = True
             for values in self._vectors.values():
                 values.flags.writeable = True
                 values.fill(0)
 
 
 def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None, *,
-                  interleave: layout.Interleave = layout.interleave_into) -> ResidentSource:
+                  interleave: layout.Interleave) -> ResidentSource:
     """Load the model at `path`, whose SHA-256 must be `sha256` (32 bytes) unless that is None.
 
     `progress` is called with the bytes read so far; `interleave` puts rows in kernel order. PinError for other bytes
-    than pinned, FormatError and UnsupportedError for the file's content, ModelError for the disk and for too little
-    memory.
+    than pinned, FormatError and UnsupportedError for the file's content, TamperedError for one that is cut short
+    meanwhile, ModelError for the disk and for too little memory.
     """
     source, digest = _read(path, sha256, progress)
     try:
@@ -211,9 +204,14 @@ def vector(info: TensorInfo, data: memoryview) -> NDArray[np.float32]:
     are gone with the last that refers to them."""
     values = np.frombuffer(anonymous(4 * info.columns, "vectors", secret=True), np.float32, info.columns)
     with interrupts.later(), data:
-        decoded = quants.dequantise(info.format, data, 1, info.columns)
-        values[:] = decoded[0]
-        decoded.fill(0)
+        numbers = np.frombuffer(data, quants.layout(info.format)["x"])
+        if info.format.name == "BF16":
+            words = values.view(np.uint32)
+            words[:] = numbers
+            words <<= np.uint32(16)
+        else:
+            values[:] = numbers
+        del numbers
     values.flags.writeable = False
     return values
 

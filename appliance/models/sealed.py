@@ -152,12 +152,14 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
         raise
 
 
-def structure(path: Path) -> tuple[Header, Tiling]:
-    """Header and tiles of the sealed model at `path`, none of it authenticated. Errors as `open_sealed`."""
+def structure(path: Path, header_sha256: bytes | None = None, sha256: bytes | None = None) -> tuple[Header, Tiling]:
+    """Header and tiles of the sealed model at `path`, compared with pins that are given before they are parsed; none of
+    it is authenticated. Errors as `open_sealed`."""
     file = RandomFile(path)
     try:
         with naming(path):
             header = sealed_header.read(file)
+            check_pins(path, header, header_sha256, sha256)
             _, tiles = header.layout()
             sealed_header.check_size(file.size, tiles)
             return header, tiles

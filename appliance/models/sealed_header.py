@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from appliance.errors import FormatError, ModelKeyError, TamperedError, UnsupportedError
 from appliance.models import gguf, tiling
-from appliance.models.cursor import malformed
+from appliance.models.cursor import malformed, mistaken
 from appliance.models.disk_random import RandomFile, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.locked import SecretBytes
@@ -136,7 +136,7 @@ def read(file: RandomFile) -> Header:
     bytes, UnsupportedError for another version, TamperedError and ModelError for the disk."""
     fixed = bytearray(min(_FIXED.size, file.size))
     file.read_into(memoryview(fixed), 0)
-    _check_magic(bytes(fixed[:len(MAGIC)]))
+    _check_magic(bytes(fixed))
     if file.size < _padded(_FIXED.size + MAC_NBYTES):
         raise malformed(len(fixed), "the size of the file", file.size, "a whole header and more")
     _, tile_size, flags, size, nbytes, salt, sha256, commitment = _FIXED.unpack(fixed)
@@ -161,7 +161,8 @@ def is_sealed(start: bytes) -> bool:
     return start.startswith(FAMILY)
 
 
-def _check_magic(magic: bytes) -> None:
+def _check_magic(start: bytes) -> None:
+    magic = start[:len(MAGIC)]
     if magic == MAGIC:
         return
     if len(magic) == len(MAGIC) and is_sealed(magic):
@@ -170,7 +171,7 @@ def _check_magic(magic: bytes) -> None:
     if magic.startswith(gguf.MAGIC):
         raise FormatError("byte 0: a GGUF file, which is not sealed; needed: a sealed model",
                           hint="seal it with: appliance model seal FILE")
-    raise malformed(0, "the magic", repr(magic), repr(MAGIC))
+    raise mistaken(start, "a sealed model") or malformed(0, "the magic", repr(magic), repr(MAGIC))
 
 
 def check_size(file_size: int, tiles: Tiling) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models import interrupts, layout, libcrypto, native, stacks
+from appliance.models import interrupts, libcrypto, native, stacks
 from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
@@ -38,6 +38,8 @@ from appliance.models.tiling import Segment, Tile
 from appliance.models.worker import PIECE_NBYTES, SLOTS, Worker
 
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_FIRST = _FETCH(lambda number, tile, thread: 0)
+"""Functions for compiled code are made in the page of the first one: a process in its sandbox gets no other."""
 EMBEDDING = "token_embd.weight"
 AHEAD_NBYTES = 32 << 20
 """Read ahead by the system: enough for what a fast disk brings while a few tiles are multiplied."""
@@ -52,15 +54,14 @@ class StreamedSource(Opened):
 
     def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True,
                  kept: Collection[str] = (), ahead_nbytes: int = AHEAD_NBYTES, drop: bool = False,
-                 compiled: bool | None = None, interleave: layout.Interleave = layout.interleave_into) -> None:
+                 compiled: bool | None = None) -> None:
         """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be read and for memory;
         UnsupportedError for tensors of more than two dimensions.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass asks the disk for
         them. `drop`: there is no memory for a page cache. The file is then read ahead into buffers, see `expect`, or,
         by compiled code, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of it.
-        `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster. `interleave`: what
-        puts rows of a plain model in kernel order, until another is set with `pack_by`."""
+        `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster."""
         self._tiles = tiles
         self.gguf, self.sha256, self.header_sha256 = tiles.gguf, tiles.sha256, tiles.header_sha256
         self._plain = isinstance(tiles, PlainTiles)
@@ -80,11 +81,12 @@ class StreamedSource(Opened):
         self._embedding: HiddenRows | None = None
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        self.pack_by(interleave)
         self.fetched_by = "the interpreter"
         """What reads and decrypts tiles, for the report of the boot."""
         self.most_alive = 0
         """The most bytes of streamed plaintext that existed at one moment so far."""
+        self.users = 1
+        """Models that it drafts for at most, see `plaintext_nbytes`."""
         try:
             self._load(frozenset(resident), hidden)
             self._keep_records(frozenset(kept) - frozenset(resident))
@@ -116,11 +118,6 @@ class StreamedSource(Opened):
             self._workers.append(Worker(tiles.max_tile_nbytes, rows if self._plain else tiles.max_record_nbytes,
                                         plain=self._plain))
             self._workers[-1].places = self._places
-
-    def pack_by(self, interleave: layout.Interleave) -> None:
-        """Put rows of a plain model in kernel order so from here on."""
-        if isinstance(self._tiles, PlainTiles):
-            self._tiles.interleave = interleave
 
     def expect(self, groups: Sequence[Sequence[str]]) -> None:
         """The matrices that passes use, in this order; of those in one group tiles are used in turn. Where there is no
@@ -160,7 +157,7 @@ class StreamedSource(Opened):
         data, end = bytearray(info.nbytes), 0
         try:
             for part in self._tiles_of(self._segments[self._number[info.name]]):
-                data[end:end + len(part)] = part
+                memoryview(data)[end:end + len(part)] = part  # a bytearray makes a copy of what it is given first
                 end += len(part)
             return vector(info, memoryview(data))
         finally:
@@ -208,10 +205,10 @@ class StreamedSource(Opened):
 
     @property
     def plaintext_nbytes(self) -> int:
-        """Bytes of plaintext weights that can exist at one moment: tiles, what is resident, and each vector three times
-        (as it is handed out, and as a model and its user as a draft keep it)."""
+        """Bytes of plaintext weights that can exist at one moment: tiles, what is resident, and each vector (as it
+        is handed out, as the model keeps it, and as each user of it as a draft does)."""
         vectors = sum(values.nbytes for values in self._vectors.values())
-        return self.alive_limit + self.resident_nbytes + 3 * vectors
+        return self.alive_limit + self.resident_nbytes + (2 + self.users) * vectors
 
     @property
     def failure(self) -> str | None:
@@ -249,12 +246,6 @@ class StreamedSource(Opened):
         """A tensor of one dimension, decoded, read-only; FormatError when there is none of this kind."""
         self.tensor(name, 1)
         return self._vectors[name]
-
-    def tensor(self, name: str, dimensions: int) -> TensorInfo:
-        """As for any opened model; ModelError when it was closed."""
-        if not self._workers:
-            raise ModelError("the model was closed")
-        return super().tensor(name, dimensions)
 
     # --- for compiled code --------------------------------------------------------------------------------------------
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
@@ -416,9 +407,14 @@ class StreamedSource(Opened):
 
     def close(self) -> None:
         """Wipe everything and close the file. Addresses handed out before are void from here on."""
+        self.closed = True
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+        self.wipe()
+
+    def wipe(self) -> None:
+        """As `close`, and waits for no thread that reads ahead."""
         while self._workers:
             self._workers.pop().close()
         if self._embedding is not None:

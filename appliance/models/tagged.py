@@ -39,15 +39,14 @@ class PlainTiles(Opened):
     """A plain model, read tile by tile. Made by `open_tagged`; safe to read from many threads at once."""
 
     def __init__(self, file: RandomFile, header: bytes, tiles: Tiling, sha256: bytes, key: LockedBuffer,
-                 tags: bytes, *, gaps: bool) -> None:
+                 tags: bytes, *, gaps: bool, interleave: layout.Interleave) -> None:
         """Takes `key` over: a key of 32 bytes that this process alone has, under which the tags were made."""
         self.file, self._secret, self._tags = file, key, tags
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
         self.gguf = tiles.gguf  # whose bytes are `header`
         self._scratch = Scratch(tiles.max_tile_nbytes)
-        self.interleave: layout.Interleave = layout.interleave_into
-        """What puts rows in kernel order."""
+        self._interleave = interleave
 
     def read_tile(self, number: int, buffer: Any) -> int:
         """Read tile `number` in kernel order into the start of a writable `buffer`; returns its bytes.
@@ -76,7 +75,7 @@ class PlainTiles(Opened):
         they are there. TamperedError as `read_tile`."""
         self.check(tile, rows)
         if rows is not view:
-            tiling.pack(tile, rows, view, self.interleave)
+            tiling.pack(tile, rows, view, self._interleave)
 
     def check(self, tile: Tile, rows: Any) -> None:
         """TamperedError unless `rows`, which nobody else may write, are the bytes of a tile of the file at boot."""
@@ -108,15 +107,16 @@ class PlainTiles(Opened):
         stacks.wipe()
 
 
-def open_tagged(path: Path, sha256: bytes | None = None, *, tile_size: int = tiling.DEFAULT_TILE_SIZE,
-                progress: Progress | None = None) -> PlainTiles:
+def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.Interleave,
+                tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress | None = None) -> PlainTiles:
     """Read the file at `path` once, check its SHA-256 against `sha256` (32 bytes, unless None), tag its tiles.
+    `interleave` puts rows in kernel order when they are read again.
 
     PinError for other bytes than pinned, FormatError and UnsupportedError for the file's content, TamperedError and
     ModelError for the disk. The header is parsed before the pin is known; nothing of it leaves when that is wrong.
     """
     tiling.check_tile_size(tile_size)
-    file, key = RandomFile(path), LockedBuffer(KEY_NBYTES, "the key of a model")
+    key, file = LockedBuffer(KEY_NBYTES, "the key of a model"), RandomFile(path)  # of the first, nothing stays open
     try:
         fill_randomly(key.view[:KEY_NBYTES])
         with naming(path):
@@ -124,7 +124,7 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, tile_size: int = til
         digest = scan.run(progress)
         if sha256 is not None:
             pins.check(path, sha256, digest)
-        return scan.result(digest)
+        return scan.result(digest, interleave)
     except BaseException:
         file.close()
         key.close()
@@ -182,7 +182,7 @@ class _Scan:
             raise FormatError(f"{self._file.path} goes on after byte {self._file.size}, its size when it was opened",
                               hint="the file must not change while it is loaded")
 
-    def result(self, digest: bytes) -> PlainTiles:
+    def result(self, digest: bytes, interleave: layout.Interleave) -> PlainTiles:
         """What was found. Gaps that hold only zeros get no tiles: they follow from the header."""
         header = bytes(self._prefix[:self._tiling.header_nbytes])
         tiles, tags = self._tiling, bytes(self._tags)
@@ -191,4 +191,4 @@ class _Scan:
                 tags[segment.first_tile * TAG_NBYTES:(segment.first_tile + segment.tiles) * TAG_NBYTES]
                 for segment in tiles.segments if segment.kind != "gap")
             tiles = Tiling(self._gguf, self._file.size, self._tile_size, gaps=False)
-        return PlainTiles(self._file, header, tiles, digest, self._key, tags, gaps=self._gaps)
+        return PlainTiles(self._file, header, tiles, digest, self._key, tags, gaps=self._gaps, interleave=interleave)

@@ -225,7 +225,7 @@ def check_tile_size(tile_size: int) -> int:
     return tile_size
 
 
-def pack(tile: Tile, source: Any, out: Any, interleave: layout.Interleave = layout.interleave_into) -> None:
+def pack(tile: Tile, source: Any, out: Any, interleave: layout.Interleave) -> None:
     """Write a tile's bytes of the GGUF file (`source_nbytes`) to `out` (`nbytes`) in kernel order."""
     if tile.segment.kind == "matrix":
         interleave(tile.format, source, tile.rows, tile.columns, out)

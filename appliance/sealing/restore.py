@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from appliance.boot import kernel_order
 from appliance.errors import FormatError, TamperedError
-from appliance.models import gguf, layout
+from appliance.models import layout
 from appliance.models.disk import Progress
 from appliance.models.disk_random import Scratch
-from appliance.models.sealed import SealedModel, check_pins, open_sealed, structure
+from appliance.models.sealed import SealedModel, open_sealed, structure
 from appliance.models.tile_threads import ordered
 from appliance.models.tiling import Tile, Tiling
 from appliance.sealing.output import PartialFile
@@ -41,7 +42,8 @@ def verify(path: Path, master_key: bytes | bytearray | memoryview | None, *, hea
     """Check a sealed model. With the key: every tile is authenticated, and the reassembled file must have the SHA-256
     that the header states. Without: structure, size and pins, none of it authenticated. Errors as `open_sealed`."""
     if master_key is None:
-        return _structure(path, header_sha256, sha256)
+        header, tiles = structure(path, header_sha256, sha256)
+        return Verified(header.sha256, header.digest, header.size, len(tiles), header.tile_size, False, {})
     with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model:
         tensors = _restore(model, lambda data, offset: None, progress)
         return Verified(model.sha256, model.header_sha256, model.tiling.size, len(model.tiling),
@@ -54,7 +56,7 @@ def unseal(path: Path, target: Path, master_key: bytes | bytearray | memoryview,
     """Write the GGUF file to `target`, which must not exist; only its owner can read it. Errors as `open_sealed`, and
     ModelError for the disk; then there is no `target`."""
     with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model, PartialFile(
-            target, mode=0o600, begins=gguf.MAGIC) as part:
+            target, mode=0o600, begins=bytes(model.header.gguf)) as part:
         part.anew()
         try:
             part.demand(model.tiling.size)
@@ -65,12 +67,6 @@ def unseal(path: Path, target: Path, master_key: bytes | bytearray | memoryview,
             raise
         return Verified(model.sha256, model.header_sha256, model.tiling.size, len(model.tiling),
                         model.tiling.tile_size, True, tensors)
-
-
-def _structure(path: Path, header_sha256: bytes | None, sha256: bytes | None) -> Verified:
-    header, tiles = structure(path)
-    check_pins(path, header, header_sha256, sha256)
-    return Verified(header.sha256, header.digest, header.size, len(tiles), header.tile_size, False, {})
 
 
 def _restore(model: SealedModel, sink: Sink, progress: Progress | None) -> dict[str, bytes]:
@@ -135,11 +131,11 @@ def unpack(tile: Tile, packed: Any, out: Any) -> None:
     if tile.segment.kind != "matrix":
         np.frombuffer(out, np.uint8)[:] = np.frombuffer(packed, np.uint8)
         return
-    layout.deinterleave_into(tile.format, packed, tile.rows, tile.columns, out)
+    kernel_order.deinterleave_into(tile.format, packed, tile.rows, tile.columns, out)
     if tile.rows % layout.GROUP_ROWS:
         tail = tile.rows % layout.GROUP_ROWS
         unit = tile.segment.unit_nbytes
         rows = np.frombuffer(out, np.uint8)[-tail * tile.format.row_nbytes(tile.columns):]
-        again = layout.interleave(tile.format, rows.tobytes(), tail, tile.columns)
+        again = kernel_order.interleave(tile.format, rows.tobytes(), tail, tile.columns)
         if np.frombuffer(packed, np.uint8)[-unit:].tobytes() != again:
             raise FormatError(f"tile {tile.number}: the rows that fill up its last group are not zero")

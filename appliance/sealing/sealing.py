@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from appliance.boot import kernel_order
 from appliance.errors import ModelError
 from appliance.models import sealed_header, tiling
 from appliance.models.disk_random import RandomFile, Scratch
@@ -58,7 +59,8 @@ def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview,
     key; then there is no `target`, and `target`.part stays for the next try.
     """
     with PartialFile(target, mode=0o666, begins=sealed_header.FAMILY) as part, open_tagged(
-            source, tile_size=tile_size, progress=lambda done, total: progress("hashing", done, total)) as plain:
+            source, interleave=kernel_order.interleave_into, tile_size=tile_size,
+            progress=lambda done, total: progress("hashing", done, total)) as plain:
         header, keys, kept = _resumed(part, plain, master_key) or (*_fresh(plain, master_key, None), 0)
         try:
             _, tiles = header.layout()

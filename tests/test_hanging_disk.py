@@ -1,0 +1,116 @@
+"""A disk that hangs: reads of a model's file that never return, in a service that is told to end."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from appliance.boot import budget
+from appliance.policy import load
+from appliance.sealing import sealing
+from tests.support import server
+from tests.support.engines import kernels
+from tests.support.environment import unmeasured
+from tests.support.exits import Traced
+from tests.support.require import absent
+from tests.support.traces import Traces, key_traces, weight_traces
+
+SHIM = Path(__file__).parent / "support" / "hanging.c"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A service whose sealed model is read from the disk in each pass, and how to make that hang."""
+
+    running: server.Server
+    traces: Traces
+    switch: Path
+
+    def hang(self) -> None:
+        """From now on no read returns."""
+        with self.switch.open("r+b") as file:
+            file.write(b"\1")
+
+    @property
+    def hanging(self) -> bool:
+        """Whether some thread is in such a read."""
+        return self.switch.read_bytes()[1] != 0
+
+    def wait_until_hanging(self) -> None:
+        """Until some thread is."""
+        end = time.monotonic() + 30
+        while not self.hanging:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, tiny_model: Path) -> Iterator[Deployment]:
+    """Its records find no place in memory."""
+    master, sealed, switch = secrets.token_bytes(32), tmp_path / "m.sealed", tmp_path / "switch"
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_text(master.hex())
+    made = sealing.seal(tiny_model, sealed, master, tile_size=65536)
+    policy = server.write_policy(tmp_path, {"tiny": sealed}, service='drain_timeout = "1s"', model=(
+        f'sealed_header_sha256 = "{made.header_sha256.hex()}"\nstreaming_decrypt = true\n'
+        f'key {{\n provider = "file"\n path = "{tmp_path / "key"}"\n }}'))
+    text = policy.read_text().replace(server.sha256(sealed.read_bytes()), made.sha256.hex())
+    policy.write_text(text)
+    least = budget.divide(load(policy).policy, {"tiny": sealed}, 1, compiles=kernels().origin != "ahead").nbytes
+    policy.write_text(text.replace('tee { platforms = ["simulated"] }', 'tee {\n platforms = ["simulated"]\n '
+                                   f'memory_budget = "{(least >> 20) + 1}MiB"\n}}'))
+    switch.write_bytes(bytes(4096))
+    shim = tmp_path / "hanging.so"
+    compiler = shutil.which("cc") or absent("a C compiler (gcc)")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, SHIM, "-ldl"], check=True)
+    running = server.Server(policy, [sealed], measured=False, environment={
+        **unmeasured(), "LD_PRELOAD": str(shim), "HANG": str(switch)}).wait_ready()
+    try:
+        yield Deployment(running, Traces(key_traces(master, sealed), weight_traces(tiny_model, sealed, master)), switch)
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def _ask(running: server.Server) -> int:
+    with running.http() as http:
+        return http.post("/v1/completions", json={"model": "tiny", "prompt": [1, 5, 9], "max_tokens": 4}).status_code
+
+
+def test_the_service_ends_without_it(deployed: Deployment) -> None:
+    """SIGTERM while a pass waits for a read: after the drain, and some seconds for the pass, keys, tiles, vectors and
+    caches are wiped, the audit log names the model, and the process ends."""
+    running = deployed.running
+    answers = [_ask(running)]
+    traced = Traced(running.process)
+    deployed.hang()
+
+    def ask() -> None:
+        with suppress(httpx.HTTPError):
+            while not deployed.hanging:  # what was read ahead may do for an answer
+                answers.append(_ask(running))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    deployed.wait_until_hanging()
+    begun = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    assert {} == traced.at_exit(deployed.traces.found)
+    assert 3 == running.process.returncode
+    assert 10 < time.monotonic() - begun < 20
+    asking.join()
+    assert ["tiny"] == [record["model"] for record in running.audit("model.abandoned")]
+    assert (503, {200}) == (answers.pop(), set(answers))  # who hung was told that the service ends
+    assert [len(answers)] == [record["requests"] for record in running.audit("service.stopped")]
+    assert 1 == len(running.audit("audit.closed"))
