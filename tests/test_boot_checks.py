@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ def _loaded(folder: Path, path: Path, **parts: Any) -> Loaded:
 
 
 def _refused(loaded: Loaded, model: Path, **arguments: Any) -> BootError:
-    with pytest.raises(BootError) as caught:
-        prepare(loaded, model_folders=(model.parent,), **arguments)
+    with contextlib.ExitStack() as closing, pytest.raises(BootError) as caught:
+        prepare(loaded, closing, model_folders=(model.parent,), **arguments)
     assert caught.value.summary.startswith("boot stopped at step policy: ")
     return caught.value
 

@@ -6,6 +6,7 @@ a library keeps them, every tensor in the order of the file and in that of kerne
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import subprocess
@@ -23,7 +24,6 @@ import pytest
 from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
 from appliance.engine.sampler import Sampling
-from appliance.models.resident import open_resident
 from appliance.sealing import sealing
 from benchmarks.residue import Words, windows
 from tests.support import server
@@ -32,6 +32,7 @@ from tests.support.demo_model import demo_model
 from tests.support.engines import kernels
 from tests.support.environment import unmeasured
 from tests.support.exits import Traced
+from tests.support.plain import open_resident
 from tests.support.traces import Traces, key_traces, weight_traces
 
 LONG = 'prompt_tokens = 64\ngeneration_tokens = 400\nfirst_token_timeout = "1m"'
@@ -107,6 +108,15 @@ def _infer(deployed: Deployment, *more: str, program: Sequence[str] = ("-m", "ap
             child.kill()
 
 
+def test_a_plain_model(tmp_path: Path, deployed: Deployment) -> None:
+    """Nor does it of a model that lies in the clear, of which headers are read, and more than those, before it is."""
+    policy = server.write_policy(tmp_path, {"tiny": deployed.plain}, limits=LONG)
+    plain = Deployment(tmp_path, policy, deployed.plain, deployed.sealed, deployed.traces)
+    with _infer(plain, "--max-tokens", "8", "--models", str(deployed.plain.parent)) as (child, traced):
+        assert {} == traced.at_exit(deployed.traces.found)
+    assert 0 == child.returncode
+
+
 def _after_the_first_byte(child: subprocess.Popen[bytes], action: Callable[[], None]) -> None:
     def wait() -> None:
         assert child.stdout is not None
@@ -130,6 +140,21 @@ def test_a_signal_in_the_middle_of_an_answer(number: signal.Signals, deployed: D
         _after_the_first_byte(child, lambda: child.send_signal(number))
         assert {} == traced.at_exit(deployed.traces.found)
     assert 128 + number == child.returncode
+
+
+def test_several_signals_at_once(deployed: Deployment) -> None:
+    """One decides (systemd may send SIGHUP right behind SIGTERM, and people press Ctrl-C again): the others do not
+    interrupt what it began."""
+    def send(child: subprocess.Popen[bytes]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(child.pid, number)  # `send_signal` would wait for the child, in the place of who traces it
+
+    with _infer(deployed, "--max-tokens", "400") as (child, traced):
+        _after_the_first_byte(child, lambda: send(child))
+        assert {} == traced.at_exit(deployed.traces.found)
+        assert child.stderr is not None
+        assert b"" == child.stderr.read()
+    assert child.returncode - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.mark.parametrize("verb", ["seal", "resume", "unseal", "verify"])
@@ -195,7 +220,7 @@ advance = Generation.advance
 def fail(self, logits):
     calls.append(1)
     if len(calls) == 4:
-        raise ZeroDivisionError("a defect")
+        raise {}("a defect")
     return advance(self, logits)
 Generation.advance = fail
 from appliance.cli.main import main
@@ -203,13 +228,16 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_defect(deployed: Deployment) -> None:
-    """An exception that nobody expects ends the process by a traceback, and wipes as well."""
-    with _infer(deployed, "--max-tokens", "40", program=["-c", DEFECT]) as (child, traced):
+@pytest.mark.parametrize(("error", "words", "code"), [
+    ("ZeroDivisionError", b"ZeroDivisionError: a defect", 1), ("MemoryError", b"error[memory]: no memory is left", 2)])
+def test_a_defect(error: str, words: bytes, code: int, deployed: Deployment) -> None:
+    """An exception that nobody expects ends the process by a traceback, and wipes as well; want of memory does it by an
+    error that says so."""
+    with _infer(deployed, "--max-tokens", "40", program=["-c", DEFECT.format(error)]) as (child, traced):
         assert {} == traced.at_exit(deployed.traces.found)
         assert child.stderr is not None
-        assert b"ZeroDivisionError: a defect" in child.stderr.read()
-    assert 1 == child.returncode
+        assert words in child.stderr.read()
+    assert code == child.returncode
 
 
 INTERRUPTED = """
@@ -240,17 +268,48 @@ def test_a_signal_in_the_moment_of_a_handover(place: str, deployed: Deployment) 
     assert 128 + signal.SIGTERM == child.returncode
 
 
-@pytest.mark.parametrize("place", ["engine/scheduler.py:__init__:1", "service/app.py:assemble:1"])
-def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) -> None:
-    """SIGTERM when engines have their schedulers, and nobody was told yet to close these."""
-    command = [sys.executable, "-c", INTERRUPTED, place, "serve", str(deployed.policy), "--listen-port", "0",
+def _wiped_before_it_serves(program: str, word: str, deployed: Deployment) -> tuple[int, bytes]:
+    """Exit code and standard error of a `serve` that `program` ends; it leaves nothing in memory."""
+    command = [sys.executable, "-c", program, word, "serve", str(deployed.policy), "--listen-port", "0",
                "--models", str(deployed.folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=unmeasured()) as child:
         try:
             assert {} == Traced(child).at_exit(deployed.traces.found)
+            assert child.stderr is not None
+            return child.returncode, child.stderr.read()
         finally:
             child.kill()
-    assert 128 + signal.SIGTERM == child.returncode
+
+
+@pytest.mark.parametrize("place", [
+    "boot/sequence.py:prepare:1", "engine/scheduler.py:__init__:1", "service/app.py:assemble:1",
+    "service/loop.py:started:1"])
+def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) -> None:
+    """SIGTERM when engines have their schedulers, and nobody was told yet to close these."""
+    assert 128 + signal.SIGTERM == _wiped_before_it_serves(INTERRUPTED, place, deployed)[0]
+
+
+NO_SERVICE = """
+import sys, threading
+from appliance.service import app
+def fail(*words):
+    raise RuntimeError("can't start new thread")
+if sys.argv[1] == "no thread":
+    start = threading.Thread.start
+    threading.Thread.start = lambda thread: fail() if thread.name == "engine" else start(thread)
+else:
+    app.Evidences = fail
+from appliance.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("why", ["no thread", "a defect"])
+def test_a_service_that_cannot_be_made(why: str, deployed: Deployment) -> None:
+    """An engine whose scheduler cannot start, or has when something else fails, is wiped; the first error is told."""
+    code, said = _wiped_before_it_serves(NO_SERVICE, why, deployed)
+    assert b"error[boot-internal]: boot stopped at step service: RuntimeError" in said
+    assert 2 == code
 
 
 @pytest.fixture
@@ -283,6 +342,30 @@ def test_the_service_drained(busy: bool, deployed: Deployment, served: tuple[ser
     assert 0 == running.process.returncode
     if busy:
         asking.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_while_a_drained_service_ends(number: signal.Signals, deployed: Deployment,
+                                              served: tuple[server.Server, Traced]) -> None:
+    """They come until it is gone, and neither keep it from wiping nor change how it ended."""
+    running, traced = served
+    _ask(running, 4)
+    over = threading.Event()
+
+    def more() -> None:
+        while not over.wait(0.02):
+            os.kill(running.process.pid, number)  # not `send_signal`, which takes the exit code from the tracer
+
+    sending = threading.Thread(target=more, daemon=True)
+    running.process.send_signal(signal.SIGTERM)
+    sending.start()
+    try:
+        assert {} == traced.at_exit(deployed.traces.found)
+    finally:
+        over.set()
+        sending.join()
+    assert 0 == running.process.returncode
+    assert '"error"' not in running.text("stderr")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from appliance.models import gguf
 from appliance.models.sealed import structure
 from appliance.sealing import sealing
 from benchmarks.residue import windows
-from tests.support import aes
+from tests.support import aes, memory
 from tests.support import sealed_by_spec as spec
 from tests.support.engines import synthetic_model
 from tests.support.traces import Traces, key_traces, weight_traces
@@ -27,8 +27,9 @@ from appliance.boot import keys
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource
-from appliance.models.tagged import open_tagged
+from tests.support.plain import open_tagged
 from tests.support.engines import kernels
+from tests.support.logits import logits_of
 
 how, file, key_file = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 key = keys.FileKey(key_file).key()
@@ -39,7 +40,7 @@ print("opened", flush=True)
 sys.stdin.readline()
 key.wipe()
 engine = Engine.open(source, threads=2, slots=1, kernels=kernels())
-engine.logits([1, 5, 9])
+logits_of(engine, [1, 5, 9])
 print("ran", flush=True)
 sys.stdin.readline()
 engine.close()
@@ -81,7 +82,7 @@ from pathlib import Path
 from appliance.engine.engine import Engine
 from appliance.errors import ApplianceError
 from appliance.boot import keys
-from appliance.models.resident import open_resident
+from tests.support.plain import open_resident
 from appliance.models.sealed import open_sealed
 from appliance.models.sealed_resident import open_sealed_resident
 from appliance.models.streamed import StreamedSource
@@ -237,3 +238,42 @@ def test_nothing_is_left_of_keys_that_are_made_here(tmp_path: Path) -> None:
         seen = Traces(found, {}).found(child.pid)
         child.stdin.write("\n")
     assert {} == seen
+
+
+HIDDEN = """
+import sys
+from pathlib import Path
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from appliance.models import hidden_rows
+from appliance.models.sealed import open_sealed
+from appliance.models.streamed import StreamedSource
+
+def watched(key):
+    Path(sys.argv[2]).write_bytes(bytearray(byte ^ 0xaa for byte in key))
+    return AESGCM(key)
+
+watched.generate_key = AESGCM.generate_key
+hidden_rows.AESGCM = watched
+source = StreamedSource(open_sealed(Path(sys.argv[1]), bytes(range(32)), header_sha256=None))
+other = bytearray(byte ^ 0x55 for byte in Path(sys.argv[2]).read_bytes())  # differs from the key in every bit
+cipher = AESGCM(other)
+other[:] = bytes(32)
+print("opened", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_key_of_embeddings_is_nowhere_but_in_its_cipher(tmp_path: Path) -> None:
+    """Of the key under which embeddings are kept, made in the process, there are as many copies as of any key that was
+    wiped once its cipher was made."""
+    (tmp_path / "m.gguf").write_bytes(synthetic_model("mixed"))
+    sealing.seal(tmp_path / "m.gguf", tmp_path / "m.sealed", bytes(range(32)), tile_size=16384)
+    with subprocess.Popen([sys.executable, "-c", HIDDEN, tmp_path / "m.sealed", tmp_path / "masked"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert "opened\n" == child.stdout.readline()
+        masked = (tmp_path / "masked").read_bytes()
+        hidden, other = (memory.count(child.pid, bytes(byte ^ mask for byte in masked)) for mask in (0xaa, 0x55))
+        child.stdin.write("\n")
+    assert 0 < hidden == other

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import mmap
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from appliance.boot import budget, footprint, machine, models
+from appliance.boot import budget, footprint, inspection, machine, models
 from appliance.boot import plan as planning
 from appliance.boot.footprint import activations_nbytes, widths
 from appliance.boot.plan import speeds
@@ -24,10 +25,13 @@ from appliance.engine.forward import ROWS, Forward
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.kvcache import KVCache
 from appliance.models import gguf
+from appliance.models.tiling import Tiling
 from appliance.policy import Policy, load
 from tests.support import server
 from tests.support.engines import kernels, running
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
+from tests.support.plain import open_resident
+from tests.support.vocabularies import vocabulary_file
 
 MIB = 1 << 20
 TOKENS = "tokenizer.ggml.tokens"
@@ -88,6 +92,15 @@ def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> Non
     assert len(seen) > 3
 
 
+def _keys(layers: int, head: int, kv_heads: int, hidden: int, words: int) -> list[bytes]:
+    keys = [kv("general.architecture", STRING, "llama"), kv("llama.attention.layer_norm_rms_epsilon", F32, 1e-5),
+            kv_array(TOKENS, STRING, [f"w{number}" for number in range(words)])]
+    return keys + [kv(f"llama.{name}", U32, value) for name, value in (
+        ("block_count", layers), ("context_length", 2048), ("embedding_length", head * kv_heads * 8),
+        ("feed_forward_length", hidden), ("attention.head_count", 8 * kv_heads),
+        ("attention.head_count_kv", kv_heads), ("rope.dimension_count", head), ("vocab_size", words))]
+
+
 def _header(path: Path, numbers: random.Random) -> Path:
     """A file with the header of a model of drawn shape, and nothing in it."""
     layers, head, kv_heads = numbers.randint(1, 40), numbers.choice([32, 64, 128]), numbers.choice([1, 2, 4, 8])
@@ -98,13 +111,7 @@ def _header(path: Path, numbers: random.Random) -> Path:
             ("attn_q", width, width), ("attn_k", head * kv_heads, width), ("attn_v", head * kv_heads, width),
             ("attn_output", width, width), ("ffn_gate", hidden, width), ("ffn_up", hidden, width),
             ("ffn_down", width, hidden))]
-    keys = [kv("general.architecture", STRING, "llama"), kv("llama.attention.layer_norm_rms_epsilon", F32, 1e-5),
-            kv_array(TOKENS, STRING, [f"w{number}" for number in range(words)])]
-    keys += [kv(f"llama.{name}", U32, value) for name, value in (
-        ("block_count", layers), ("context_length", 2048), ("embedding_length", width),
-        ("feed_forward_length", hidden), ("attention.head_count", 8 * kv_heads),
-        ("attention.head_count_kv", kv_heads), ("rope.dimension_count", head), ("vocab_size", words))]
-    tensors, at = [], 0
+    keys, tensors, at = _keys(layers, head, kv_heads, hidden, words), [], 0
     for name, rows, columns in matrices:
         tensors.append(Tensor(f"{name}.weight", 12, (columns, rows), b"", at))  # Q4_K
         at += rows * columns // 256 * 144
@@ -131,7 +138,7 @@ def test_nothing_becomes_less_with_more_room(seed: int, tmp_path: Path, tiny_mod
                                  "kv_cache": numbers.choice(["f16", "q4"]),
                                  "draft_model": "b" if model.name == "a" and "b" in names and seed % 2 else None})
         for model in policy.models)})
-    prints = [replace(budget.read(model, policy.limits, files), sealed=bool(numbers.getrandbits(1)))
+    prints = [replace(budget.read(model, policy, files), sealed=bool(numbers.getrandbits(1)))
               for model in policy.models]
 
     def divide(room: int | None) -> budget.Division:
@@ -221,7 +228,7 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
     files = {"tiny": tiny_model}
     policy = _policy(tmp_path, tiny_model, "false")
     [model] = policy.models
-    weights = footprint.read(model, policy.limits, files).read_by_a_token
+    weights = footprint.read(model, policy, files).read_by_a_token
     [resident] = speeds(policy, files, budget.divide(policy, files, None), rates)
     assert resident.tokens_per_second == pytest.approx(8e9 / weights)
     policy = _policy(tmp_path, tiny_model, "true")
@@ -277,6 +284,86 @@ def test_answers_are_in_the_sum(logged: int, padded: bool, entries: int, event: 
             limits=f"generation_tokens = {tokens}\n  concurrent_requests = 9")).policy, {"tiny": tiny_model}, None)
         assert 9 * (expected * (160 + 4 * longest + entries) + event) == _of(
             {line.what: line.nbytes for line in found.lines}, "answers, 9 x")
+
+
+WORDS = """
+import gc, sys
+from pathlib import Path
+from appliance.engine import tokenizer
+from appliance.engine.template import ChatTemplate
+from appliance.models import gguf
+from appliance.models.disk import DiskFile
+from tests.support.vocabularies import tokenizer_of
+
+def own(field):
+    return 1024 * int(Path("/proc/self/status").read_text().split(field + ":")[1].split()[0])
+
+tokenizer_of("gpt-2").encode("Hello")  # what the process takes anyway
+ChatTemplate.from_metadata({}, override="{% for m in messages %}{{ m.content }}{% endfor %}", fallback="chatml")
+gc.collect()
+before = own("RssAnon"), own("VmHWM")
+if sys.argv[2] == "file":
+    with DiskFile(Path(sys.argv[1])) as file:
+        head, found = gguf.read(lambda view, start: file.read_into(view), file.size)
+    del head
+    words = tokenizer.load(found.metadata)
+    words.encode("Hello world")
+    gc.collect()
+    print(own("RssAnon") - before[0])
+else:
+    template = ChatTemplate.from_metadata({}, override=Path(sys.argv[2]).read_text(), fallback="chatml")
+    print(own("VmHWM") - before[1])
+"""
+
+
+def _takes(*words: object) -> int:
+    done = subprocess.run([sys.executable, "-c", WORDS, *map(str, words)], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "gpt-2", "llama-spm", "gemma-4"])
+def test_what_words_take(name: str, tmp_path: Path) -> None:
+    """Of a real vocabulary, metadata and tokenizer take no more of a process than the sum has for them."""
+    path = vocabulary_file(name)
+    whole = inspection.header(path)
+    tokens = whole.metadata[TOKENS]
+    assert isinstance(tokens, Sequence)
+    said = footprint.words_nbytes(Tiling(whole, path.stat().st_size, 1 << 20, gaps=False), len(tokens), 0)
+    assert _takes(path, "file") <= said
+
+
+@pytest.mark.parametrize("text", ["{{" + "1+" * 40 + "1}}", "{{[1,1,1,1,1,1,1,1]}}", "{{m.role}}x"])
+def test_what_a_chat_template_takes(text: str, tmp_path: Path, tiny_model: Path) -> None:
+    """The longest that is allowed, of the policy, is compiled within what the sum has for it."""
+    begin = "{%for m in messages%}{{m.content}}{%if false%}"
+    body = begin + text * (((1 << 18) - 100) // len(text)) + "{%endif%}{%endfor%}"
+    (tmp_path / "template").write_text(body)
+    sums = []
+    for template in ("", f"chat_template = {json.dumps(body)}"):
+        policy = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model=template)).policy
+        sums.append(_of({line.what: line.nbytes for line in budget.divide(policy, {"tiny": tiny_model}, None).lines},
+                        "tiny: vocabulary, names, vectors"))
+    assert _takes("-", tmp_path / "template") <= sums[1] - sums[0]
+
+
+def test_vectors_count_with_their_pages(tmp_path: Path) -> None:
+    """Each vector has locked pages of its own, however short it is: what is locked when a model is opened is no more
+    than the sum has for them."""
+    def locked() -> int:
+        found = re.search(r"VmLck:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return 1024 * int(found[1]) if found else 0
+
+    sums, taken = [], []
+    for count in (1, 301):
+        path = tmp_path / "m.gguf"
+        path.write_bytes(build(_keys(1, 32, 1, 256, 300), [
+            Tensor(f"v{number}", 0, (1,), bytes(4)) for number in range(count)]))
+        found = budget.divide(_policy(tmp_path, path, "false"), {"tiny": path}, None)
+        sums.append(_of({line.what: line.nbytes for line in found.lines}, "tiny: vocabulary, names, vectors"))
+        before = locked()
+        with open_resident(path):
+            taken.append(locked() - before)
+    assert 300 * mmap.PAGESIZE <= taken[1] - taken[0] <= sums[1] - sums[0]
 
 
 def test_a_file_without_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -345,7 +432,7 @@ def test_a_model_that_is_not_there_fits_nowhere(tmp_path: Path, tiny_model: Path
     policy = str(server.write_policy(tmp_path, {"tiny": tiny_model}))
     assert 2 == main(["plan-memory", policy, "--models", str(tmp_path / "none"), "--json"])
     said = capsys.readouterr()
-    assert "" == said.out
+    assert {"exit_code", "code", "reason", "hint"} == json.loads(said.out).keys()
     assert f"{tiny_model.name}: No such file or directory" in said.err
 
 
@@ -396,7 +483,7 @@ def test_the_kernel_refuses_more_than_the_budget() -> None:
 
 
 def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may still come: requests, stacks, and what nobody was given. Without a budget there is no limit."""
+    """What may still come: requests, and what nobody was given. Without a budget there is no limit."""
     seen: list[int] = []
     monkeypatch.setattr(machine, "limit_growth", seen.append)
     policy = _policy(tmp_path, tiny_model, "false")
@@ -412,33 +499,30 @@ def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, mo
 
 
 THREADS = """
-import asyncio, sys, threading
-from pathlib import Path
-from appliance.boot import budget
-from appliance.policy import load
+import asyncio, threading
+from appliance.boot import machine
+from appliance.service.loop import Loop, started
 
-policy = load(Path(sys.argv[1])).policy
-found = budget.divide(policy, {model.name: Path(sys.argv[2]) for model in policy.models}, None)
-tee = policy.tee.model_copy(update={"memory_budget_bytes": found.nbytes})
-budget.hold(policy.model_copy(update={"tee": tee}), found)
+threading.stack_size(8 << 20)
+threads = started(6)
+machine.limit_growth(4 << 20)
+try:
+    threading.Thread(target=print).start()
+except RuntimeError:
+    print("no stack")
 over = threading.Event()
 
 async def work():
     asyncio.get_running_loop().call_later(1, over.set)
-    for _ in policy.models:
-        for _ in range(1 + 4):
-            threading.Thread(target=over.wait, daemon=True).start()
     await asyncio.gather(*(asyncio.to_thread(over.wait) for _ in range(64)))
 
-asyncio.run(work())
-print("all")
+with asyncio.Runner(loop_factory=lambda: Loop(threads)) as runner:
+    runner.run(work())
+print("all", threading.active_count())
 """
 
 
-def test_the_kernel_does_not_refuse_threads(tmp_path: Path, tiny_model: Path) -> None:
-    """With nothing left of the budget, every model's engine and its four readers start, and all threads that an event
-    loop has for its work."""
-    policy = server.write_policy(tmp_path, dict.fromkeys("abc", tiny_model), limits="concurrent_requests = 1")
-    done = subprocess.run([sys.executable, "-c", THREADS, str(policy), str(tiny_model)], capture_output=True, text=True,
-                          check=False)
-    assert ("all\n", "") == (done.stdout, done.stderr)
+def test_the_event_loop_needs_no_stack() -> None:
+    """A process that can have no other thread does everything that an event loop leaves to threads, and ends."""
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=False)
+    assert ("no stack\nall 1\n", "") == (done.stdout, done.stderr)

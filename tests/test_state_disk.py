@@ -339,3 +339,13 @@ def test_fuzz() -> None:
     count, finding = driver.run(state_fuzz.fuzz, state_fuzz.seeds(), seconds=3, seed=1)
     assert finding is None
     assert count > 100
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("fifo", "fifo is neither a disk nor a regular file"), ("", " is neither a disk nor a regular file"),
+    ("absent", "absent cannot be opened: No such file or directory")])
+def test_what_is_no_disk_is_told(name: str, told: str, tmp_path: Path) -> None:
+    """A FIFO, which nobody writes to, does not hang whoever checks it."""
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(StateError, match=told):
+        examine(tmp_path / name, _key())

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from appliance.boot import budget, modelkeys, models
+from appliance.boot import budget, footprint, modelkeys, models
 from appliance.boot.inference import Ask, open_session
 from appliance.errors import BootError, TamperedError
 from appliance.models.sealed import structure
@@ -20,6 +20,7 @@ from appliance.policy import load
 from appliance.sealing import sealing
 from tests.support import server
 from tests.support.engines import kernels
+from tests.support.logits import logits_of
 from tests.support.sealed_models import KEY
 
 TILE_SIZE = 65536
@@ -93,7 +94,7 @@ def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
     for budget_nbytes in (1 << 30, most - tiles // 4):
         with _running(policy, budget_nbytes) as running:
             assert isinstance(running.source, StreamedSource)
-            found.append((running.source.alive_limit, running.engine.logits([1, 5, 9]).tobytes()))
+            found.append((running.source.alive_limit, logits_of(running.engine, [1, 5, 9]).tobytes()))
             # Compiled code uses one place anyway on CPUs with AMX.
             narrow = len(found) > 1 or (running.source.fetched_by.startswith("libcrypto") and kernels().target.tiles)
             assert found[-1][0] == (tiles // 2 if narrow else tiles)
@@ -130,13 +131,23 @@ def test_an_altered_file(sealed: Path, tiny_model: Path) -> None:
         ask = Ask("▁aa▁ba▁ca", raw=True, max_tokens=4, temperature=0, seed=1)
         expected = session.run(ask).tokens
         assert "kept encrypted" in session._running.residency
-        running.engine.logits([1, 2])
+        logits_of(running.engine, [1, 2])
         body = sealed.read_bytes()
         with sealed.open("r+b") as file:
             file.write(bytes(byte ^ 1 for byte in body))
         assert expected == session.run(ask).tokens
         with pytest.raises(TamperedError, match="does not authenticate"):
-            running.engine.logits([1, 2])
+            logits_of(running.engine, [1, 2])
+
+
+def test_a_boot_reckons_with_no_header_but_the_pinned(sealed: Path, tiny_model: Path) -> None:
+    """A sealed file with another header than the policy pins is not parsed for the sum: the pins are what is told."""
+    policy = load(_policy(sealed, tiny_model, "")).policy
+    with sealed.open("r+b") as file:
+        file.seek(144)
+        file.write(b"GARBAGE!")
+    found = footprint.read(policy.models[0], policy, {"tiny": sealed})
+    assert (None, True) == (found.tiles, "; the policy pins " in (found.fault or ""))
 
 
 def _short_of_memory(sealed: Path, plain: Path) -> Path:
@@ -152,6 +163,39 @@ def _short_of_memory(sealed: Path, plain: Path) -> Path:
     written.write_text(text.replace("tee {", f'tee {{\n memory_budget = "{(least >> 20) + 8}MiB"\n').replace(
         '["simulated"] }', '["simulated"]\n}'))
     return written
+
+
+def _of_process(running: server.Server, file: str, field: str) -> int:
+    text = Path(f"/proc/{running.process.pid}/{file}").read_text()
+    [found] = [line.removeprefix(field).split()[0] for line in text.splitlines() if line.startswith(field)]
+    return int(found)
+
+
+def test_a_service_may_take_what_its_budget_leaves(sealed: Path, tiny_model: Path) -> None:
+    """Once it listens, the kernel allows a service no more than the sum has for requests, and what was given to nobody.
+    All of its threads run by then: it answers with them, and ends as it should."""
+    path = _short_of_memory(sealed, tiny_model)
+    policy = load(path).policy
+    limit = policy.tee.memory_budget_bytes
+    assert limit is not None
+    sums = budget.divide(policy, {"tiny": sealed, "other": sealed.parent / "other.gguf"}, limit,
+                         compiles=kernels().origin != "ahead")
+    taken = sum(line.nbytes for line in sums.lines if not line.what.startswith(
+        ("connections", "requests", "answers", "loading")))
+    running = server.Server(path, [sealed]).wait_ready()
+    try:
+        there = _of_process(running, "limits", "Max data size") - 1024 * _of_process(running, "status", "VmData:")
+        assert there <= limit - taken
+        threads = _of_process(running, "status", "Threads:")
+        with running.http() as http:
+            for model in ("tiny", "other"):
+                for prompt in ("▁aa▁ba", "▁aa" * 40):
+                    assert 200 == http.post("/v1/completions", json={
+                        "model": model, "prompt": prompt, "max_tokens": 4}).status_code
+            assert 200 == http.get("/v1/attestation", params={"nonce": "00" * 32}).status_code
+        assert threads == _of_process(running, "status", "Threads:")
+    finally:
+        assert 0 == running.stop()
 
 
 @pytest.mark.parametrize("how", ["altered", "cut"])

@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from appliance.attestation.attestor import Attestor
-from appliance.attestation.evidence import Evidence
+from appliance.attestation.evidence import Evidence, Provider
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence
+from appliance.boot import budget, modelkeys
+from appliance.boot.budget import Division
 from appliance.boot.checks import Operator
+from appliance.boot.keyrelease import KeyRelease
+from appliance.boot.keys import Secret
 from appliance.boot.measure import Measure
 from appliance.boot.models import RunningModel
 from appliance.boot.report import BootReport
@@ -27,6 +31,7 @@ class Booted:
     """The running appliance, below its service. Close it once, when the service has ended."""
 
     policy: Policy
+    division: Division              # of the memory
     policy_digest: bytes            # 48 bytes, SHA-384 of the canonical policy
     operator: Operator
     tenants: TenantList
@@ -51,8 +56,10 @@ class Booted:
         return tuple(self.sandbox.measures)
 
     def ready(self) -> None:
-        """To be called by the service once its listeners are open and its threads run: closes the sandbox and ends the
-        last step of the boot. BootError where the sandbox cannot be closed."""
+        """To be called by the service once its listeners are open and its threads run: holds it to its memory, closes
+        the sandbox and ends the last step of the boot. BootError where the sandbox cannot be closed, OSError or
+        ValueError where the kernel refuses the limit."""
+        budget.hold(self.policy, self.division)
         self.sandbox.tighten("serve")
         self.listening = True
         self._end(None)
@@ -61,12 +68,32 @@ class Booted:
         """The diagnostic for a service that could not start; ends the last step of the boot as failed."""
         return self._end(error) or BootError(str(error))
 
-    def close(self) -> None:
-        """Drop the models, let go of the platform, close the audit log and the state disk."""
+    def close(self, *, abandoned: bool = False) -> None:
+        """Drop the models, let go of the platform, close the audit log and the state disk. `abandoned`: without waiting
+        for threads that use models; the process must end then."""
         with contextlib.ExitStack() as closing:  # all of it, whatever goes wrong with one; the last entered goes first
             if self.state is not None:
                 closing.callback(self.state.close)
             closing.callback(self.audit.close)
             closing.callback(self.attestor.close)
             for model in self.models.values():  # who drafts for others was loaded before them
-                closing.callback(model.close)
+                closing.callback(model.wipe if abandoned else model.close)
+
+
+def undo(fetcher: KeyRelease, keys: Mapping[str, Secret], running: Mapping[str, RunningModel],
+         provider: Provider | None, audit: AuditLog, disk: StateDisk | None, state_key: Secret | None,
+         silence: Silence) -> None:
+    """Close and wipe what there is of a boot that did not come to its end: all of it, whatever goes wrong with one."""
+    with contextlib.ExitStack() as closing:  # the last entered goes first
+        closing.callback(silence.restore)
+        if disk is not None:
+            closing.callback(disk.close)
+        elif state_key is not None:
+            closing.callback(state_key.wipe)
+        closing.callback(audit.close)
+        if provider is not None:
+            closing.callback(provider.close)
+        for model in running.values():  # who drafts for others was loaded before them
+            closing.callback(model.close)
+        closing.callback(modelkeys.wipe, keys)
+        closing.callback(fetcher.close)

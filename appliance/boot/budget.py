@@ -9,8 +9,6 @@ more memory, and speed rises without a step.
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +18,6 @@ from appliance.boot.footprint import Footprint, Line, Share, mebibytes, needed, 
 from appliance.engine.forward import ROWS, most_slots
 from appliance.engine.kernels import quota
 from appliance.errors import BootError
-from appliance.models import read_ahead
 from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model
 
@@ -38,12 +35,11 @@ _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or wait
 _TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
 _CHARACTER_BYTES = 4  # of text that waits to be tokenized, where one of its characters is beyond U+FFFF
 _ANSWER_TOKEN_BYTES = 160  # of each token of an answer, in lists, counts and what waits for its client, beside its text
+_KEY_BYTES = 72 << 10  # of an API key whose limits' windows are full
 _ENTRY_BYTES = 16  # and of each of its log-probabilities, where the policy allows them;
 _EVENT_BYTES = 768 << 10  # of an event with many of them, where events leave on a grid: it may be there three times
 _READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much,
 _LETTER_BYTES = 200  # and of each letter of a prompt, while it is tokenized: a long word takes that much
-_STACK_BYTES = 8 << 20  # of address space, for each thread that is started later, where no limit says otherwise,
-_THREAD_BYTES = 1 << 20  # and what the C library sets aside for what that thread allocates
 _SPARE_BYTES = 64 << 20  # and
 _SPARE_SHARE = 4  # one part in this many of what is left stay free, whoever else may want it,
 _SHORT_BYTES, _SHORT_SHARE = 24 << 20, 32  # or this, where passes wait for a disk otherwise
@@ -81,8 +77,7 @@ def room(policy: Policy) -> int | None:
 def divide(policy: Policy, files: dict[str, Path], room: int | None, *, models: Sequence[Model] | None = None,
            compiles: bool = False, threads: int | None = None) -> Division:
     """Divide `room` among the policy's models (or those of `models`). `compiles`: kernels are compiled as needed."""
-    prints = [read(model, policy.limits, files, simulated=policy.simulated)
-              for model in (policy.models if models is None else models)]
+    prints = [read(model, policy, files) for model in (policy.models if models is None else models)]
     return _Divider(policy, prints, room, compiles, quota.cpus() if threads is None else threads).division()
 
 
@@ -97,31 +92,20 @@ def fitting(policy: Policy, files: dict[str, Path], *, models: Sequence[Model] |
 
 
 def hold(policy: Policy, division: Division) -> None:
-    """With everything loaded: let the kernel refuse what would take the process beyond `tee.memory_budget`.
+    """With everything loaded and all threads started: let the kernel refuse what would take the process beyond
+    `tee.memory_budget`.
 
-    All that was reckoned is allocated, so what may still come is what the budget leaves, and stacks of threads, which
-    are allocated whole and hardly used. OSError or ValueError where the kernel refuses the limit.
+    All that was reckoned is allocated, so what may still come is what the budget leaves. No thread can count on a
+    stack from here on: it would be allocated whole. OSError or ValueError where the kernel refuses the limit.
     """
     budget = policy.tee.memory_budget_bytes
     if budget is not None:
-        machine.limit_growth(max(budget - division.nbytes, 0) + division.later + stacks_nbytes(len(division.shares)))
+        machine.limit_growth(max(budget - division.nbytes, 0) + division.later)
 
 
 def connections(limits: Limits) -> int:
     """How many connections there may be at the same time, those in a TLS handshake included."""
     return min(CONNECTIONS, _CONNECTIONS_BESIDE + 2 * limits.concurrent_requests)
-
-
-def threads_later(models: int) -> int:
-    """Threads that may be started once so many models are loaded: an event loop's for work that would stop it, and the
-    one that ends them; for each model, one that runs passes, and those that read ahead."""
-    return min(32, (os.cpu_count() or 1) + 4) + 1 + models * (1 + read_ahead.READERS)
-
-
-def stacks_nbytes(models: int) -> int:
-    """Bytes of address space for these threads. A thread that cannot be started costs requests of all models."""
-    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]  # from which the C library takes the size of each
-    return threads_later(models) * ((_STACK_BYTES if limit == resource.RLIM_INFINITY else limit) + _THREAD_BYTES)
 
 
 def _answer_nbytes(policy: Policy, tokens: int, longest: int) -> int:
@@ -160,6 +144,7 @@ class _Divider:
                  threads: int) -> None:
         self._limits, self._prints, self._threads = policy.limits, prints, threads
         self._known, self._room, self._compiles = room, _UNKNOWN if room is None else room, compiles
+        self._keys = sum(len(tenant.api_key_sha256) for tenant in policy.tenants.tenants)
         longest = max((each.longest_token for each in prints), default=0)
         self._letters = min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)  # of a prompt
         self._answer = _answer_nbytes(policy, min(
@@ -266,7 +251,7 @@ class _Divider:
         limits = self._limits
         tokens = min(limits.prompt_tokens, limits.request_size_bytes)
         text = max(limits.request_size_bytes, _CHARACTER_BYTES * self._letters)
-        return limits.concurrent_requests * (text + _REQUEST_BYTES + _TOKEN_BYTES * tokens)
+        return limits.concurrent_requests * (text + _REQUEST_BYTES + _TOKEN_BYTES * tokens) + self._keys * _KEY_BYTES
 
     def _reading(self) -> int:
         """What reading the longest body takes for a while, and tokenizing the longest prompt."""

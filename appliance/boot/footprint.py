@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from mmap import PAGESIZE
 from pathlib import Path
 
 from appliance.boot import backends, inspection, residency
@@ -33,15 +34,17 @@ from appliance.models.metadata import Strings
 from appliance.models.streamed import EMBEDDING
 from appliance.models.tiling import Tiling
 from appliance.models.worker import SLOTS
-from appliance.policy.schema import Limits, Model
+from appliance.policy.schema import Limits, Model, Policy
 
 LOADING_BYTES = 24 << 20
 """What loading a resident model takes beside its weights while it runs: chunks that are read, hashed and repacked."""
 
-_HEADER_FACTOR, _TOKEN_BYTES = 8, 160  # metadata and tokenizer, per byte of the header and per token: measured
+_HEADER_FACTOR, _TOKEN_BYTES = 9, 180  # metadata and tokenizer, per byte of the header and per token: measured
+_TEMPLATE_FACTOR = 176  # of a chat template, per character, while it is compiled
 _TILE_BYTES = 500  # of Python objects and tags for each tile that is streamed
 _HUGE = 2 << 20  # the kernel may back a buffer with pages of this size
-_VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft
+_VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft, each in pages of its own
+_VECTOR_BYTES = 256  # by which a copy is aligned, and what may be read behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,8 @@ class Footprint:
             yield Line(f"{name}: tile buffers, {threads} x", self._buffers(threads))
         if self.tiles is None or self.shape is None:
             return
-        yield Line(f"{name}: vocabulary, names, vectors", _words(self.tiles, self.shape.vocabulary))
+        yield Line(f"{name}: vocabulary, names, vectors",
+                   words_nbytes(self.tiles, self.shape.vocabulary, self._template()))
         slots, (slot, helper) = share.slots, self.slot
         yield Line(f"{name}: keys and values ({self.model.kv_cache}), {slots} x {mebibytes(slot)}" + (
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
@@ -195,6 +199,11 @@ class Footprint:
         tokens = None if self.tiles is None else self.tiles.gguf.metadata.get("tokenizer.ggml.tokens")
         return tokens.longest() if isinstance(tokens, Strings) else 0
 
+    def _template(self) -> int:
+        """Characters of its chat template: the policy's, or the file's own."""
+        own = None if self.tiles is None else self.tiles.gguf.metadata.get("tokenizer.chat_template")
+        return len(self.model.chat_template or (own if isinstance(own, str) else ""))
+
     def loading(self, share: Share) -> int:
         """Bytes that loading takes for a while."""
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
@@ -208,10 +217,12 @@ class Footprint:
         return (threads + 1) * each + ahead + _TILE_BYTES * len(self.tiles)
 
 
-def _words(tiles: Tiling, vocabulary: int) -> int:
-    """Bytes of metadata, tokenizer and vectors."""
-    vectors = sum(4 * each.columns for each in tiles.gguf.tensors.values() if len(each.shape) == 1)
-    return _HEADER_FACTOR * tiles.header_nbytes + _TOKEN_BYTES * vocabulary + _VECTOR_COPIES * vectors
+def words_nbytes(tiles: Tiling, vocabulary: int, template: int) -> int:
+    """Bytes of metadata, tokenizer, a chat template of so many characters, and vectors."""
+    vectors = sum(-(-(4 * each.columns + _VECTOR_BYTES) // PAGESIZE) * PAGESIZE
+                  for each in tiles.gguf.tensors.values() if len(each.shape) == 1)
+    words = _HEADER_FACTOR * tiles.header_nbytes + _TOKEN_BYTES * vocabulary + _TEMPLATE_FACTOR * template
+    return words + _VECTOR_COPIES * vectors
 
 
 def mebibytes(size: float) -> str:
@@ -234,27 +245,28 @@ def positions(model: Model, limits: Limits) -> int:
     return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
 
 
-def read(model: Model, limits: Limits, files: dict[str, Path], *, simulated: bool = False) -> Footprint:
-    """The footprint of a policy's model. `simulated`: the policy is for development."""
-    path = files[model.name]
+def read(model: Model, policy: Policy, files: dict[str, Path]) -> Footprint:
+    """The footprint of a policy's model."""
+    path, most = files[model.name], positions(model, policy.limits)
     size = path.stat().st_size if os.path.isfile(path) else 0  # noqa: PTH113 - it raises nothing
-    sealed_file, tiles, fault = _tiling(path) if size else (False, None, None)
+    sealed_file, tiles, fault = _tiling(model, path)
     shape = None if tiles is None else _shape(tiles.gguf)
-    context = positions(model, limits) if shape is None else shape.context(positions(model, limits))
-    helper = None
-    if shape is not None and model.draft_model is not None and os.path.isfile(files[model.draft_model]):  # noqa: PTH113
-        helper = _tiling(files[model.draft_model])[1]
+    context = most if shape is None else shape.context(most)
+    drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
+    helper = _tiling(drafts[0], files[drafts[0].name])[1] if drafts else None
+    foreign = backends.foreign_reason(model, path, simulated=policy.simulated) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
-                     helper, backends.foreign_reason(model, path, simulated=simulated) if size else None, fault)
+                     helper, foreign, fault)
 
 
-def _tiling(path: Path) -> tuple[bool, Tiling | None, str | None]:
-    """Whether a file is sealed, and its tiles; None where its header says nothing usable, and why."""
-    found = False
+def _tiling(model: Model, path: Path) -> tuple[bool, Tiling | None, str | None]:
+    """Whether a model's file is sealed, and its tiles; None where its header says nothing usable, and why. That of a
+    sealed one is not parsed unless it is the pinned one."""
+    found, pin = False, model.sealed_header_sha256
     try:
         found = inspection.is_sealed(path)
         if found:
-            return True, sealed.structure(path)[1], None
+            return True, sealed.structure(path, None if pin is None else bytes.fromhex(pin))[1], None
         whole = inspection.header(path)
         return False, Tiling(whole, path.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False), None
     except ApplianceError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from appliance.models import gguf, sealed, sealed_header
 from appliance.models.disk import DiskFile
+from appliance.models.disk_random import wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Metadata, Strings
 
@@ -90,7 +91,9 @@ def is_sealed(path: Path) -> bool:
 
 def _header(file: DiskFile) -> GGUFFile:
     """The header of a plain file, nothing of which was read before."""
-    return gguf.read(lambda view, start: file.read_into(view), file.size)[1]
+    read, found = gguf.read(lambda view, start: file.read_into(view), file.size)
+    wipe(read)  # its end may be weights
+    return found
 
 
 def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) -> Inspection:

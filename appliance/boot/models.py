@@ -24,7 +24,7 @@ from appliance.engine.packing import Packing
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.models import interrupts, layout, libcrypto, locked, native
+from appliance.models import interrupts, libcrypto, locked, native
 from appliance.models.gguf import TensorInfo
 from appliance.models.resident import ResidentSource, open_resident
 from appliance.models.sealed import SealedModel, open_sealed
@@ -97,6 +97,17 @@ class RunningModel:
             finally:  # keys and weights are wiped, whatever went wrong
                 self.source.close()
 
+    def wipe(self) -> None:
+        """As `close`, and waits for no thread: what one still does with this memory ends the process at worst, which
+        must end anyway."""
+        try:
+            self.engine.wipe()
+        finally:
+            if isinstance(self.source, StreamedSource):
+                self.source.wipe()
+            else:
+                self.source.close()
+
 
 def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:
     """Block formats of the matrices: vectors are decoded once, without a kernel."""
@@ -114,19 +125,17 @@ def formats_named_by(paths: list[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share,
-              interleave: layout.Interleave = layout.interleave_into) -> StreamedSource:
+def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> StreamedSource:
     """Stream a model, but for what is to be resident; what is kept encrypted is not read again."""
     hidden, resident = model.access_pattern == "hidden", frozenset[str]()
     if model.streaming_decrypt == "auto":
         resident = residency.choose(tiles.tiling, share.resident or 0, hidden=hidden)
     kept = residency.choose_kept(tiles.tiling, share.kept, resident)
-    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop,
-                          interleave=interleave)
+    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop)
 
 
 def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
-          share: Share, threads: int, kernels: KernelTable | None) -> Source:
+          share: Share, threads: int, kernels: KernelTable) -> Source:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
@@ -135,15 +144,14 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
         if model.publisher is not None:
             modelkeys.check_publisher(model.publisher, pin, header_pin)
         if header_pin is None:
-            interleave = layout.interleave_into if kernels is None else Packing(kernels)
             if model.streaming_decrypt is True:
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
                                 "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
                                 code="streaming")
             if streamed:
-                return _streamed(model, open_tagged(path, pin, progress=progress,
-                                                    tile_size=native.plain_tile_size(threads)), share, interleave)
-            return open_resident(path, pin, progress, interleave=interleave)
+                return _streamed(model, open_tagged(path, pin, interleave=Packing(kernels), progress=progress,
+                                                    tile_size=native.plain_tile_size(threads)), share)
+            return open_resident(path, pin, progress, interleave=Packing(kernels))
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:
@@ -157,6 +165,11 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
 def drafts_first(models: Iterable[Model]) -> list[Model]:
     """The order to load models in: who drafts for others before them. A draft model has no draft itself."""
     return sorted(models, key=lambda model: model.draft_model is not None)
+
+
+def users(policy: Policy, model: Model) -> int:
+    """Models of a policy that have this one for a draft."""
+    return sum(other.draft_model == model.name for other in policy.models)
 
 
 def _check_budget(model: Model, source: Source, threads: int, budget: int | None) -> None:
@@ -212,11 +225,12 @@ def _named(model: Model) -> Iterator[None]:
 def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
          progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
          threads: int | None = None, draft: RunningModel | None = None, plaintext_budget: int | None = None,
-         share: Share | None = None) -> RunningModel:
+         share: Share | None = None, users: int = 1) -> RunningModel:
     """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
     that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here. `draft`: guesses for it, and
     is closed after it. `plaintext_budget`: bytes of plaintext weights that the model may have if it must be streamed;
-    None is no limit. `share`: what it is given of the memory; None is all that policy and limits ask for.
+    None is no limit. `share`: what it is given of the memory; None is all that policy and limits ask for. `users`:
+    models that it will draft for.
 
     Raises ModelError, EngineError or BootError; nothing stays loaded then.
     """
@@ -224,7 +238,10 @@ def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None
         share = Share(min(limits.concurrent_requests, most_slots(ROWS)), ROWS) if share is None else share
         if share.foreign is not None:
             return _foreign(model, limits, path, share, threads, progress)
+        kernels = kernel_table.load() if kernels is None else kernels
         source = _open(model, path, key, progress, share, quota.cpus() if threads is None else threads, kernels)
+        if isinstance(source, StreamedSource):
+            source.users = users
         return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
 
 
@@ -246,7 +263,7 @@ def _foreign(model: Model, limits: Limits, path: Path, share: Share, threads: in
         raise
 
 
-def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] | None, kernels: KernelTable | None,
+def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] | None, kernels: KernelTable,
            threads: int | None, draft: RunningModel | None, share: Share,
            plaintext_budget: int | None) -> RunningModel:
     """Make an engine of an opened source, see `load`; the source is closed if that fails."""

@@ -34,7 +34,7 @@ def speeds(policy: Policy, files: dict[str, Path], division: Division, rates: Ra
     left = None if division.room is None else division.room - division.nbytes
     found = []
     for model in policy.models:
-        each = read(model, policy.limits, files)
+        each = read(model, policy, files)
         if each.tiles is not None:
             resident, streamed = _split(each, division)
             kept = min(division.shares[model.name].kept, streamed)

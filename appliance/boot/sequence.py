@@ -27,7 +27,7 @@ from appliance.attestation.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
 from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, sandbox, selftest
-from appliance.boot.booted import Booted
+from appliance.boot.booted import Booted, undo
 from appliance.boot.keys import Secret
 from appliance.boot.placement import bind
 from appliance.boot.report import Progress, quiet
@@ -36,6 +36,7 @@ from appliance.boot.state_sink import StateSink, open_disk
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.tenantlist import tenants_of
 from appliance.errors import AuditError
+from appliance.models import interrupts
 from appliance.policy import Loaded
 
 
@@ -46,8 +47,9 @@ def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: ch
 
     `places` other than the machine's own interfaces are for tests: nothing outside of this process can set them.
     """
-    booted = prepare(loaded, operator=operator, model_folders=model_folders, progress=progress, places=places)
-    with contextlib.closing(booted):
+    with contextlib.ExitStack() as closing:
+        booted = prepare(loaded, closing, operator=operator, model_folders=model_folders, progress=progress,
+                         places=places)
         try:
             return start_service(booted)  # calls booted.ready() once it listens
         except Exception as error:
@@ -56,9 +58,11 @@ def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: ch
             raise booted.refuse(error) from None
 
 
-def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_folders: tuple[Path, ...] = (),
-            progress: Progress = quiet, places: collect.Places = collect.MACHINE) -> Booted:
-    """Everything up to the service. Raises BootError, which names the step, what was expected and what was found."""
+def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.Operator | None = None,
+            model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
+            places: collect.Places = collect.MACHINE) -> Booted:
+    """Everything up to the service, which `closing` closes. Raises BootError, which names the step, what was expected
+    and what was found."""
     policy, operator, begun = loaded.policy, operator or checks.Operator(), time.monotonic_ns()
     tolerant = policy.simulated
     try:
@@ -71,7 +75,7 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
     running: dict[str, models.RunningModel] = {}
     fetcher = keyrelease.KeyRelease(modelkeys.wanted(policy), tpm=places.tpm)
     keys: dict[str, Secret] = {}  # each is wiped when its model was read
-    disk = state_key = provider = None
+    disk = state_key = provider = booted = None
     try:
         with steps.step("policy") as note:
             files = checks.find_models(policy, [loaded.path.parent, *model_folders])
@@ -121,9 +125,8 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
                 running[model.name] = models.load(
                     model, policy.limits, files[model.name], formats, steps.counter("bytes"), key=keys.get(model.name),
                     kernels=table, draft=running.get(model.draft_model or ""), share=division.shares[model.name],
-                    plaintext_budget=models.plaintext_left(policy, running))
+                    plaintext_budget=models.plaintext_left(policy, running), users=models.users(policy, model))
                 audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
-            budget.hold(policy, division)
             note.detail = models.described(running, division.reasons, tolerant=tolerant)
 
         with steps.step("attestation") as note:
@@ -131,19 +134,12 @@ def prepare(loaded: Loaded, *, operator: checks.Operator | None = None, model_fo
             generation = attestor.new_generation(model.bound() for model in running.values())
             note.detail = f"{collect.described(provider.platform)}, generation {generation}"
 
-        return Booted(policy, loaded.digest, operator, tenants, running, attestor, audit, silence, tested, box, disk,
-                      steps.report, steps.service(begun, tested, generation, len(running)))
+        with interrupts.later():  # who asks the process to end finds it closed by one of the two
+            booted = Booted(policy, division, loaded.digest, operator, tenants, running, attestor, audit, silence,
+                            tested, box, disk, steps.report, steps.service(begun, tested, generation, len(running)))
+            closing.callback(booted.close)
+        return booted
     except BaseException:
-        fetcher.close()
-        modelkeys.wipe(keys)
-        for model_running in reversed(running.values()):
-            model_running.close()
-        if provider is not None:
-            provider.close()
-        audit.close()
-        if disk is not None:
-            disk.close()
-        elif state_key is not None:
-            state_key.wipe()
-        silence.restore()
+        if booted is None:
+            undo(fetcher, keys, running, provider, audit, disk, state_key, silence)
         raise

@@ -172,13 +172,19 @@ def read_frames(file: int, reader: Reader) -> Iterator[Frame]:
 def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
     """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every record.
 
-    StateError if nothing opens, or if the log is not the one that the slot knows."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    StateError if it cannot be read or nothing opens, or if the log is not the one that the slot knows."""
     try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for its writer
+    except OSError as error:
+        raise StateError(f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(kind := os.fstat(file).st_mode) and not stat.S_ISBLK(kind):
+            raise StateError(f"{path} is neither a disk nor a regular file")
         slots = [form.open_slot(key.data, _read(file, place * form.SLOT_BYTES, form.SLOT_BYTES)) for place in (0, 1)]
         opened = [found for found in slots if found is not None]
         if not opened:
-            raise StateError(f"{path}: neither slot opens", code="state-tampered", hint="is it the right key?")
+            raise StateError(f"{path}: neither slot opens", code="state-tampered",
+                             hint="is it the right key, and the right disk?")
         disk, slot = max(opened, key=lambda found: found[1].counter)
         found = list(read_frames(file, Reader(key.data, disk)))
     finally:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import ValidationError
 
 from appliance.errors import PolicyError
-from appliance.policy import Policy
+from appliance.policy import Policy, filekind
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Tenant
 
@@ -55,7 +55,7 @@ def decode(data: bytes, keys: set[str]) -> dict[str, Any]:
     try:
         value = json.loads(data, object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError):
-        raise _wrong("not JSON, or a key stands twice") from None
+        raise _wrong(f"not JSON, or a key stands twice{filekind.instead(data)}") from None
     if not isinstance(value, dict) or set(value) != keys:
         raise _wrong(f"expected an object with {', '.join(sorted(keys))}")
     return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 CHUNK = 1 << 22
@@ -9,27 +11,34 @@ CHUNK = 1 << 22
 
 def holds(pid: int, wanted: bytes) -> list[str]:
     """The mappings of a process in which the bytes stand. PermissionError where this user may not look."""
-    found = []
+    return [line for line, count in _counts(pid, wanted) if count]
+
+
+def count(pid: int, wanted: bytes) -> int:
+    """How often the bytes stand in the memory of a process. PermissionError where this user may not look."""
+    return sum(count for _, count in _counts(pid, wanted))
+
+
+def _counts(pid: int, wanted: bytes) -> Iterator[tuple[str, int]]:
+    """How often they stand in each mapping."""
     with (Path("/proc") / str(pid) / "mem").open("rb", buffering=0) as memory:
         for line in (Path("/proc") / str(pid) / "maps").read_text().splitlines():
             place, rights, *_ = line.split()
             start, end = (int(part, 16) for part in place.split("-"))
-            if "r" in rights and _within(memory, start, end, wanted):
-                found.append(line)
-    return found
+            if "r" in rights:
+                yield line, _within(memory, start, end, wanted)
 
 
-def _within(memory, start: int, end: int, wanted: bytes) -> bool:  # type: ignore[no-untyped-def]
-    tail = b""
+def _within(memory: FileIO, start: int, end: int, wanted: bytes) -> int:
+    tail, found = b"", 0
     while start < end:
         try:
             memory.seek(start)
             part = memory.read(min(CHUNK, end - start))
         except (OSError, ValueError, OverflowError):  # guard pages, [vvar], [vsyscall]
-            return False
+            break
         if not part:
-            return False
-        if wanted in tail + part:
-            return True
-        tail, start = part[-len(wanted):], start + len(part)
-    return False
+            break
+        found += (tail + part).count(wanted)
+        tail, start = (tail + part)[1 - len(wanted):], start + len(part)
+    return found
