@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -16,7 +17,8 @@ import pytest
 
 from appliance.audit.events import STEPS
 from appliance.service.answers import TextShape, TokenLogprob, TopLogprob
-from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server
+from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
+from tests.support.vocabularies import template_source
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 FIXED: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_tokens": 24}
@@ -209,6 +211,22 @@ def test_official_client_raises_its_own_errors(
     with pytest.raises(kind) as caught:
         _chat(service, **more)
     assert (code, param) == (caught.value.code, caught.value.param)
+
+
+def test_variables_of_the_chat_template(tmp_path: Path, tiny_model: Path) -> None:
+    """Qwen3's template gets `enable_thinking` from the client's extra body; what it does not read is refused."""
+    source = template_source("Qwen-Qwen3-0.6B.jinja")
+    server = Server(write_policy(tmp_path, {"tiny": tiny_model}, model=f"chat_template = {json.dumps(source)}"),
+                    [tiny_model]).wait_ready()
+    try:
+        counts = [_chat(server, **FIXED, extra_body={"chat_template_kwargs": given}).usage.prompt_tokens
+                  for given in (None, {}, {"enable_thinking": True}, {"enable_thinking": False})]
+        with pytest.raises(openai.BadRequestError) as caught:
+            _chat(server, **FIXED, extra_body={"chat_template_kwargs": {"enable_thinking": False, "thinkng": 1}})
+    finally:
+        server.stop()
+    assert [0, 0, 0, len("<think>\n\n</think>\n\n")] == [count - counts[0] for count in counts]
+    assert ("unknown_parameter", "chat_template_kwargs.thinkng") == (caught.value.code, caught.value.param)
 
 
 def test_refusals_name_bounds_to_the_last_digit(service: Server) -> None:

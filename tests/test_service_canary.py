@@ -26,7 +26,7 @@ LOUD = {"PYTHONDEVMODE": "1", "PYTHONASYNCIODEBUG": "1", "PYTHONWARNINGS": "alwa
         "LITESTAR_DEBUG": "1", "LITESTAR_PDB": "1", "UVICORN_LOG_LEVEL": "trace", "LOG_LEVEL": "DEBUG", "DEBUG": "1",
         "OPENAI_LOG": "debug"}
 TEMPLATE = "{% for m in messages %}{% if 'boom' in m.content %}{{ raise_exception(m.content) }}{% endif %}" \
-           "{{ m.content }} {% endfor %}"
+           "{{ m.content }} {% endfor %}{% if explode %}{{ raise_exception(explode) }}{% endif %}"
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,8 @@ def _bodies() -> list[bytes]:
         {**chat, "messages": [{"role": "user", "content": [{"type": CANARY}]}]},
         {**chat, "messages": [{"role": "user", "content": f"boom {CANARY}"}]},
         {**chat, "messages": [{"role": "user", "content": CANARY * 3000}]},
+        {**chat, "chat_template_kwargs": {CANARY: CANARY}}, {**chat, "chat_template_kwargs": {"x": CANARY}},
+        {**chat, "chat_template_kwargs": {"explode": f"boom {CANARY}"}},
         {**chat, "messages": CANARY}, {**chat, "model": "broken"}, {**chat, "model": "broken", "stream": True},
         {"model": "tiny", "prompt": CANARY, "max_tokens": 2},
         {"prompt": [CANARY, CANARY]},

@@ -63,6 +63,29 @@ def test_the_console_tells_which_step_failed(tmp_path: Path, tiny_model: Path) -
     assert any("boot stopped at step models" in line for line in lines)
 
 
+ANY = """listen "api" {
+    kind    = "ra-tls"
+    address = "0.0.0.0"
+    port    = 8443
+  }"""
+
+
+def test_the_console_names_no_address_that_clients_cannot_use(tmp_path: Path, tiny_model: Path) -> None:
+    """A listener on every address of the machine is told as one, and no question is shown that TLS would refuse."""
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, listeners=ANY)
+    with subprocess.Popen([sys.executable, "-m", "appliance", "serve", str(policy), "--listen-port", "0", "--models",
+                           str(tiny_model.parent)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as it:
+        assert it.stderr is not None
+        told = []
+        while not told or not told[-1].startswith(("ready on", "error")):
+            told.append(it.stderr.readline())
+        it.terminate()
+        rest = it.stderr.read()
+    assert told[-1].startswith("ready on https://ADDRESS:"), told
+    assert "0.0.0.0" not in "".join(told) + rest  # noqa: S104
+    assert "openai" not in rest
+
+
 def test_a_taken_port_is_told(service: Server, tmp_path: Path) -> None:
     """Two cannot listen on one port, nor on one Unix socket; a socket that nobody serves is replaced."""
     with pytest.raises(BootError, match="cannot listen on"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ from appliance.attestation.evidence import SimulatedProvider
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence
 from appliance.boot.booted import Booted
+from appliance.boot.budget import Division
 from appliance.boot.checks import Operator
 from appliance.boot.report import BootReport
 from appliance.boot.sandbox import Sandbox
@@ -25,7 +27,7 @@ from appliance.boot.tenantlist import TenantList
 from appliance.policy import load
 from appliance.service.app import assemble
 from appliance.service.context import Service
-from appliance.service.exchange import endpoint, path_of
+from appliance.service.exchange import Exchange, endpoint, path_of
 from appliance.service.guard import Guard
 from tests.support.server import write_policy
 
@@ -52,9 +54,10 @@ def service(tmp_path: Path) -> Service:
     audit = AuditLog(Sink(), strict=True)
     attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
     tested = SelfTest((), "portable", "none", None, "none")
-    booted = Booted(loaded.policy, loaded.digest, Operator(), TenantList(loaded.policy.tenants.tenants), {}, attestor,
-                    audit, Silence(audit), tested, Sandbox(Needs(), tolerant=True), None, BootReport())
-    return assemble(booted)
+    booted = Booted(loaded.policy, Division({}, (), None), loaded.digest, Operator(),
+                    TenantList(loaded.policy.tenants.tenants), {}, attestor, audit, Silence(audit), tested,
+                    Sandbox(Needs(), tolerant=True), None, BootReport())
+    return assemble(booted, contextlib.ExitStack())
 
 
 def _ask(service: Service, app: Any) -> list[Any]:
@@ -129,6 +132,20 @@ def test_an_answer_that_breaks_off_is_just_ended(service: Service) -> None:
     """After the first byte there is nothing left to say; the record says that it failed."""
     assert ["http.response.start", "http.response.body"] == [message["type"] for message in _ask(service, _breaks_off)]
     assert (200, "internal_error") == tuple(_records(service)[-1][name] for name in ("status", "code"))
+
+
+@pytest.mark.parametrize(("parts", "spaces"), [
+    ([17_000, 17_000, 6_960], 0), ([16] * 2_560, 0), ([40_960], 0), ([17_000, 17_000, 6_000], 960), ([100], 40_860)])
+def test_pieces_of_padded_answers(parts: list[int], spaces: int, service: Service) -> None:
+    """Of answers that are padded to the same size all pieces, which are records over TLS, have the same sizes: in
+    whatever parts they are made, and also where no space is needed."""
+    async def padded(scope: Any, _receive: Any, send: Any) -> None:
+        Exchange.of(scope).spaces = spaces
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number, size in enumerate(parts, 1):
+            await send({"type": "http.response.body", "body": bytes(size), "more_body": number < len(parts)})
+
+    assert [16_384, 16_384, 8_192] == [len(message["body"]) for message in _ask(service, padded)[1:]]
 
 
 def test_unrecorded_requests_are_refused(service: Service) -> None:

@@ -6,18 +6,24 @@ import asyncio
 import hashlib
 import json
 import random
+import tracemalloc
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from appliance.boot import budget
+from appliance.policy import load
 from appliance.policy.schema import Tenant
 from appliance.service import stream
 from appliance.service.answers import ChatShape, Usage
 from appliance.service.limits import Account, Places, Rates, Window
 from appliance.service.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
 from appliance.service.problems import RequestError
+from appliance.service.serving import portions
 from appliance.service.stream import Piece
 from appliance.service.tenants import Tenants
+from tests.support.server import write_policy
 
 
 class Clock:
@@ -70,6 +76,34 @@ def test_tells_what_can_never_pass() -> None:
     with pytest.raises(RequestError) as caught:
         Account(Rates(tokens_per_minute=10)).admit_tokens(11)
     assert {} == caught.value.headers
+
+
+def test_what_a_key_takes(tmp_path: Path, tiny_model: Path) -> None:
+    """A key that is used all day, and then as often as it may be, takes no more than the memory's sum has for it."""
+    sums = []
+    for count in (1, 9):
+        policy = write_policy(tmp_path, {"tiny": tiny_model})
+        keys = ", ".join(f'"{hashlib.sha256(bytes([number])).hexdigest()}"' for number in range(count - 1))
+        policy.write_text(policy.read_text().replace("  tenant", f"""  tenant "more" {{
+            models = ["tiny"]
+            api_key_sha256 = [{keys}]
+          }}
+          tenant""", 1) if keys else policy.read_text())
+        sums.append(budget.divide(load(policy).policy, {"tiny": tiny_model}, None).nbytes)
+    now = [0.0]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        account = Account(Rates(6000, 10**6, 10**9), clock=lambda: now[0])
+        for pause, count in ((43.2, 2000), (0.03, 2000)):
+            for _ in range(count):
+                now[0] += pause
+                account.admit_request()
+                account.admit_tokens(10)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 8 * taken <= sums[1] - sums[0] <= 32 * taken
 
 
 def _taken(places: Places, tenant: str, wanted: int) -> int:
@@ -168,7 +202,7 @@ def test_pads_sizes(multiple: int) -> None:
         assert 0 == len(pad_event(events, multiple)) % multiple
         lines = pad_event(events, multiple).decode().splitlines()
         assert [f"data: {'x' * length}", ""] == [line for line in lines if not line.startswith(":")]
-    assert (0, b"x") == (spaces(2, None), pad_event(b"x", None))
+    assert (None, b"x") == (spaces(2, None), pad_event(b"x", None))
 
 
 def test_durations_for_the_log_are_on_the_grid() -> None:
@@ -213,6 +247,36 @@ def test_padded_streams_tell_only_the_grid(delays: list[float]) -> None:
         if found[-1] == [0.1, 0.2, 0.3, 0.4]:
             return
     pytest.fail(f"never on the grid: {found}")
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.01])
+def test_portions_of_long_answers_tell_no_sizes(jitter: float) -> None:
+    """Of answers that are padded to the same size all portions leave at the same times, however much of the last is
+    spaces, which take no time to make. What is made slower than the grid is late, and what comes next is not."""
+    async def leaves(parts: list[tuple[int, float]]) -> list[tuple[float, int]]:
+        clock, found = Clock(), list[tuple[float, int]]()
+
+        async def made() -> AsyncIterator[bytes]:
+            for nbytes, seconds in parts:
+                clock.now += seconds
+                yield b"x" * nbytes
+
+        async def sleep(seconds: float) -> None:
+            clock.now += seconds
+
+        pacer = Pacer(Timing(total=0.1, jitter=jitter), clock.now - 0.01, clock=clock, sleep=sleep)
+        async for portion in portions(made(), 100, pacer):
+            if not found:
+                await pacer.hold_end()  # as the head does
+            found.append((clock.now - 999.99, len(portion)))
+        return found
+
+    for parts in ([(30, 0.02)] * 9, [(30, 0.001)] * 7, [(300, 0.0)], [(1, 0.0001)] * 201):
+        found = asyncio.run(leaves(parts))
+        assert [100, 100] == [nbytes for _, nbytes in found[:2]]
+        assert sum(nbytes for nbytes, _ in parts) - 200 == found[2][1]
+        assert [pytest.approx(at, abs=2 * jitter + 1e-6) for at in (0.1, 0.2, 0.3)] == [at for at, _ in found]
+    assert [(pytest.approx(0.1, abs=jitter + 1e-6), 100)] == asyncio.run(leaves([(50, 0.01)] * 2))
 
 
 def test_unpadded_streams_do_not_wait() -> None:

@@ -146,6 +146,41 @@ def test_what_was_asked_is_not_kept_as_objects(tmp_path: Path, tiny_model: Path)
     assert grown << 10 < allowed
 
 
+LONG = '''size_padding = "256KiB"
+  timing_padding {
+    first_token = "50ms"
+    total       = "500ms"
+  }'''
+
+
+def test_long_answers_leave_on_the_grid(tmp_path: Path, tiny_model: Path) -> None:
+    """What an answer has beyond 256 KiB leaves on the grid's next multiple, all of it and its spaces together."""
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, privacy=LONG, model="sampling { max_logprobs = 20 }")
+    server = Server(policy, [tiny_model]).wait_ready()
+    body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 200, "seed": 1,
+                       "logit_bias": {str(token): -100 for token in range(3)}, "logprobs": True, "top_logprobs": 20})
+    gaps = []
+    for _ in range(3):  # a busy machine can be late
+        came, times = b"", list[tuple[int, float]]()
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
+            connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                               f"connection: close\r\nauthorization: Bearer {KEY}\r\n"
+                               f"content-length: {len(body)}\r\n\r\n{body}".encode())
+            while part := connection.recv(1 << 14):
+                came += part
+                times.append((len(came), time.monotonic()))
+        content, head = came.partition(b"\r\n\r\n")[2], came.index(b"\r\n\r\n") + 4
+        assert 512 << 10 == len(content)
+        assert 256 << 10 < len(content.rstrip()) < 320 << 10
+        first = [at for nbytes, at in times if nbytes <= head + (256 << 10)]
+        later = [at for nbytes, at in times if nbytes > head + (256 << 10)]
+        gaps.append([round(at - first[0], 1) for at in (first[-1], later[0], later[-1])])
+        if gaps[-1] == [0.0, 0.5, 0.5]:
+            break
+    assert 0 == server.stop()
+    assert [0.0, 0.5, 0.5] == gaps[-1], gaps
+
+
 def _slow(port: int, request: bytes) -> socket.socket:
     """A client that has asked, and has little room for what it does not read."""
     connection = socket.socket()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 
 import pytest
 
-from appliance.service.prompts import LONG, Prompts
+from appliance.engine.template import ChatTemplate
+from appliance.engine.tokenizer import load
+from appliance.service.prompts import LONG, Prompts, encode, length, take_turns
+from appliance.service.redaction import Rule
+from appliance.service.wire import ChatRequest, parse
+from tests.support.vocabularies import byte_level
 
 
 class Work:
@@ -55,6 +61,31 @@ def test_short_prompts_wait_for_no_long_one() -> None:
         assert [True] == await long
 
     asyncio.run(scenario())
+
+
+RULES = [Rule.compile("number", r"\d{3}", "[number]")]
+
+
+def _asked(**variables: object) -> ChatRequest:
+    return parse(json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}] * 2,
+                             "chat_template_kwargs": variables}).encode(), ChatRequest)
+
+
+def test_variables_are_redacted_and_no_control_tokens() -> None:
+    """What a chat template is given by name is the user's text, as messages are: redacted, and read as characters."""
+    words = load(byte_level())
+    source = "<|im_start|>{{ today }}{{ count + 1 }}{{ 'on' if flag }}{{ id }}{{ messages[0].content }}"
+    request = _asked(today="<|im_end|>day 123", count=45, flag=True, id=1234)
+    turns = take_turns(request)
+    assert ([], {}) == (request.messages, request.variables)  # what lasts as long as the answer has none of them
+    ids = encode(request, turns, ChatTemplate(source, {}), words, RULES, 1000)
+    assert "<|im_start|><|im_end|>day [number]46on[number]4hi" == words.decode(ids)
+    assert [256] == [token for token in ids if token > 255]
+
+
+def test_variables_count_in_the_length() -> None:
+    """A template may write them in each turn."""
+    assert length(_asked()) + 2 * 1000 == length(_asked(today="x" * 1000, count=7))
 
 
 def test_an_error_reaches_who_asked() -> None:

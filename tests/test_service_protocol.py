@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -164,6 +165,31 @@ def test_clients_that_take_nothing_are_cut_off(monkeypatch: pytest.MonkeyPatch) 
         return total
 
     assert _run(scenario) < 10_000_000
+
+
+def test_clients_that_take_little_are_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with a small window that reads on, slowly, keeps its connection for longer than one that takes nothing:
+    neither the service nor the kernel ends it."""
+    monkeypatch.setattr(protocol, "WRITE_SECONDS", 2.0)
+
+    async def scenario(_app: Echo, port: int) -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(client, b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+            begun, total = loop.time(), 0
+            while loop.time() < begun + 8:
+                part = await loop.sock_recv(client, 4096)
+                assert part
+                total += len(part)
+                await asyncio.sleep(0.25)
+            return total, loop.time() - begun
+
+    total, seconds = _run(scenario)
+    assert 60_000 < total < 200_000  # of ten million
+    assert seconds > 3 * protocol.WRITE_SECONDS
 
 
 MALFORMED = [(b"\x16\x03\x01 hello\r\n\r\n", 400, "malformed_request"), (b"x" * 9000, 431, "headers_too_large"),

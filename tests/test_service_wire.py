@@ -35,13 +35,36 @@ def test_reads_a_chat_request() -> None:
     assert (None, False) == (request.wanted_logprobs, request.include_usage)
 
 
-COMPLETIONS = [("text", "text"), (["text"], "text"), ([1, 2], None)]
+def test_reads_variables_of_a_template() -> None:
+    """Scalars of all kinds, null among them, come out as they went in; none at all are none."""
+    given = {"enable_thinking": False, "n": -1, "x": 0.5, "text": "\u00e9" * 1024, "nothing": None}
+    assert given == _chat(chat_template_kwargs=given).variables
+    assert {} == _chat(chat_template_kwargs={}).variables == _chat(chat_template_kwargs=None).variables
+    for number in ("1e999", "-1e19"):
+        with pytest.raises(RequestError, match="64 bits"):
+            parse(b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"x": '
+                  + number.encode() + b"}}", ChatRequest)
 
 
-@pytest.mark.parametrize(("prompt", "text"), COMPLETIONS)
-def test_reads_a_prompt(prompt: Any, text: str | None) -> None:
-    """A prompt is text, one text in a list, or token ids."""
-    assert text == parse(json.dumps({"model": "m", "prompt": prompt}).encode(), CompletionRequest).text
+COMPLETIONS = [("text", "text", ()), (["text"], "text", ()), ([1, 2], None, (1, 2)), ([[1, 2]], None, (1, 2)),
+               ([[0]], None, (0,))]
+
+
+@pytest.mark.parametrize(("prompt", "text", "ids"), COMPLETIONS)
+def test_reads_a_prompt(prompt: Any, text: str | None, ids: tuple[int, ...]) -> None:
+    """A prompt is text or token ids, or a list of one of these."""
+    request = parse(json.dumps({"model": "m", "prompt": prompt}).encode(), CompletionRequest)
+    assert text == request.text
+    assert ids == (() if text is not None else tuple(request.prompt))
+
+
+@pytest.mark.parametrize("prompt", [[[1], [2]], [["a"]], [[]], [[[1]]], [[True]], [[1, "a"]], [[1.0]], [1, [2]]])
+def test_refuses_other_prompts(prompt: Any) -> None:
+    """Several prompts, deeper lists and mixed ones are refused."""
+    with pytest.raises(RequestError) as caught:
+        parse(json.dumps({"model": "m", "prompt": prompt}).encode(), CompletionRequest)
+    assert "invalid_value" == caught.value.code
+    assert (caught.value.param or "").startswith("prompt")
 
 
 LARGE = 1 << 18
@@ -130,6 +153,13 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
     ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
     ({"seed": 2**64}, "invalid_value", "seed"),
+    ({"chat_template_kwargs": [1]}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": [1]}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": {}}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": 2**63}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": "a" * 1025}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"a b": 1}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {f"x{number}": 1 for number in range(17)}}, "invalid_value", "chat_template_kwargs"),
 ]
 
 
@@ -139,6 +169,7 @@ def test_refuses_by_name(more: dict[str, Any], code: str, param: str | None) -> 
     with pytest.raises(RequestError) as caught:
         _chat(**more)
     assert (code, param) == (caught.value.code, caught.value.param)
+    assert not re.search("Input|should|valid ", caught.value.summary)  # as pydantic has it
 
 
 MALFORMED = [
@@ -163,17 +194,31 @@ def test_refuses_half_characters() -> None:
     assert "malformed_json" == caught.value.code
 
 
-EXPLAINED = [({"stop": ["x"] * 17}, "at most 16 items"), ({"prompt": []}, "at least 1 item"),
-             ({"prompt": ["a", "b"]}, "at most 1 item"), ({"prompt": [-1]}, "greater than or equal to 0"),
-             ({"prompt": [2**31]}, "less than 2147483648"), ({"prompt": 7}, "valid string")]
+EXPLAINED = [
+    ({"stop": ["x"] * 17}, "stop: allowed: a length of 16 or less; found: 17"),
+    ({"prompt": []}, "prompt: allowed: a length of 1 or more; found: 0"),
+    ({"prompt": ["a", "b"]}, "prompt: allowed: a length of 1 or less; found: 2"),
+    ({"prompt": [[1], [2]]}, "prompt: allowed: one prompt; found: 2"),
+    ({"prompt": [1, "a"]}, "prompt.1: allowed: an integer; found: a text"),
+    ({"prompt": [[]]}, "prompt.0: allowed: a text or an integer; found: a list"),
+    ({"prompt": [-1]}, "prompt.0: allowed: 0 or more; found: less"),
+    ({"prompt": [2**31]}, "prompt.0: allowed: less than 2147483648; found: more"),
+    ({"prompt": 7}, "prompt: allowed: a text or a list; found: an integer"),
+    ({"model": None}, "model: this parameter is required"),
+    ({"model": "m" * 300}, "model: allowed: a length of 256 or less; found: 300"),
+    ({"max_tokens": 1.5}, "max_tokens: allowed: an integer; found: a number"),
+    ({"stream": "yes"}, "stream: allowed: true or false; found: a text"),
+    ({"logit_bias": []}, "logit_bias: allowed: an object; found: a list"),
+    ({"logprobs": 6}, "logprobs: allowed: 5 or less; found: more")]
 
 
 @pytest.mark.parametrize(("more", "words"), EXPLAINED)
 def test_refusals_say_which_bound(more: dict[str, Any], words: str) -> None:
     """Where a parameter may be one of several things, the refusal is about the one that was meant."""
     body = json.dumps({"model": "m", "prompt": "x", **more}).encode()
-    with pytest.raises(RequestError, match=words):
+    with pytest.raises(RequestError) as caught:
         parse(body, CompletionRequest)
+    assert words == caught.value.summary
 
 
 def test_refusal_has_no_value_in_it() -> None:

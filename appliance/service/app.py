@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -30,8 +31,9 @@ FRAMEWORK = {400: "malformed_request", 404: "not_found", 405: "method_not_allowe
              415: "unsupported_media_type"}
 
 
-def assemble(booted: Booted) -> Service:
-    """Everything that handlers use, from the policy and what was booted by it."""
+def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
+    """Everything that handlers use, from the policy and what was booted by it. `closing` ends what was started, also
+    where the rest fails."""
     policy = booted.policy
     limits = policy.limits
     booted.audit.admit_codes(PROBLEMS)
@@ -40,7 +42,7 @@ def assemble(booted: Booted) -> Service:
     if booted.state is not None:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
     return Service(
-        booted=booted, models=_models(booted), tenants=tenants, accounts=accounts,
+        booted=booted, models=_models(booted, closing), tenants=tenants, accounts=accounts,
         places=Places(limits.concurrent_requests, tenants.askers),
         timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor))
@@ -55,10 +57,12 @@ def create(service: Service) -> Guard:
     return Guard(app, service)
 
 
-def _models(booted: Booted) -> dict[str, ServedModel]:
-    queue = booted.policy.limits.concurrent_requests  # which bounds what is running and waiting together
-    return {name: ServedModel(running, Scheduler(running.engine, queue=queue), int(time.time()))
-            for name, running in booted.models.items()}
+def _models(booted: Booted, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
+    queue, models = booted.policy.limits.concurrent_requests, {}  # which bounds running and waiting together
+    for name, running in booted.models.items():
+        models[name] = ServedModel(running, Scheduler(running.engine, queue=queue), int(time.time()))
+        closing.callback(models[name].scheduler.close)
+    return models
 
 
 def _timing(policy: Policy) -> Timing:

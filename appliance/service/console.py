@@ -54,10 +54,10 @@ class Console:
 
     def ready(self, booted: Booted, listening: list[Listening]) -> None:
         """The rest of the boot report, and the ready line."""
-        urls = [place.url for place in listening]
         if self._json:
-            self._emit({"event": "ready", "listening": urls, "policy_sha384": booted.policy_digest.hex(),
-                        "platform": booted.attestor.platform, "models": list(booted.models)})
+            self._emit({"event": "ready", "listening": [place.url for place in listening],
+                        "policy_sha384": booted.policy_digest.hex(), "platform": booted.attestor.platform,
+                        "models": list(booted.models)})
             return
         tolerated = [f"{step.name}: {step.detail}" for step in booted.report.steps if step.verdict == "tolerated"]
         lines = [f"  tolerated    {line}" for line in tolerated]
@@ -67,10 +67,13 @@ class Console:
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
         if booted.attestor.platform == "tpm":
             lines.append("  HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine")
+        urls = [_for_clients(place.url) for place in listening]
+        if any("//ADDRESS:" in url for url in urls):
+            lines.append("  ADDRESS      is any of this machine's")
         lines += [f"  policy       {booted.policy_digest.hex()}", f"  models       {', '.join(booted.models)}",
                   f"ready on {', '.join(urls)} after {booted.report.duration_us / 1e6:.1f} s; SIGTERM or Ctrl+C drains"]
         self._out.write("\n".join(lines) + "\n")
-        web = next((url for url in urls if url.startswith("http")), None)
+        web = next((url for url in urls if url.startswith("http:")), None)  # others are verified first
         if web is not None:
             self._out.write(EXAMPLE.format(url=web, model=next(iter(booted.models))) + "\n")
         self._out.flush()
@@ -98,6 +101,11 @@ class Console:
     def _emit(self, record: dict[str, Any]) -> None:
         self._out.write(json.dumps(record) + "\n")
         self._out.flush()
+
+
+def _for_clients(url: str) -> str:
+    """With a word in the place of an address that stands for all of this machine: no client can use that."""
+    return url.replace("//0.0.0.0:", "//ADDRESS:").replace("//[::]:", "//ADDRESS:")
 
 
 def run(policy: Path, *, operator: Operator, model_folders: tuple[Path, ...], as_json: bool) -> int:

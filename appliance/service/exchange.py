@@ -69,7 +69,7 @@ class Exchange:
     first_token: float | None = None  # seconds from arrival
     status: int = 0
     code: str | None = None  # set: the request was refused, and why
-    spaces: int = 0  # that follow the body, as size_padding has it
+    spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
 

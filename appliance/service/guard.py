@@ -125,7 +125,8 @@ class Reply:
         """Send a body, or a part of it, little by little: each piece waits until the client took those before. Over TLS
         a piece is a record, whose length all can see: so spaces fill up the one in which the body ends, and the last
         alone is short."""
-        least, spaces = PIECE_BYTES if self._exchange.spaces else 1, 0 if more else self._exchange.spaces
+        own = self._exchange.spaces
+        least, spaces = 1 if own is None else PIECE_BYTES, 0 if more else own or 0
         start, left = 0, not more
         while left or len(body) - start >= least:
             piece = body[start:start + PIECE_BYTES]
@@ -145,9 +146,10 @@ class Reply:
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
     def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
+        spaces = self._exchange.spaces or 0
         ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
         kept: list[tuple[bytes, bytes]] = [
-            (name, str(int(value) + self._exchange.spaces).encode() if name.lower() == b"content-length" else value)
+            (name, str(int(value) + spaces).encode() if name.lower() == b"content-length" else value)
             for name, value in head["headers"]]  # type: ignore[typeddict-item]
         return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
 

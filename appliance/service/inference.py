@@ -51,6 +51,8 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
         sampling = choose_sampling(model, request)
+        if isinstance(request, ChatRequest):
+            _check_variables(model, request)
         prompt = await _encoded(service, model, request)
         bound = _answer_tokens(service, model, len(prompt), request)
         grant = account.admit_tokens(round_up(len(prompt), service.rounding) + round_up(bound, service.rounding))
@@ -72,6 +74,15 @@ async def _encoded(service: Service, model: ServedModel, request: ChatRequest | 
             request, turns, model.running.template, model.tokenizer, rules, most))
     except CapacityError:
         raise _too_long(most) from None
+
+
+def _check_variables(model: ServedModel, request: ChatRequest) -> None:
+    """Refuse variables whose names the chat template does not have."""
+    for name in request.variables:
+        if not model.running.template.takes(name):
+            param = f"chat_template_kwargs.{name}"
+            raise RequestError("unknown_parameter", f"{param}: the model's chat template takes no such variable",
+                               param=param)
 
 
 def _most_tokens(service: Service, model: ServedModel) -> int:

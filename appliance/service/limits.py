@@ -29,7 +29,7 @@ PARTS = 8    # of a window, into which charges are rounded when they are written
 Clock = Callable[[], float]
 
 
-@dataclass
+@dataclass(slots=True)
 class Charge:
     """An amount that weighs on a window until a time."""
 
@@ -68,7 +68,7 @@ class Window:
 
     def charge(self, amount: int) -> Charge:
         """Charge `amount`; `wait` was asked before. The result takes a later refund."""
-        slot = self._seconds / SLOTS
+        slot = max(self._seconds / SLOTS, 1.0)  # of a minute, no shorter than a second
         expires = (math.floor(self._clock() / slot) + 1) * slot + self._seconds
         if self.limit is None:
             return Charge(expires, 0)

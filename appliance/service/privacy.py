@@ -9,8 +9,9 @@ Promised, with `timing_padding` (times from the arrival of the request's head, p
   follows as fast as its client takes it.
 
 Left: the multiple itself (how long, to the grid). With `size_padding`, what is written at one moment, an event or a
-whole answer, has a multiple of that many bytes. docs/concepts/privacy.md says what that means. The grid needs a free
-CPU: on an overloaded machine an event can leave late.
+whole answer, has a multiple of that many bytes; an answer that is too long to be made before it leaves leaves in
+portions, on multiples of `total`. docs/concepts/privacy.md says what that means. The grid needs a free CPU: on an
+overloaded machine an event can leave late.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ def bucket_us(seconds: float, grid: float) -> int:
     return max(0, round(seconds * 1e6))
 
 
-def spaces(size: int, multiple: int | None) -> int:
-    """Spaces that follow a JSON text of so many bytes, up to a multiple of bytes; None: none."""
-    return 0 if multiple is None else -size % multiple
+def spaces(size: int, multiple: int | None) -> int | None:
+    """Spaces that follow a JSON text of so many bytes, up to a multiple of bytes; None: its size is not padded."""
+    return None if multiple is None else -size % multiple
 
 
 def pad_event(data: bytes, multiple: int | None) -> bytes:

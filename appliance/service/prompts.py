@@ -40,9 +40,11 @@ class Prompts:
 
 
 def length(request: ChatRequest | CompletionRequest) -> int:
-    """Characters of a request's text, and what its turns are worth of them; or the number of its token ids."""
+    """Characters of a request's text, and what its turns are worth of them; or the number of its token ids. A template
+    may write what it is given by name in each turn."""
     if isinstance(request, ChatRequest):
-        return sum(len(turn.text) + _TURN for turn in request.messages)
+        given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
+        return sum(len(turn.text) + _TURN + given for turn in request.messages)
     return len(request.prompt if request.text is None else request.text)
 
 
@@ -55,12 +57,14 @@ def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> 
 
 
 def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
-    """Take the turns of a chat out of a request, as JSON: it waits, and lasts as long as its answer, and as objects
-    many short ones are sixteen times as much."""
+    """Take the turns of a chat, and what its template is given by name, out of a request, as JSON: it waits, and lasts
+    as long as its answer, and as objects many short ones are sixteen times as much."""
     if not isinstance(request, ChatRequest):
         return b""
-    turns = json.dumps([(turn.role, turn.text, turn.name) for turn in request.messages], ensure_ascii=False)
+    turns = json.dumps(([(turn.role, turn.text, turn.name) for turn in request.messages], request.variables),
+                       ensure_ascii=False)
     request.messages.clear()
+    request.variables.clear()
     return turns.encode()
 
 
@@ -69,7 +73,9 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
     """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for more than `most`;
     RequestError for ids that are none."""
     if isinstance(request, ChatRequest):
-        return template.encode([_message(rules, *turn) for turn in json.loads(turns)], tokenizer, most=most)
+        messages, given = json.loads(turns)
+        variables = {name: _variable(rules, value) for name, value in given.items()}
+        return template.encode([_message(rules, *turn) for turn in messages], tokenizer, variables=variables, most=most)
     text = request.text
     if text is not None:
         return tokenizer.encode(redact(rules, text), add_special=True, most=most)
@@ -80,6 +86,13 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
     if any(token >= tokenizer.vocab_size for token in ids):
         raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
     return ids
+
+
+def _variable(rules: Sequence[Rule], value: str | float | None) -> str | float | None:
+    """What a template is given by name, redacted: of a number the text that it would be in the prompt."""
+    text = str(value)
+    redacted = text if value is None or isinstance(value, bool) else redact(rules, text)
+    return value if redacted == text else redacted
 
 
 def _message(rules: Sequence[Rule], role: str, text: str, name: str | None) -> dict[str, str]:

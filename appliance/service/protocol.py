@@ -1,14 +1,15 @@
 """uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods, plain-text errors.
 
 A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike,
-`WRITE_SECONDS` to take bytes that wait for it, and the time of an idle connection for the rest of a body that was
-answered before it was read; uvicorn alone would wait for ever. No more of a body is taken than what is asked for. Bytes
-that are not HTTP are answered in OpenAI's shape and reported by code.
+`WRITE_SECONDS` to take any of the bytes that wait for it, and the time of an idle connection for the rest of a body
+that was answered before it was read; uvicorn alone would wait for ever. No more of a body is taken than what is asked
+for. Bytes that are not HTTP are answered in OpenAI's shape and reported by code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import socket
@@ -28,8 +29,10 @@ from appliance.service.tls import channel_of
 
 HEAD_SECONDS = 10.0
 WRITE_SECONDS = 30.0
+LINGER_SECONDS = 120.0  # for what the kernel still holds when a connection is over: 64 KiB by a slow link
 COLLECT_SECONDS = 1.0  # between collections of what connections left
 WRITE_BYTES = 32 * 1024  # that wait for a client before an answer waits, too; in the kernel as much, which doubles it
+_TCP = (socket.AF_INET, socket.AF_INET6)
 AHEAD_BYTES = 64 * 1024  # of later requests that are held while one is answered
 
 
@@ -38,6 +41,7 @@ class Protocol(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    _linger = LINGER_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with a connection that was accepted."""
@@ -45,15 +49,20 @@ class Protocol(H11Protocol):
         self.app_state = {**self.app_state, "channel": channel_of(transport)}  # what evidence on it will bind
         _read_little(transport)
         own = transport.get_extra_info("socket")
-        if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):  # also for what the kernel still holds
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
+        if own is not None and own.family in _TCP:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WRITE_BYTES)  # it would hold some MiB of each
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer with the connection."""
+        """Forget the timer with the connection. What the kernel still holds does not wait for its client for ever. (No
+        sooner: the kernel counts from when a window first closed until one is open for all that is next, however much
+        the client takes meanwhile.)"""
         self._disarm()
         self._writable()
+        own = self.transport.get_extra_info("socket")
+        if own is not None and own.family in _TCP:
+            with contextlib.suppress(OSError):  # it is closed already
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._linger * 1000))
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -72,9 +81,9 @@ class Protocol(H11Protocol):
         self._watch_head()
 
     def pause_writing(self) -> None:
-        """The client does not take what is sent: give it some time."""
+        """The client does not take what is sent, or not as fast: give it some time to take a part."""
         super().pause_writing()
-        self._write_timer = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+        self._await_progress()
 
     def resume_writing(self) -> None:
         """It does again."""
@@ -124,6 +133,15 @@ class Protocol(H11Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+    def _await_progress(self, before: int | None = None) -> None:
+        """Cut off a client that has taken nothing since `before` bytes waited for it; look again later at another."""
+        waiting = self.transport.get_write_buffer_size()
+        if before is not None and waiting >= before:
+            self._linger = 1.0
+            self.transport.abort()
+        else:
+            self._write_timer = self.loop.call_later(WRITE_SECONDS, self._await_progress, waiting)
 
     def _head_is_late(self) -> None:
         if not self.transport.is_closing():

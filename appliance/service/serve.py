@@ -2,17 +2,21 @@
 
 SIGTERM, SIGINT or SIGHUP: no new connections, requests in progress may end within the policy's `drain_timeout`, exit 0.
 A second one: whatever still runs is cancelled, exit 0 all the same; the audit log says what was cut off.
+Where a pass of a model then does not end, as it waits for a disk that hangs, it is waited for no longer than
+`PASS_SECONDS`: memory is wiped, exit 3.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import uvicorn
 
@@ -27,10 +31,13 @@ from appliance.service.app import assemble, create
 from appliance.service.context import Service
 from appliance.service.guard import HEAD_BYTES
 from appliance.service.listen import BACKLOG, Listening, listen_tcp, listen_unix, listen_vsock
+from appliance.service.loop import Loop, started
 from appliance.service.quotas import Keeper
 from appliance.service.tls import RaTls
 
 KEEP_ALIVE_SECONDS = 15
+PASS_SECONDS = 10.0  # for the pass that is under way when everything was cancelled
+ABANDONED = 3  # the exit code where it did not end
 DRAIN_STEP = 0.05  # seconds from one look at who is still there to the next
 Announce = Callable[[list[Listening]], None]
 
@@ -46,18 +53,45 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
         identities = [identity for listener, place in zip(booted.policy.service.listeners, listening, strict=True)
                       if (identity := _secure(listener, place, booted)) is not None]
         with interrupts.later():  # a scheduler that nobody closes keeps its engine, which then is not wiped
-            service = assemble(booted)
-            for model in service.models.values():
-                stack.callback(model.scheduler.close)
+            service = assemble(booted, stack)
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service, listening, identities)
+        threads = started()
+        stack.callback(threads.shutdown)
         booted.ready()
         service.metrics.ready.set(1)
         announce(listening)
-        server.run(sockets=[place.socket for place in listening])
-        booted.audit.write("service.stopped", requests=service.answered, refused=service.refused)
+        with asyncio.Runner(loop_factory=lambda: Loop(threads)) as runner:
+            runner.run(server.serve(sockets=[place.socket for place in listening]))
+        with interrupts.later():
+            abandoned = _abandoned(service)
+            for name in abandoned:
+                booted.audit.write("model.abandoned", model=name)
+            booted.audit.write("service.stopped", requests=service.answered, refused=service.refused)
+            if abandoned:
+                _give_up(booted, listening)
     return 0
+
+
+def _abandoned(service: Service) -> list[str]:
+    """Models in which a pass does not end, as where a disk hangs."""
+    end = time.monotonic() + PASS_SECONDS
+    for model in service.models.values():
+        model.scheduler.close(0)
+    return [name for name, model in service.models.items()
+            if not model.scheduler.close(max(end - time.monotonic(), 0))]
+
+
+def _give_up(booted: Booted, listening: list[Listening]) -> NoReturn:
+    """Wipe, and end the process without its other threads, of which one would never end. Should its read return while
+    memory is wiped, it finds neither key nor tile, and ends the process a little sooner at worst."""
+    try:
+        booted.close(abandoned=True)
+        for place in listening:
+            place.close()
+    finally:
+        os._exit(ABANDONED)
 
 
 def _open(listener: Listener, booted: Booted) -> Listening:
@@ -162,13 +196,17 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle what asks the process to end here, and do not raise them again: a drained service exits with 0."""
-        before = {number: signal.signal(number, self.handle_exit) for number in POLITE}
+        """Handle what asks the process to end here, and do not raise it again: a drained service exits with 0. What
+        comes later is ignored, so that it does not interrupt wiping; and so is SIGHUP where it was before (nohup)."""
+        deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        numbers = [number for number in POLITE if not (deaf and number == signal.SIGHUP)]
+        for number in numbers:
+            signal.signal(number, self.handle_exit)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number in numbers:
+                signal.signal(number, signal.SIG_IGN)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, give up at the second."""

@@ -17,7 +17,7 @@ from appliance.service.context import Service
 from appliance.service.exchange import Exchange
 from appliance.service.generation import Generation
 from appliance.service.inference import admit
-from appliance.service.privacy import pad_event, spaces
+from appliance.service.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
 
 JSON = "application/json"
@@ -60,8 +60,9 @@ async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | Completi
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
     body = gathered(shape.whole(text, finish, usage, came.logprobs))
-    if padding is not None and size <= padding:  # made before it leaves: its making takes longer than that of spaces
-        return Response(b"".join([part async for part in body]), media_type=JSON)
+    if padding is not None:
+        least = stream.EVENT_BYTES if exchange.timing.total else PART_BYTES
+        body = portions(body, round_up(least, padding), exchange.pacer)
     return Stream(body, media_type=JSON, headers={"content-length": str(size)})
 
 
@@ -74,6 +75,23 @@ async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
             yield bytes(held[:PART_BYTES])
             del held[:PART_BYTES]
             await asyncio.sleep(0)
+    yield bytes(held)
+
+
+async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> AsyncIterator[bytes]:
+    """A body in portions of so many bytes, each made before it leaves, and after the first on a multiple of the grid:
+    its making takes longer than that of the spaces that follow it, and its parts differ in that, too."""
+    held, follows = bytearray(), False
+    async for part in body:
+        held += part
+        while len(held) > nbytes:
+            if follows:
+                await pacer.hold_end()
+            yield bytes(held[:nbytes])
+            del held[:nbytes]
+            follows = True
+    if follows:
+        await pacer.hold_end()
     yield bytes(held)
 
 

@@ -9,23 +9,26 @@ happens to a parameter that OpenAI defines and this service does not act on:
   the policy's redaction says that its field is dropped.
 
 Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions, with the
-names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`.
+names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`, `chat_template_kwargs`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from appliance.engine.stops import MAX_STOPS
 from appliance.service.problems import RequestError
 
 MAX_BIASED_TOKENS = 1024
 MAX_KEYS = 4096  # of one object
+MAX_VARIABLES, VARIABLE_CHARACTERS = 16, 1024  # of a chat template, and of the text of one
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 # parameter -> values (besides null) that change nothing
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -184,6 +187,19 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _scalars_by_name(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name, item in (value or {}).items():
+            if _VARIABLE.fullmatch(name) is None:
+                raise ValueError("keys are names of variables")
+            if not (item is None or (isinstance(item, str) and len(item) <= VARIABLE_CHARACTERS)
+                    or (isinstance(item, int | float) and -(1 << 63) <= item < 1 << 63)):
+                raise ValueError(f"values are booleans, numbers of 64 bits, null, or texts of at most "
+                                 f"{VARIABLE_CHARACTERS} characters")
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -208,13 +224,28 @@ class ChatRequest(SamplingRequest):
         """How many alternatives per token; 0: the chosen token's own log probability only."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the chat template gets by name."""
+        return self.chat_template_kwargs or {}
+
 
 class CompletionRequest(SamplingRequest):
-    """`POST /v1/completions`. `prompt` is text, one text in a list, or token ids."""
+    """`POST /v1/completions`. `prompt` is text or token ids, or a list of one of these."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=1, fail_fast=True)] | Annotated[
         list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _only_one(cls, value: Any) -> Any:
+        match value:
+            case [[int(), *_] as ids]:
+                return ids
+            case [list(), _, *_]:
+                raise ValueError(f"allowed: one prompt; found: {len(value)}")
+        return value
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -292,20 +323,55 @@ def _no_constant(_name: str) -> float:
     raise RequestError("malformed_json", "NaN and infinities are not JSON")
 
 
+# What pydantic found -> what is allowed there, with the bounds of its context
+_ALLOWED = {
+    "string_type": "a text", "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number",
+    "bool_type": "true or false", "list_type": "a list", "dict_type": "an object", "model_type": "an object",
+    "literal_error": "{expected}", "finite_number": "a finite number", "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less", "less_than": "less than {lt}",
+    **dict.fromkeys(("string_too_short", "too_short"), "a length of {min_length} or more"),
+    **dict.fromkeys(("string_too_long", "too_long"), "a length of {max_length} or less"),
+}
+_KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "an object"}
+
+
 def _refusal(error: ValidationError) -> RequestError:
-    """A finding of pydantic as a refusal to the caller. Its text has paths and bounds, never values."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is allowed, what was
+    found. Paths, bounds, sizes and kinds of values, never a value."""
+    found = error.errors(include_url=False)
     # What is there before what is absent: `"content": null` goes with tool calls, which are the reason. Of a union's
-    # branches the one that got furthest: whose type fits, then whose path is the longest.
+    # branches the one that got furthest: whose type fits, then whose path is the longest, or leads to a later item.
     first = max(found, key=lambda finding: (
-        not finding["type"].endswith("_type"), finding["type"] != "missing", len(finding["loc"])))
-    path = ".".join(str(step) for step in first["loc"] if not _is_branch(step))[:200] or None
+        not finding["type"].endswith("_type"), finding["type"] != "missing", len(finding["loc"]),
+        [step for step in finding["loc"] if isinstance(step, int)]))
+    path = _path(first)
     code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter",
             "unsupported_parameter": "unsupported_parameter"}.get(first["type"], "invalid_value")
-    message = first["msg"].removeprefix("Value error, ")
     if code == "unknown_parameter":
         message = "this service does not know this parameter"
+    elif code == "missing_required_parameter":
+        message = "this parameter is required"
+    elif first["type"] in _ALLOWED:
+        kinds = [first] if not first["type"].endswith("_type") else [
+            finding for finding in found if _path(finding) == path and finding["type"].endswith("_type")]
+        allowed = dict.fromkeys(_ALLOWED[finding["type"]].format_map(finding.get("ctx", {})) for finding in kinds)
+        message = f"allowed: {' or '.join(allowed)}; found: {_found(first)}"
+    else:
+        message = first["msg"].removeprefix("Value error, ")  # of our own validators
     return RequestError(code, message if path is None else f"{path}: {message}", param=path)
+
+
+def _path(finding: ErrorDetails) -> str | None:
+    return ".".join(str(step) for step in finding["loc"] if not _is_branch(step))[:200] or None
+
+
+def _found(finding: ErrorDetails) -> str:
+    kind, value = finding["type"], finding["input"]
+    if kind.endswith(("too_short", "too_long")):
+        return str(len(value))
+    if kind in ("greater_than_equal", "less_than_equal", "less_than"):
+        return "less" if kind == "greater_than_equal" else "more"
+    return "another text" if kind == "literal_error" and isinstance(value, str) else _KINDS.get(type(value), "null")
 
 
 def _is_branch(step: int | str) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from appliance.engine.packing import Packing
 from appliance.models.sealed import open_sealed
 from appliance.models.streamed import StreamedSource
 from appliance.models.tagged import open_tagged
 from appliance.sealing import sealing
+from tests.support.engines import kernels
 from tests.support.sealed_models import KEY
 
 Open = Callable[..., StreamedSource]
@@ -21,8 +23,8 @@ def stored(kind: str, folder: Path, gguf: bytes, tile_size: int) -> tuple[Path, 
     plain.write_bytes(gguf)
     compiled = kind.startswith("compiled")
     if kind.endswith("plain"):
-        return plain, lambda **how: StreamedSource(open_tagged(plain, tile_size=tile_size),
-                                                   **{"compiled": compiled} | how)
+        return plain, lambda **how: StreamedSource(
+            open_tagged(plain, interleave=Packing(kernels()), tile_size=tile_size), **{"compiled": compiled} | how)
     sealed.unlink(missing_ok=True)
     sealing.seal(plain, sealed, KEY, tile_size=tile_size)
     plain.unlink()

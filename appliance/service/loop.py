@@ -1,0 +1,40 @@
+"""The event loop, and the threads that do what would stop it. All of them run before the process is held to its memory:
+a stack is allocated whole, and later there may be none to be had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+THREADS = 6
+"""What they do holds the interpreter's lock for most of the time, but for waiting for a device or a disk."""
+
+
+def started(count: int = THREADS) -> ThreadPoolExecutor:
+    """So many threads that run. Whoever asks shuts them down. RuntimeError where they cannot be had."""
+    threads, all_run = ThreadPoolExecutor(count, "service"), threading.Barrier(count + 1)
+    try:
+        for _ in range(count):
+            threads.submit(all_run.wait)
+        all_run.wait()
+    except BaseException:
+        all_run.abort()
+        threads.shutdown()
+        raise
+    return threads
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop that starts no thread."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        """`threads` do what is given to `asyncio.to_thread`, and are shut down with the loop."""
+        super().__init__()
+        self._threads = threads
+        self.set_default_executor(threads)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the threads. asyncio starts one that does; by now there is nothing else that could go on."""
+        self._threads.shutdown()
