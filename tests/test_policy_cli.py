@@ -70,11 +70,14 @@ def test_check_json(write, capsys: pytest.CaptureFixture[str]) -> None:  # type:
 
 @pytest.mark.parametrize("verb", [["check"], ["check", "--json"], ["digest"], ["digest", "--json"]])
 def test_cannot_run(verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is not there gives exit code 2 and one line on stderr."""
+    """A file that is not there gives exit code 2 and one line on stderr, with --json an object as well."""
     assert 2 == main([*verb, str(tmp_path / "none.hcl")])
     captured = capsys.readouterr()
-    assert "" == captured.out
     assert "error[policy-unreadable]" in captured.err
+    if "--json" in verb:
+        assert (2, "policy-unreadable") == tuple(json.loads(captured.out)[key] for key in ("exit_code", "code"))
+    else:
+        assert "" == captured.out
 
 
 def test_digest(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]

@@ -7,9 +7,10 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from appliance.errors import PolicyError
-from appliance.policy import bind, rules, source
+from appliance.policy import bind, filekind, rules, source
 from appliance.policy.diagnostics import Diagnostic, Position, Report, Span, Text, render
 from appliance.policy.digest import host_data, policy_digest
 from appliance.policy.enforcement import unenforced
@@ -27,6 +28,10 @@ class InvalidPolicyError(PolicyError):
                          hint="`appliance check FILE` shows this list, and the whole of what is allowed is in "
                          "`appliance schema`")
         self.diagnostics = diagnostics
+
+    def as_json(self) -> dict[str, Any]:
+        """With each finding as `check --json` has it."""
+        return super().as_json() | {"diagnostics": [diagnostic.as_json() for diagnostic in self.diagnostics]}
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,13 @@ def check(text: str, filename: str = "policy.hcl") -> Checked:
 
 def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
     """Check a policy file's bytes; never raises on account of them."""
+    digest = hashlib.sha384(data).digest()
+    if (kind := filekind.foreign(data)) is not None:  # its lines are not shown: it may be a key
+        report = Report(Text("", filename))
+        report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
+        return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     text, problem, where = source.decode(data)
     report = Report(Text(text, filename))
-    digest = hashlib.sha384(data).digest()
     if problem is not None:
         fix = "make it shorter" if len(data) > MAX_BYTES else "save the file as plain UTF-8"
         report.error("encoding", problem, where, fix=fix,

@@ -58,7 +58,7 @@ class MinP(Block):
 
 
 class RepeatPenalty(Block):
-    """Divide the logits of tokens that stand in the text already; 1 does nothing."""
+    """Make tokens less likely that are among the last 64 of prompt and answer, by this factor; 1 does nothing."""
 
     default: Annotated[float, Number(0.1, 10)] = Field(default=1.0, description="Used where a request says nothing.")
     min: Annotated[float, Number(0.1, 10)] = Field(default=0.5, description="The lowest value a request may ask for.")
@@ -66,7 +66,7 @@ class RepeatPenalty(Block):
 
 
 class Penalty(Block):
-    """Subtract from the logits of tokens that stand in the text already; 0 does nothing."""
+    """Subtract from the logits of tokens that the answer has already, not of those of the prompt; 0 does nothing."""
 
     default: Annotated[float, Number(-2, 2)] = Field(default=0.0, description="Used where a request says nothing.")
     min: Annotated[float, Number(-2, 2)] = Field(default=-2.0, description="The lowest value a request may ask for.")
@@ -74,7 +74,8 @@ class Penalty(Block):
 
 
 class Sampling(Block):
-    """Bounds on what a request may ask for. A value outside of them is refused, not clamped."""
+    """Bounds on what a request may ask for. A value outside of them is refused, not clamped. Defaults are the policy's
+    alone: what a model file advises (`general.sampling.*`) is not looked at."""
 
     temperature: Temperature = Field(default_factory=Temperature, description="Bounds on `temperature`.")
     top_p: TopP = Field(default_factory=TopP, description="Bounds on `top_p`.")
@@ -82,9 +83,10 @@ class Sampling(Block):
     min_p: MinP = Field(default_factory=MinP, description="Bounds on `min_p`.")
     repeat_penalty: RepeatPenalty = Field(default_factory=RepeatPenalty, description="Bounds on `repeat_penalty`.")
     frequency_penalty: Penalty = Field(
-        default_factory=Penalty, description="Bounds on `frequency_penalty`, which counts how often a token stands.")
+        default_factory=Penalty,
+        description="Bounds on `frequency_penalty`, which counts how often an answer has a token.")
     presence_penalty: Penalty = Field(
-        default_factory=Penalty, description="Bounds on `presence_penalty`, which counts a token once.")
+        default_factory=Penalty, description="Bounds on `presence_penalty`, which counts a token of an answer once.")
     max_logprobs: Annotated[int, Whole(0, 20)] = Field(
         default=0, description="How many alternatives with log-probabilities a request may ask for at each token; "
         "0: none, not even the chosen token's own.")
