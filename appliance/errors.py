@@ -31,6 +31,8 @@ what was expected) and a `hint` (what to do about it). Secrets and request conte
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ApplianceError(Exception):
     """Base of all errors: `code`, `summary`, optional `hint`."""
@@ -46,6 +48,10 @@ class ApplianceError(Exception):
 
     def __str__(self) -> str:
         return self.summary if self.hint is None else f"{self.summary}\n  hint: {self.hint}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For scripts: the same keys for every error."""
+        return {"code": self.code, "reason": self.summary, "hint": self.hint}
 
 
 class PolicyError(ApplianceError):

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import main
+from tests.support.environment import unmeasured
 from tests.support.policies import BASE
+from tests.support.server import write_policy
 
+ROOT = Path(__file__).parents[1]
 VERBS = {
     "valid": ["check", "valid.hcl"], "findings": ["check", "findings.hcl", "--json"], "digest": ["digest", "valid.hcl"],
     "copy": ["digest", "valid.hcl", "--without-tenants"], "key": ["key", "new"], "schema": ["schema"],
@@ -91,3 +95,69 @@ def test_what_no_verb_foresaw_is_told_where_output_is_no_file(tmp_path: Path, ca
     with contextlib.redirect_stdout(io.StringIO()):
         assert 2 == main(["image", "build", "-o", str(tmp_path / "file/image")])
     assert capsys.readouterr().err.startswith("error[")
+
+
+# Runs the command line with a signal as it begins to import a module.
+SIGNALLED = """\
+import os, sys
+number, name = int(sys.argv.pop(1)), sys.argv.pop(1)
+def hook(event, args):
+    if event == "import" and args[0] == name:
+        os.kill(os.getpid(), number)
+sys.addaudithook(hook)
+from appliance.__main__ import start
+start()
+"""
+
+
+@pytest.mark.parametrize("name", ["argparse", "appliance.errors", "pydantic_core", "datetime", "appliance.policy"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_imports_ends_without_a_word(folder: Path, number: signal.Signals, name: str) -> None:
+    """An exception in the midst of one came out as a traceback, or as a panic of an extension module: exit code 1, that
+    of findings."""
+    words = [sys.executable, "-c", SIGNALLED, str(int(number)), name, "check", "findings.hcl"]
+    done = subprocess.run(words, cwd=folder, env=unmeasured() | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+                          text=True, check=False)
+    assert (128 + number, "", "") == (done.returncode, done.stdout, done.stderr)
+
+
+SCARCE = """
+import resource, sys, threading
+from pathlib import Path
+from appliance.cli.main import main
+stack, more = int(sys.argv[1]), int(sys.argv[2])
+threading.stack_size(stack << 20)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (more << 20), -1))
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+def _scarce(folder: Path, stack: int, more: int, words: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """A verb for which there are `more` MiB, and threads have stacks of `stack` MiB."""
+    command = [sys.executable, "-c", SCARCE, str(stack), str(more), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, env=unmeasured() | {"PYTHONPATH": str(ROOT)},
+                          check=False)
+
+
+@pytest.mark.parametrize("more", [2, 6, 12])
+def test_no_memory_to_begin_with(more: int, folder: Path) -> None:
+    """Where it runs out while the verb's modules are imported, that is no answer either."""
+    for words in (["check", "valid.hcl"], ["check", "valid.hcl", "--json"]):
+        done = _scarce(folder, 0, more, words)
+        assert (2, False) == (done.returncode, b"Traceback" in done.stderr)
+        assert b"no memory is left" in (done.stdout if "--json" in words else done.stderr)
+
+
+def test_no_thread_can_be_started(folder: Path, tiny_model: Path) -> None:
+    """Verbs that read models say so, and what to do."""
+    write_policy(folder, {"tiny": tiny_model})
+    key = folder / "key"
+    key.touch(0o600)
+    key.write_text("5a" * 32)
+    for words in (["infer", "policy.hcl", "--models", str(tiny_model.parent), "--prompt", "x"],
+                  ["model", "seal", str(tiny_model), "-o", "sealed", "--key", "key"],
+                  ["model", "seal", str(tiny_model), "-o", "sealed", "--key", "key", "--json"]):
+        done = _scarce(folder, 1 << 16, 1 << 15, words)
+        assert (2, False) == (done.returncode, b"Traceback" in done.stderr), done.stderr
+        assert b"no thread can be started" in (done.stdout if "--json" in words else done.stderr)

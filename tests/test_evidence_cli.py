@@ -39,6 +39,8 @@ def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str
     ("snp/milan_report.bin", TIME, 0, "genuine", "AMD hardware"),
     ("snp/genoa_report.bin", TIME, 0, "genuine", "AMD hardware"),
     ("snp/debug_policy_report.bin", TIME, 0, "genuine", "AMD hardware"),
+    ("snp/milan_report.bin", [*TIME, "--nonce", "00" * 32], 2, "cannot tell", "a nonce was given"),
+    ("tdx/quote_v4.bin", [*TIME, "--nonce", "00" * 32], 2, "cannot tell", "a nonce was given"),
     ("snp/milan_report.bin", ["--at", "2034-01-01"], 1, "not genuine", "valid from"),
     ("snp/milan_report.bin", [*TIME, "--collateral", "tpm"], 2, "cannot tell", "the VCEK certificate"),
     ("tdx/quote_v4.bin", ["--at", "2025-06-20T10:16:03Z"], 0, "genuine", "TCB UpToDate"),

@@ -12,7 +12,7 @@ from types import FrameType
 from appliance.cli import numbers, verifying
 from appliance.client import Channel, Verdict, target
 from appliance.client.channel import LIFE_SECONDS
-from appliance.client.proxy import Proxy, diverted
+from appliance.client.proxy import Proxy, check_address, diverted
 from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import AttestationError
 
@@ -46,6 +46,7 @@ def _warn(other: str, *, as_json: bool) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify once; then listen until a signal comes."""
+    check_address(args.listen[0])
     verdicts: list[Verdict] = []
 
     def tell(verdict: Verdict) -> None:
@@ -58,8 +59,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         channel.verify()
     except AttestationError as error:
-        print(f"error[{error.code}]: {error}", file=sys.stderr)
-        return verdicts[-1].exit_code if verdicts else 2
+        if not verdicts:
+            raise
+        code = verdicts[-1].exit_code
+        print(json.dumps({"event": "error", "exit_code": code, **error.as_json()}) if args.json else
+              f"error[{error.code}]: {error}", file=sys.stderr)
+        return code
     with Proxy(channel, *args.listen) as proxy:
         def stop(_number: int, _frame: FrameType | None) -> None:
             threading.Thread(target=proxy.shutdown, daemon=True).start()

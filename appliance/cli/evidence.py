@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="judge by this time, as 2026-11-20T07:00:00Z or 2026-11-20 (default: now)")
     parser.add_argument("--ak", metavar="KEY", type=Path,
                         help="TPM: the attestation key's public key or certificate, which you know to be genuine")
-    parser.add_argument("--nonce", metavar="HEX", type=_hex, help="TPM: the nonce that the quote must answer")
+    parser.add_argument("--nonce", metavar="HEX", type=_hex,
+                        help="the nonce that a TPM quote, or the appliance's own evidence, must answer")
     parser.add_argument("--json", action="store_true", help="print JSON: an object for each file, in a list")
     parser.epilog = ("Genuine means that the vendor's hardware said it, not that it is what you want: that is for a\n"
                      "policy to judge. exit codes: 0 genuine, 1 not genuine, 2 cannot tell; of several files the\n"

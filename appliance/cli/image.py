@@ -16,6 +16,12 @@ from appliance.imaging.machine import Reach
 from appliance.imaging.steps import Step, Steps
 from appliance.policy import load
 
+BUILD = """Build a disk image that is measured as it starts: Linux, the appliance, its compiled kernels and the policy.
+
+Needed for a TEE, and for every other machine whose evidence clients shall check; `appliance serve` here needs none. It
+takes pinned Debian packages and wheels, from mirrors or the cache, and no privilege.
+Then: `appliance image predict` for what clients compare evidence with, `appliance image boot` to try it."""
+
 
 def _mirror(text: str) -> tuple[str, str]:
     name, _, address = text.partition("=")
@@ -31,7 +37,8 @@ def _reach(text: str) -> Reach:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    make = actions.add_parser("build", help="build an image with a policy baked in")
+    make = actions.add_parser("build", help="build an image with a policy baked in", description=BUILD,
+                              formatter_class=argparse.RawDescriptionHelpFormatter)
     make.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the policy; without: it is given at launch")
     make.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the image")
     make.add_argument("--target", metavar="NAME", action="append", default=[],
@@ -44,12 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
     image_export.add_arguments(actions)
-    _add_boot(actions.add_parser("boot", help="run an image under QEMU"))
-    lock = actions.add_parser("lock", help="resolve packages and wheels again and write the lock files")
+    summary = "run an image under QEMU"
+    _add_boot(actions.add_parser("boot", help=summary, description=summary))
+    summary = "resolve packages and wheels again and write the lock files"
+    lock = actions.add_parser("lock", help=summary, description=summary)
     lock.add_argument("--requirements", metavar="FILE", type=Path,
-                      default=recipe.FOLDER.parent / "requirements-image.lock", help="the hash-locked Python packages")
+                      default=recipe.FOLDER.parent / "requirements-image.lock",
+                      help="the hash-locked Python packages (default: requirements-image.lock of the checkout)")
     lock.add_argument("--json", action="store_true", help="print what was locked as JSON")
-    pack = actions.add_parser("container", help="write the root file system as a container's archive")
+    summary = "write the root file system as a container's archive"
+    pack = actions.add_parser("container", help=summary, description=summary)
     pack.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     pack.add_argument("-o", "--output", metavar="TAR", type=Path, required=True, help="the archive")
     pack.epilog = f"docker import --change 'ENTRYPOINT {json.dumps(container.COMMAND)}' TAR NAME"
@@ -58,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                             help="the recipe's folder (default: image/ of the checkout)")
         action.add_argument("--mirror", metavar="NAME=URL", type=_mirror, action="append", default=[],
                             help="a Debian archive's address (default: as apt is configured here)")
-        action.add_argument("--cache", metavar="DIR", type=Path, help="where downloads are kept, by their SHA-256")
+        action.add_argument("--cache", metavar="DIR", type=Path, help="where downloads are kept, by their SHA-256 "
+                            "(default: ~/.cache/appliance)")
 
 
 def _add_boot(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +82,12 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="FILE", type=Path, help="the policy, for an image without one")
     parser.add_argument("--audit-log", metavar="FILE", type=Path,
                         help="write the guest's audit log here (default: on the console)")
-    parser.add_argument("--firmware", metavar="FILE", type=Path, help="default: of Debian's ovmf packages")
-    parser.add_argument("--memory", metavar="MIB", type=numbers.MEBIBYTES, default=768, help="default: 768")
-    parser.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1, help="default: 1")
+    parser.add_argument("--firmware", metavar="FILE", type=Path,
+                        help="the machine's firmware (default: of Debian's ovmf packages)")
+    parser.add_argument("--memory", metavar="MIB", type=numbers.MEBIBYTES, default=768,
+                        help="the machine's memory (default: %(default)s)")
+    parser.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1,
+                        help="its virtual CPUs (default: %(default)s)")
     parser.add_argument("--port", metavar="PORT", type=numbers.whole(1, 65535), default=8080,
                         help="this machine's loopback port that leads to the guest's service (default: 8080)")
     parser.add_argument("--broker", metavar="HOST:PORT", type=_reach,
@@ -83,13 +98,14 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tpm", action="store_true", help="give it a software TPM")
     parser.add_argument("--tpm-state", metavar="DIR", type=Path, help="keep the TPM's state and authority here")
     parser.add_argument("--accelerator", choices=("auto", "kvm", "tcg"), default="auto",
-                        help="auto tries KVM for some seconds, then emulates")
+                        help="auto tries KVM for some seconds, then emulates (default: auto)")
     parser.add_argument("--confidential", choices=("auto", "snp", "tdx", "none"), default="auto",
-                        help="auto: SEV-SNP or TDX where the host has it")
+                        help="auto: SEV-SNP or TDX where the host has it (default: auto)")
     parser.add_argument("--direct", action="store_true", help="without firmware: QEMU loads kernel and initrd")
     parser.add_argument("--seconds", metavar="N", type=numbers.SECONDS,
-                        help="switch it off after so long")
-    parser.add_argument("--qemu", metavar="WORD", action="append", default=[], help="a further argument of QEMU")
+                        help="switch it off after so long (default: when its service ends)")
+    parser.add_argument("--qemu", metavar="WORD", action="append", default=[],
+                        help="a further argument of QEMU; may be repeated")
     parser.epilog = "exit codes: 0 the service ended well, 1 it did not, 2 the machine cannot be started"
 
 

@@ -21,7 +21,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     disk.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     disk.add_argument("--format", choices=formats.FORMATS, required=True,
                       help="raw; qcow2: OpenStack, KubeVirt; vhd: Azure; tar: Google Cloud (disk.raw in .tar.gz)")
-    disk.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+    disk.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to make or to replace")
     summary = "render a policy as KubeVirt objects"
     cluster = actions.add_parser("kubevirt", help=summary, description=summary)
     cluster.add_argument("file", metavar="FILE", type=Path, help="the policy")
@@ -29,18 +29,21 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                          help="the container with /disk/disk.qcow2 and, for SEV-SNP, /boot/appliance.efi")
     cluster.add_argument("--platform", help="where the policy allows several")
     cluster.add_argument("--name", help="of the objects (default: the policy's)")
-    cluster.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1, help="default: 1")
+    cluster.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1,
+                         help="virtual CPUs of each (default: %(default)s)")
     cluster.add_argument("--memory", metavar="MIB", type=numbers.MEBIBYTES,
-                         help="default: by the policy's memory budget, or 768")
+                         help="memory of each (default: by the policy's memory budget, or 768)")
     cluster.add_argument("--models-claim", metavar="NAME", help="the volume claim with the models' disk")
     cluster.add_argument("--state-claim", metavar="NAME", help="the volume claim of the state disk")
-    cluster.add_argument("--replicas", metavar="N", type=numbers.whole(1, (1 << 31) - 1), default=1, help="default: 1")
-    cluster.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    cluster.add_argument("--replicas", metavar="N", type=numbers.whole(1, (1 << 31) - 1), default=1,
+                         help="machines (default: %(default)s)")
+    cluster.add_argument("-o", "--output", metavar="FILE", type=Path, help="where it goes (default: standard output)")
     summary = "write an image's SBOM (CycloneDX 1.6) and provenance (SLSA v1) into its folder"
     papers = actions.add_parser("sbom", help=summary, description=summary)
     papers.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     papers.add_argument("--policy", metavar="FILE", type=Path, help="name the models of this policy too")
-    papers.add_argument("--builder", metavar="URI", default=provenance.DEFAULT_BUILDER, help="who built it")
+    papers.add_argument("--builder", metavar="URI", default=provenance.DEFAULT_BUILDER,
+                        help="who built it (default: %(default)s)")
     papers.add_argument("--key", metavar="KEY.pem", type=Path,
                         help="sign the provenance with the builder's Ed25519 key, as a DSSE envelope")
 

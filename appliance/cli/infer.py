@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         session = _open(args)
     except InvalidPolicyError as error:
         print(f"error[{error.code}]: {error}", file=sys.stderr)
+        if args.json:
+            print(json.dumps({"exit_code": 1, **error.as_json()}))
         return 1
     with session:
         answer = session.run(ask, on_text=_quiet if args.json else _write)

@@ -14,11 +14,18 @@ from appliance.engine.kernels import ahead, table, targets
 from appliance.errors import EngineError
 from appliance.imaging import kernels as build
 
+BUILD = """Compile the kernels into a library that needs no compiler to run, by LLVM and the linker `ld` of binutils.
+
+Needed before the first `serve` or `infer` of a checkout, which find it where it is put (`make run` does that; without
+one, a checkout with numba compiles as it starts, which takes longer), and after a change of the kernels or an
+update of numba. `appliance image build` builds what an image needs by itself."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `build` and `list`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    make = actions.add_parser("build", help="compile the kernels into a library that needs no compiler to run")
+    make = actions.add_parser("build", help="compile the kernels into a library that needs no compiler to run",
+                              description=BUILD, formatter_class=argparse.RawDescriptionHelpFormatter)
     make.add_argument("--target", default="native",
                       help="a target (`neon` is aarch64's, on whatever machine), `native`: the best of this CPU, "
                            "or `all` of this architecture (default: native)")
@@ -29,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--if-stale", action="store_true",
                       help="do nothing when the folder holds libraries of the sources and compilers at hand")
     make.add_argument("--json", action="store_true", help="print what was built as JSON")
-    show = actions.add_parser("list", help="list the kernels, and where this process would take them from")
+    summary = "list the kernels, and where this process would take them from"
+    show = actions.add_parser("list", help=summary, description=summary)
     show.add_argument("--json", action="store_true", help="print the list as JSON")
 
 

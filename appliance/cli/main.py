@@ -3,6 +3,9 @@
 Exit codes shared by all verbs: 0 success, 1 the thing examined has findings or is refused, 2 the command
 cannot run (bad usage, missing file), 128 + N ended by signal N (130: Ctrl-C, 143: SIGTERM). A verb documents any
 further code in its own help.
+
+With --json, what a verb cannot do is an object too: `exit_code`, `code`, `reason`, `hint`, on standard output; of verbs
+that write JSON lines on standard error, a line there.
 """
 
 from __future__ import annotations
@@ -11,15 +14,14 @@ import argparse
 import contextlib
 import importlib
 import io
+import json
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import TextIO
+from collections.abc import Sequence
+from typing import Any, NoReturn, TextIO
 
 from appliance import __version__
+from appliance.cli import signals
 from appliance.errors import ApplianceError
 
 # verb -> one-line help; the verb `x-y` lives in `appliance.cli.x_y` with `add_arguments` and `run`.
@@ -43,9 +45,24 @@ VERBS: dict[str, str] = {
     "serve": "boot by a policy and serve the API",
 }
 
+EVENTS = ("connect", "serve")  # their --json is lines on standard error
+
+
+class _UsageError(ApplianceError):
+    code = "usage"
+
+    def __init__(self, parser: argparse.ArgumentParser, summary: str) -> None:
+        super().__init__(summary, hint=f"{parser.prog} --help")
+        self.parser = parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _UsageError(self, message)
+
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="appliance", description="LLM inference that its operator cannot read and anyone can verify.",
         epilog="exit codes: 0 success, 1 findings or refused, 2 cannot run",
     )
@@ -55,60 +72,71 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
         sub = verbs.add_parser(
             name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == verb:
-            importlib.import_module(f"appliance.cli.{name.replace('-', '_')}").add_arguments(sub)
+            _module(name).add_arguments(sub)
+            sub.set_defaults(parser=sub)
     return parser
 
 
-@contextlib.contextmanager
-def _politely() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must. Whoever was told to be
-    deaf to one stays so (nohup)."""
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+def _name(verb: str) -> str:
+    return f"appliance.cli.{verb.replace('-', '_')}"
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows lacks one
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in before.items():
-        if handler == signal.SIG_DFL:
-            signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler == signal.SIG_DFL:
-                signal.signal(number, handler)
+
+def _module(verb: str) -> Any:
+    return importlib.import_module(_name(verb))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; an expected error is printed without a traceback."""
     try:
-        with _politely():
-            return _run(list(sys.argv[1:] if argv is None else argv))
+        return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:  # also while the verb's modules are imported
         return 130
 
 
 def _run(words: list[str]) -> int:
     if not _streams():
-        return _failed("stdout-closed", "standard output is closed\n  hint: to throw it away, write >/dev/null")
+        return _failed(ApplianceError("standard output is closed", code="stdout-closed",
+                                      hint="to throw it away, write >/dev/null"))
     verb = next((word for word in words if word in VERBS), None)
-    args = _parser(verb).parse_args(words)
-    module = importlib.import_module(f"appliance.cli.{args.verb.replace('-', '_')}")
     try:
-        code = int(module.run(args))
-        sys.stdout.flush()
+        args, unknown = _parser(verb).parse_known_args(words)
+        if unknown:
+            raise _UsageError(args.parser, f"unrecognized arguments: {' '.join(unknown)}")
+    except _UsageError as error:
+        if "--json" in words and _tell(error, verb):
+            raise SystemExit(2) from None
+        argparse.ArgumentParser.error(error.parser, error.summary)
+    except (MemoryError, ImportError) as error:
+        if not isinstance(error, MemoryError) and "failed to map segment" not in str(error):  # of the dynamic linker
+            raise
+        return _failed(_no_memory(), argparse.Namespace(json="--json" in words, verb=verb))
+    module = _module(args.verb)
+    try:
+        with signals.politely():
+            code = int(module.run(args))
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever read the output has gone, as `| head` does; 1 would be an answer
         _drop(sys.stdout)
         return 2
     except ApplianceError as error:
-        return _failed(error.code, str(error))
+        return _failed(error, args)
+    except MemoryError:  # by a traceback it would end with 1, which is an answer
+        return _failed(_no_memory(), args)
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        return _failed(ApplianceError("no thread can be started", code="threads", hint="allow the process more threads "
+                                      "(TasksMax in systemd, `--pids-limit` of a container, RLIMIT_NPROC) or more "
+                                      "memory"), args)
     except OSError as error:  # a full disk behind standard output, say: no answer either
+        code = _failed(ApplianceError(str(error), code="system"), args)
         _drop(sys.stdout)
-        return _failed("system", str(error))
+        return code
+
+
+def _no_memory() -> ApplianceError:
+    return ApplianceError("no memory is left", code="memory", hint="give the process, or the machine, more")
 
 
 def _streams() -> bool:
@@ -137,12 +165,27 @@ def _drop(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _failed(code: str, text: str) -> int:
-    try:
-        print(f"error[{code}]: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        _drop(sys.stderr)
+def _failed(error: ApplianceError, args: argparse.Namespace | None = None) -> int:
+    if args is None or not getattr(args, "json", False) or not _tell(error, args.verb, args):
+        _write(f"error[{error.code}]: {error}", sys.stderr)
     return 2
+
+
+def _tell(error: ApplianceError, verb: str | None, args: argparse.Namespace | None = None) -> bool:
+    """Write the error as JSON; whether no other words belong beside it."""
+    if verb in EVENTS:
+        _write(json.dumps({"event": "error", "exit_code": 2, **error.as_json()}), sys.stderr)
+        return True
+    own = None if verb is None else getattr(sys.modules.get(_name(verb)), "failure", None)
+    _write(json.dumps({"exit_code": 2, **error.as_json()} if own is None else own(error, args), indent=2), sys.stdout)
+    return False
+
+
+def _write(text: str, stream: TextIO) -> None:
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        _drop(stream)
 
 
 if __name__ == "__main__":

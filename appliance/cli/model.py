@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 from appliance.boot import inspection
 from appliance.boot.inspection import Inspection
 from appliance.cli import model_seal, model_tpm
 from appliance.cli.model_output import bar, printable, quoted
+from appliance.errors import UnsupportedError
 from appliance.sealing import digests
 
 
@@ -77,6 +79,10 @@ def _bytes(count: int) -> str:
 def _pin(args: argparse.Namespace) -> int:
     if inspection.is_sealed(args.file):
         return model_seal.pin_sealed(args)
+    try:
+        inspection.header(args.file)
+    except UnsupportedError as error:  # llama.cpp may run it
+        print(f"note: {error.summary}", file=sys.stderr)
     with bar("hashing") as progress:
         digest, size = digests.sha256_of(args.file, progress)
     if args.json:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.boot import budget, checks, footprint, inspection, rates
+from appliance.boot import budget, checks, footprint, rates
 from appliance.boot.footprint import mebibytes, needed, there
 from appliance.boot.plan import plan, speeds
 from appliance.cli import numbers
 from appliance.engine.kernels import quota
-from appliance.errors import BootError, ModelError
+from appliance.errors import BootError
 from appliance.policy import Policy, load
 
 
@@ -78,8 +78,6 @@ def run(args: argparse.Namespace) -> int:
 def _unusable(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
     """Models whose header cannot be read, and why."""
     for model in policy.models:
-        if footprint.read(model, policy.limits, files).foreign is None:  # llama.cpp runs others, which are not reckoned
-            try:
-                inspection.header(files[model.name])
-            except ModelError as error:
-                yield f"model {model.name}: {error.summary}"
+        found = footprint.read(model, policy, files)
+        if found.fault is not None and found.foreign is None:  # llama.cpp runs others, which are not reckoned
+            yield f"model {model.name}: {found.fault}"

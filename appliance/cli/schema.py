@@ -11,7 +11,7 @@ from appliance.policy import reference
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--format", choices=["markdown", "json-schema"], default="markdown",
-                        help="a manual to read, or a JSON Schema of the policy's values")
+                        help="a manual to read, or a JSON Schema of the policy's values (default: markdown)")
     parser.add_argument("--json", action="store_true", help="the same as --format json-schema")
 
 

@@ -12,8 +12,8 @@ from appliance.engine import tokenizer
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
-    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf", help="a GGUF file, or a sealed one")
+    parser.add_argument("text", metavar="TEXT", help="the text")
     parser.add_argument("--parse-special", action="store_true", help="read the text of control tokens as the tokens")
     parser.add_argument("--add-special", action="store_true", help="add the tokens that the model wants around a text")
     parser.add_argument("--json", action="store_true", help="one JSON object: tokens, pieces, text")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from appliance.attestation import keyfile
 from appliance.attestation.binding import parse_nonce
@@ -40,18 +41,13 @@ def _nonce(text: str) -> bytes:
         raise argparse.ArgumentTypeError(error.summary) from None
 
 
+def failure(error: ApplianceError, args: argparse.Namespace | None) -> dict[str, Any]:
+    """What --json prints where no verdict could be made; on bad usage there are no arguments."""
+    return unmade(error, None if args is None else args.target)
+
+
 def run(args: argparse.Namespace) -> int:
-    """Judge the target, print the verdict, and return its exit code. With --json there is always an object on standard
-    output, also where no verdict could be made."""
-    try:
-        return _run(args)
-    except ApplianceError as error:
-        if args.json:
-            print(json.dumps(unmade(error, args.target), indent=2))
-        raise
-
-
-def _run(args: argparse.Namespace) -> int:
+    """Judge the target, print the verdict, and return its exit code."""
     if args.nonce is not None and target.is_url(args.target):
         raise PolicyError("--nonce is for files: a URL is asked with a fresh nonce", code="nonce-online")
     verdict = _judge(args)

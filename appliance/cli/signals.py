@@ -1,0 +1,56 @@
+"""Signals that end the command line: at once while it starts and once it is over, in good order while a verb runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows: two
+
+DEAF_SECONDS = 5
+"""In which a second signal does not cut short what the first one began."""
+
+
+def _at_once(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)
+
+
+def at_once() -> None:
+    """From now on they end the process without a word. Nothing is to be put in order while modules are imported, and an
+    exception there may come out as another: extension modules make of it what they like, a panic with exit code 1."""
+    for number in _ENDING:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _at_once)
+
+
+@contextlib.contextmanager
+def politely() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must; another that comes
+    meanwhile is not heard, unless it takes long. Whoever was told to be deaf to one stays so (nohup), and who has
+    made itself deaf, as a service that has drained."""
+    deaf = 0.0
+
+    def orderly(number: int, _frame: FrameType | None) -> None:
+        nonlocal deaf
+        if time.monotonic() >= deaf:
+            deaf = time.monotonic() + DEAF_SECONDS
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: handler for number in _ENDING if (handler := signal.getsignal(number)) in (
+        signal.SIG_DFL, signal.default_int_handler, _at_once)}
+    for number in before:
+        signal.signal(number, orderly)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handler)

@@ -1,0 +1,125 @@
+"""With --json, what a verb cannot do is machine readable as well."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.cli import main as cli
+from appliance.cli.main import VERBS, main
+from tests.support.policies import BASE
+
+
+def _told(words: list[str], capsys: pytest.CaptureFixture[str], *, events: bool = False) -> tuple[int, dict[str, Any]]:
+    """Exit code and the one object on standard output, or the last line of standard error."""
+    try:
+        code = main([*words, "--json"])
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    output = capsys.readouterr()
+    if events:
+        assert output.out == ""
+        return code, [json.loads(line) for line in output.err.splitlines()][-1]
+    assert output.err.strip(), "words for people"
+    return code, json.loads(output.out)
+
+
+USAGE = [["check"], ["check", "valid.hcl", "--nope"], ["schema", "--format", "x"], ["digest"], ["approve"], ["key"],
+         ["tenants"], ["model"], ["model", "inspect"], ["model", "key", "k", "--key-version", "0"], ["tokenize"],
+         ["infer", "valid.hcl"], ["infer", "valid.hcl", "--prompt", "x", "--max-tokens", "many"], ["plan-memory"],
+         ["plan-memory", "valid.hcl", "--memory", "-1"], ["kernels", "build", "--jobs", "0"], ["image"],
+         ["image", "build"], ["evidence"], ["state", "disk"], ["nope"], []]
+
+
+@pytest.mark.parametrize("words", USAGE, ids=" ".join)
+def test_bad_usage_is_an_object(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Unknown options, missing arguments, bad numbers, of any verb or none."""
+    code, found = _told(words, capsys)
+    assert (2, 2, "usage") == (code, found["exit_code"], found["code"])
+    assert {"exit_code", "code", "reason", "hint"} == set(found)
+    assert found["hint"].startswith("appliance --help" if words in ([], ["nope"]) else f"appliance {words[0]} ")
+
+
+@pytest.mark.parametrize("words", [
+    ["check", "absent"], ["digest", "findings.hcl"], ["approve", "valid.hcl", "--key", "absent"],
+    ["model", "inspect", "absent"], ["model", "verify", "absent"], ["model", "key", "valid.hcl"],
+    ["model", "seal", "valid.hcl", "-o", "x", "--key", "absent"], ["tokenize", "valid.hcl", "x"],
+    ["plan-memory", "findings.hcl"], ["image", "predict", "absent"], ["state", "absent", "--key", "absent"]],
+    ids=" ".join)
+def test_an_error_is_an_object(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was found and what to do about it, apart from each other."""
+    code, found = _told(words, capsys)
+    assert (2, 2) == (code, found["exit_code"])
+    assert {"exit_code", "code", "reason", "hint"} <= set(found)
+    assert ("diagnostics" in found) == ("findings.hcl" in words)
+
+
+@pytest.mark.parametrize(("words", "code"), [
+    (["connect"], "usage"), (["connect", "foo://x", "--policy", "valid.hcl"], "url-invalid"),
+    (["connect", "http://127.0.0.1:1", "--policy", "valid.hcl"], "unreachable"), (["serve"], "usage"),
+    (["connect", "http://127.0.0.1:1", "--policy", "valid.hcl", "--listen", "0.0.0.0:1"], "listen-address"),
+    (["serve", "absent"], "policy-unreadable"), (["serve", "valid.hcl", "--listen-port", "x"], "usage")],
+    ids=str)
+def test_verbs_of_events_tell_it_among_them(words: list[str], code: str, folder: Path,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    """Their standard error is JSON lines to the last; serve's standard output is the audit log."""
+    exit_code, found = _told(words, capsys, events=True)
+    assert (2, "error", 2, code) == (exit_code, found["event"], found["exit_code"], found["code"])
+
+
+def test_verify_keeps_its_form_on_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads verdicts reads this one."""
+    code, found = _told(["verify", "somewhere"], capsys)
+    assert (2, "could not check", "usage", None, []) == (
+        code, found["verdict"], found["code"], found["target"], found["findings"])
+
+
+def test_an_inference_by_a_policy_with_findings_is_an_object(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its exit code is that of findings, which are all there."""
+    code, found = _told(["infer", "findings.hcl", "--prompt", "x"], capsys)
+    assert (1, 1, "policy-invalid") == (code, found["exit_code"], found["code"])
+    assert found["diagnostics"]
+
+
+def test_a_refused_model_file_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not the code alone."""
+    code, found = _told(["model", "verify", "valid.hcl"], capsys)
+    assert (1, "refused", "model-malformed") == (code, found["verdict"], found["code"])
+    assert "GGUF" in found["reason"]
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from _parsers(each)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_says_what_a_verb_does_and_every_default(verb: str) -> None:
+    """No action without a description, no argument without help, and no default that is not told."""
+    for parser in _parsers(cli._parser(verb)):
+        if not parser.prog.startswith(f"appliance {verb}"):
+            continue
+        assert parser.description, parser.prog
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                continue
+            assert action.help, (parser.prog, action.dest)
+            if action.option_strings and action.nargs != 0 and action.default not in (None, []):
+                assert "default" in action.help, (parser.prog, action.dest)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a valid policy and one that is not."""
+    (tmp_path / "valid.hcl").write_text(BASE)
+    (tmp_path / "findings.hcl").write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
