@@ -40,6 +40,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "request": "req-" + "0a" * 16, "endpoint": "other", "status": 404, "code": "boot-failed", "tenant": "acme",
         "model": "demo", "duration_us": 2},
     "model.failed": {"model": "demo", "code": "boot-failed"},
+    "model.abandoned": {"model": "demo"},
     "state.opened": {"epoch": 3, "disk": "0b" * 16, "records": 90},
     "attestation.made": {"request": "req-" + "0a" * 16, "generation": 1, "nonces": 1},
     "runtime.exception": {"type": "ValueError", "place": "appliance.audit.log:12", "where": "main"},

@@ -551,8 +551,9 @@ def test_the_command_line_serves_until_a_signal(tmp_path: Path) -> None:
         server.pieces = _events("one", "two")
         words = [sys.executable, "-m", "appliance", "connect", server.url, "--policy", str(path), "--json"]
         refused = subprocess.run(words, capture_output=True, text=True, timeout=60)
-        assert "error[simulated]: " in refused.stderr.splitlines()[1]
-        assert (5, "simulated") == (refused.returncode, json.loads(refused.stderr.splitlines()[0])["verdict"])
+        verdict, error = (json.loads(line) for line in refused.stderr.splitlines())
+        assert (5, "simulated") == (refused.returncode, verdict["verdict"])
+        assert ("error", 5, "simulated") == (error["event"], error["exit_code"], error["code"])
         environment = {**os.environ, "http_proxy": "http://user:secret@192.0.2.1:3128", "no_proxy": ""}
         with subprocess.Popen([*words, "--accept", "simulated"], stderr=subprocess.PIPE, text=True,
                               env=environment) as process:

@@ -107,6 +107,23 @@ def test_examination_of_hardware_evidence() -> None:
     assert "genuine" == examine(Material(data, cast(Any, None), intel.collateral(), roots=roots), at=NOW).verdict
 
 
+def test_a_nonce_that_is_given_is_compared() -> None:
+    """The nonce that evidence names for itself is anyone's: whoever says which was asked hears whether it was that."""
+    amd = _amd()
+    data = _attestor(_provider(_snp(amd))).attest(NONCE).to_json()
+
+    def found(nonce: bytes | None) -> tuple[str, str, str]:
+        seen = examine(Material(data, cast(Any, None), nonce=nonce, roots=Roots(amd=amd.roots)), at=NOW)
+        return seen.verdict, seen.code, " ".join(seen.proved)
+
+    assert ("genuine", "") == found(NONCE)[:2]
+    assert found(NONCE)[2].endswith(f"it answers the nonce {NONCE.hex()}")
+    assert found(None)[2].endswith("which the file names: was it yours?")
+    for other in (bytes(len(NONCE)), NONCE[:-1], b""):
+        assert ("not genuine", "nonce-other") == found(other)[:2]
+        assert "it answers" not in found(other)[2]
+
+
 def test_a_race_is_noticed_and_the_report_made_again() -> None:
     """Someone else's input is never taken for ours; who always interferes is named."""
     amd = _amd()

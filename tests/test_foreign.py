@@ -18,11 +18,12 @@ from appliance.boot.foreign import ForeignSource
 from appliance.boot.inference import Ask, open_session
 from appliance.engine.engine import Engine
 from appliance.errors import PinError, UnsupportedError
-from appliance.models.resident import open_resident
 from appliance.policy import load
 from benchmarks import models
 from tests.support import server
 from tests.support.engines import kernels
+from tests.support.logits import logits_of
+from tests.support.plain import open_resident
 
 SHAPE = models.Shape(layers=9, width=256, hidden=512, heads=4, kv_heads=2, vocabulary=600)
 BUILT = Path("build/bench/llama")
@@ -97,11 +98,11 @@ def test_the_same_model_by_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "ours").mkdir()
     ours = _model(tmp_path / "ours", "llama", monkeypatch)
     with closing(open_resident(ours)) as source, Engine.open(source, threads=1, slots=1, kernels=kernels()) as engine:
-        expected = engine.logits(ids, last=8)
+        expected = logits_of(engine, ids, last=8)
     theirs = _model(tmp_path, "internlm2", monkeypatch)
     policy = server.write_policy(tmp_path, {"tiny": theirs})
     with open_session(policy, folders=(tmp_path,)) as session:
-        found = session._running.engine.logits(ids, last=8)
+        found = logits_of(session._running.engine, ids, last=8)
         assert "run by llama.cpp" == session._running.residency
         assert 3 == len(session.run(Ask("w1 w2", raw=True, max_tokens=3, temperature=0, seed=1)).tokens)
     for one, other in zip(expected, found, strict=True):

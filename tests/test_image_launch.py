@@ -153,7 +153,7 @@ def _serves_and_is_verified(deployments: Deployments, right: Path, other: Path) 
     with Wire(LEASE) as wire, device.running(), images.serving(Guest(boot.Options(
             image=deployments.image, models=deployments.models, memory=MEMORY, accelerator="tcg", confidential="none",
             policy=load(right), tpm_state=deployments.tpm, port=port, extra=(*wire.words, *device.words)))) as guest:
-        assert "ready on https://0.0.0.0:8443, vsock:9000 " in guest.console, guest.console
+        assert "ready on https://ADDRESS:8443, vsock:9000 " in guest.console, guest.console
         assert MODEL_KEY.hex() not in guest.console
         url = f"https://127.0.0.1:{port}"
         evidence = deployments.folder / "evidence.json"

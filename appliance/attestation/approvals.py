@@ -18,6 +18,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from appliance.attestation.binding import Frozen, Hex48, describe
 from appliance.attestation.findings import Finding, judged
 from appliance.errors import PolicyError
+from appliance.policy import filekind
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Policy
 
@@ -99,7 +100,7 @@ def parse(data: bytes) -> Approvals:
         except ValidationError as error:
             problem = describe(error)
         except (ValueError, RecursionError):
-            problem = "not JSON, or a key stands twice"
+            problem = f"not JSON, or a key stands twice{filekind.instead(data)}"
     raise PolicyError(f"approvals: {problem}", code="approvals-malformed", hint="write them with `appliance approve`")
 
 

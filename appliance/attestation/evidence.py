@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from appliance.attestation import merkle, simulated_abi
 from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
 from appliance.errors import AttestationError, MalformedEvidenceError
+from appliance.policy import filekind
 from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/evidence/v1"
@@ -181,9 +182,11 @@ def parse(data: bytes) -> Evidence:
         value = json.loads(data, object_pairs_hook=_no_duplicates, parse_float=_no_number,
                            parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise MalformedEvidenceError("evidence: not JSON, or a key twice, or a number that is no integer") from None
+        raise MalformedEvidenceError("evidence: not JSON, or a key twice, or a number that is no integer"
+                                     f"{filekind.instead(data)}") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise MalformedEvidenceError("evidence: format is missing or unknown", hint=f"known: {FORMAT}")
+        raise MalformedEvidenceError(f"evidence: format is missing or unknown{filekind.instead(data)}",
+                                     hint=f"known: {FORMAT}")
     try:
         evidence = Evidence.model_validate(value)
     except ValidationError as error:

@@ -6,6 +6,7 @@ The certificates come from untrusted collateral, the roots are pinned. No policy
 from __future__ import annotations
 
 import hashlib
+import hmac
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -38,13 +39,15 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
+from appliance.policy import filekind
 
 MAX_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
 class Material:
-    """What an examination works with. `key` and `nonce` are for TPM quotes: the AK that is vouched for, the nonce.
+    """What an examination works with. `key` is for TPM quotes: the AK that is vouched for. `nonce` is what a TPM quote,
+    or the appliance's own evidence, must answer; of other kinds nothing can be told then.
 
     `roots` other than the vendors' are for tests.
     """
@@ -64,8 +67,13 @@ def examine(material: Material, *, at: datetime) -> Examination:
     try:
         if kind is None:
             raise UnsupportedEvidenceError(
-                "not recognised as evidence of any kind", code="evidence-unknown",
+                f"not recognised as evidence of any kind{filekind.instead(material.data)}", code="evidence-unknown",
                 hint="known: SEV-SNP reports, TDX and TPM quotes, certificates with DICE evidence, our own")
+        if material.nonce is not None and kind not in _WITH_NONCE:
+            raise UncheckedEvidenceError(
+                f"{kind}: a nonce was given, and what it would be compared with is not known", code="nonce-unchecked",
+                hint="without --nonce, compare the report data yourself; of TPM quotes and of the appliance's evidence "
+                "it is checked")
         return _EXAMINERS[kind](found, material, at)
     except AttestationError as error:
         return found.failed(error)
@@ -196,7 +204,12 @@ def _ours(found: Examination, material: Material, at: datetime) -> Examination:
         _tdx(found, inner, at)
     found.kind = kind
     claims = verify.verify(parsed, collateral=at_hand, at=at, roots=material.roots)
-    found.proved.append("the report binds the statement, and the nonce is one that it answers")
+    found.proved.append("the report binds the statement")
+    if material.nonce is not None and not hmac.compare_digest(claims.nonce, material.nonce):
+        raise ForgedEvidenceError(f"appliance evidence: made for another nonce, {claims.nonce.hex()}",
+                                  code="nonce-other")
+    found.proved.append(f"it answers the nonce {claims.nonce.hex()}"
+                        + ("" if material.nonce is not None else ", which the file names: was it yours?"))
     if parsed.platform == evidence.SIMULATED:
         return _no_hardware()
     if isinstance(claims.hardware, TpmClaims):
@@ -229,3 +242,5 @@ _EXAMINERS = {
     recognise.CERTIFICATE: _certificate, recognise.SGX: _sgx, recognise.APPLIANCE: _ours,
     recognise.SIMULATED: _simulated, recognise.TPM_EVIDENCE: _tpm_evidence,
 }
+
+_WITH_NONCE = frozenset({recognise.TPM, recognise.APPLIANCE})

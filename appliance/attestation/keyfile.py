@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from appliance.errors import PolicyError
+from appliance.policy import filekind
 
 MAX_BYTES = 1 << 16
 RAW_BYTES = 32
@@ -39,9 +40,10 @@ def private_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Pr
     try:
         return serialization.load_pem_private_key(data, passphrase() if encrypted and passphrase else None)
     except (ValueError, TypeError, OSError, UnsupportedAlgorithm):
+        kind = None if b"PRIVATE" in data else filekind.of(data)
         raise PolicyError(f"key: {path} is no private key in PEM of a kind that is known here, or the passphrase is "
-                          "another", code="key-malformed",
-                          hint="openssl genpkey -algorithm ed25519 -out KEY.pem") from None
+                          "another" if kind is None else f"key: {path} is {kind.what}; needed: a private key in PEM",
+                          code="key-malformed", hint="openssl genpkey -algorithm ed25519 -out KEY.pem") from None
 
 
 def ed25519_private_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Ed25519PrivateKey:
@@ -70,7 +72,9 @@ def ed25519_public_key(text: str) -> bytes:
     except (ValueError, UnsupportedAlgorithm):
         raw = b""
     if len(raw) != RAW_BYTES:
-        raise PolicyError(f"public key: {text[:200]} is no Ed25519 public key", code="key-malformed",
+        kind = filekind.of(data)
+        known = "" if kind is None else f"{kind.what}, and "
+        raise PolicyError(f"public key: {text[:200]} is {known}no Ed25519 public key", code="key-malformed",
                           hint="write ed25519: and 64 digits 0-9 a-f, or a file with it, or PEM")
     return raw
 

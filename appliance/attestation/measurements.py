@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 
 from appliance.attestation.binding import Build, Frozen, Hex32, Hex48, describe
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
+from appliance.policy import filekind
 from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/measurements/v1"
@@ -168,9 +169,9 @@ def parse(data: bytes) -> Measurements:
         value = json.loads(data.decode("utf-8"))
         one_form = canonical(value) == data
     except (ValueError, RecursionError):
-        raise _malformed("not JSON") from None
+        raise _malformed(f"not JSON{filekind.instead(data)}") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise _malformed("format is missing or unknown", f"known: {FORMAT}")
+        raise _malformed(f"format is missing or unknown{filekind.instead(data)}", f"known: {FORMAT}")
     if not one_form:
         raise _malformed("not in canonical form (RFC 8785), or a key stands twice", "take the file as it was written")
     try:

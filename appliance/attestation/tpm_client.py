@@ -47,7 +47,6 @@ class Command:
     returns: int = 0
 
 
-STARTUP = Command("TPM2_Startup", 0x144, "9.3")
 READ_PUBLIC = Command("TPM2_ReadPublic", 0x173, "12.4")
 START_AUTH_SESSION = Command("TPM2_StartAuthSession", 0x176, "11.1", returns=1)
 QUOTE = Command("TPM2_Quote", 0x158, "18.4", authorised=1)

@@ -68,6 +68,7 @@ def schema(words: Vocabularies) -> Mapping[str, Mapping[str, Field]]:
             "request": REQUEST_ID, "endpoint": words.endpoints, "status": STATUS, "code": words.codes,
             "tenant?": words.tenants, "model?": words.models, "duration_us?": MICROSECONDS},
         "model.failed": {"model": words.models, "code": words.codes},
+        "model.abandoned": {"model": words.models},
         "attestation.made": {"request?": REQUEST_ID, "generation": Integer(), "nonces": Integer()},
         "runtime.exception": {"type": TYPE_NAME, "place?": PLACE,
                               "where": choice("main", "thread", "asyncio", "unraisable", "request")},

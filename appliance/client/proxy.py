@@ -26,6 +26,13 @@ LOOK_SECONDS = 0.5  # how often a waiting client is looked at
 _DIGITS = frozenset("0123456789")
 
 
+def check_address(host: str) -> None:
+    """PolicyError for an address that others can reach."""
+    if not is_loopback(host):
+        raise PolicyError(f"{host}: not a loopback address: prompts would cross the network in the clear",
+                          code="listen-address", hint="listen on 127.0.0.1 or ::1")
+
+
 class Proxy(ThreadingHTTPServer):
     """Listens on a loopback address. Use `serve_forever`, and `shutdown` from another thread."""
 
@@ -34,9 +41,7 @@ class Proxy(ThreadingHTTPServer):
 
     def __init__(self, channel: Channel, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes a free one. Raises PolicyError for an address that others can reach, or one in use."""
-        if not is_loopback(host):
-            raise PolicyError(f"{host}: not a loopback address: prompts would cross the network in the clear",
-                              code="listen-address", hint="listen on 127.0.0.1 or ::1")
+        check_address(host)
         self.channel = channel
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

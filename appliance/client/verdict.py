@@ -110,7 +110,7 @@ class Verdict:
         return "\n".join(plain(line) for line in lines)  # certificates' names and the like may be an attacker's
 
 
-def unmade(error: ApplianceError, target: str) -> dict[str, Any]:
+def unmade(error: ApplianceError, target: str | None) -> dict[str, Any]:
     """What stands in for a verdict, as plain values with the same keys, where none could be made: "could not check"."""
     empty = dict.fromkeys(("at", "platform", "policy_sha384", "nonce", "tls_spki_sha256", "statement"))
     return {"verdict": UNCHECKED, "exit_code": EXIT_CODES[UNCHECKED], "code": error.code, "reason": error.summary,

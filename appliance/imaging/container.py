@@ -7,6 +7,7 @@ dm-verity, no measured command line.
 from __future__ import annotations
 
 import io
+import secrets
 import tarfile
 import tempfile
 from pathlib import Path
@@ -44,9 +45,9 @@ def export(image: Path, output: Path, recipe: Recipe, downloads: Downloads) -> N
     with tempfile.TemporaryDirectory(prefix="appliance-container-") as folder:
         root = Path(folder, "root")
         unpack(image, root, recipe, downloads)
-        fresh = output.parent / f"{output.name}.new"
+        fresh = output.parent / f".{output.name}.{secrets.token_hex(4)}"
         try:
-            with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as archive:
+            with tarfile.open(fresh, "x", format=tarfile.GNU_FORMAT) as archive:
                 for path in sorted(root.rglob("*")):
                     _add(archive, path, path.relative_to(root).as_posix(), epoch)
             fresh.replace(output)
