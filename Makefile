@@ -8,7 +8,7 @@ TEST_WORKERS ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint soak bench docs lock clean kernels demo vocabularies arm64
+.PHONY: help run dev test lint soak bench docs lock clean kernels demo vocabularies arm64
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -31,7 +31,9 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/.server
 	@$(PIP) --progress-bar on -q -r requirements-dev.lock
 	@touch $@
 
-demo: | $(VENV)/bin/python
+dev: $(VENV)/.dev ## Install the locked packages of tests and benchmarks
+
+demo: | $(VENV)/bin/python ## Fetch the demo model, by its pinned hash
 	@$(BIN)/python examples/fetch_demo.py build/models
 
 kernels: $(VENV)/.server ## Build the kernels ahead of time for this CPU (again only when their sources changed)
@@ -63,7 +65,7 @@ soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load and mut
 bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in one run
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.dev ## Write the generated reference pages again
+docs: $(VENV)/.dev ## Write the generated policy reference again
 	$(BIN)/appliance schema --format markdown > docs/reference/policy.md
 
 lock: ## Resolve the lock files again (needs uv)
@@ -71,5 +73,5 @@ lock: ## Resolve the lock files again (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra server pyproject.toml -o requirements.lock
 	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
 
-clean: ## Remove what was built; the virtual environment stays
-	rm -rf build/kernels dist htmlcov .coverage
+clean: ## Remove compiled kernels and what tests wrote; models, images and the virtual environment stay
+	rm -rf appliance/engine/kernels/prebuilt htmlcov .coverage .coverage.*

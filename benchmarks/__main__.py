@@ -13,26 +13,25 @@ import os
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks import measure, models, peer, process, report
+from appliance.cli import numbers
+from benchmarks import commandline, measure, peer, process, report
 
-DEMO = Path("build/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+KINDS = ("prefill", "decode", "batch")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["demo", "1.1b"],
-                        help=f"demo, {', '.join(models.SHAPES)} (synthetic; 0.3b:q5_k for one type), or GGUF files "
-                        "(default: demo 1.1b)")
+                        help=f"{commandline.NAMES}, or GGUF files (default: demo 1.1b)")
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
-    parser.add_argument("--rounds", type=int, help="rounds of every row (default: 7, with --quick 3)")
-    parser.add_argument("--kinds", default="prefill,decode,batch", help="which rows (default: %(default)s)")
-    parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")],
+    parser.add_argument("--rounds", type=commandline.ROUNDS, help="rounds of every row (default: 7, with --quick 3)")
+    parser.add_argument("--kinds", type=_kinds, default=",".join(KINDS), help="which rows (default: %(default)s)")
+    parser.add_argument("--threads", type=numbers.listed(1, len(os.sched_getaffinity(0)), "1,2"),
                         default=sorted({1, len(os.sched_getaffinity(0))}), metavar="N,N",
                         help="thread counts (default: 1 and all)")
     parser.add_argument("--cold", action="store_true", help="also time processes from start to first token")
@@ -40,34 +39,29 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cpu", choices=("native", "avx2"), default="native", help="what llama.cpp is built for")
     parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER",
                         help="use a built llama.cpp (the folder of libllama.so) and build none; may be repeated")
-    parser.add_argument("--work", type=Path, default=Path("build/bench"), help="where builds and models are kept")
-    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/results.json"))
+    commandline.options(parser, "results.json")
     parser.add_argument("--json", action="store_true", help="print the JSON document instead of a table")
-    return parser.parse_args()
+    return commandline.parse(parser)
+
+
+def _kinds(text: str) -> list[str]:
+    kinds = text.split(",")
+    if not set(kinds) <= set(KINDS):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected some of {','.join(KINDS)}")
+    return kinds
 
 
 def _plan(args: argparse.Namespace) -> measure.Plan:
     plan = measure.QUICK if args.quick else measure.Plan()
-    kinds = args.kinds.split(",")
     return dataclasses.replace(
-        plan, rounds=args.rounds or plan.rounds, prompts=plan.prompts if "prefill" in kinds else (),
-        depths=plan.depths if "decode" in kinds else (), batches=plan.batches if "batch" in kinds else ())
-
-
-def _paths(args: argparse.Namespace) -> list[Path]:
-    found = []
-    for name in args.models:
-        path = DEMO if name == "demo" else models.make(name, args.work) if models.is_known(name) else Path(name)
-        if not path.is_file():
-            raise SystemExit(f"{path} does not exist" + ("; run `make demo`" if name == "demo" else ""))
-        found.append(path.absolute())
-    return found
+        plan, rounds=args.rounds or plan.rounds, prompts=plan.prompts if "prefill" in args.kinds else (),
+        depths=plan.depths if "decode" in args.kinds else (), batches=plan.batches if "batch" in args.kinds else ())
 
 
 def main() -> int:
     """Measure and report; 0, or 1 when some row is slower than llama.cpp."""
     args = _arguments()
-    plan, paths = _plan(args), _paths(args)
+    plan, paths = _plan(args), [commandline.model(name, args.work) for name in args.models]
     builds = [peer.given(text, args.work) for text in args.llama] or [
         peer.build(args.work, family, args.cpu) for family in peer.compilers()]
     makers = [partial(process.own, args.target), *(partial(process.llama, build) for build in builds)]
@@ -84,7 +78,6 @@ def main() -> int:
                 document["rows"] += [report.entry(row, facts, size) for row in rows]
                 if threads == max(args.threads) and args.cold:
                     facts["cold_seconds"] = measure.cold(makers, path, threads)
-                args.output.parent.mkdir(parents=True, exist_ok=True)
                 args.output.write_text(json.dumps(document, indent=1) + "\n")
                 args.output.with_suffix(".svg").write_text(report.chart(document["rows"]))
     for engine in engines:
@@ -102,4 +95,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commandline.run(main)

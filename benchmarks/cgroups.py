@@ -29,7 +29,11 @@ class Group:
         names = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 2: ("memory.max", "memory.swap.max")}
         if limit is not None:
             ram, swap = names[self.version]
-            (self.folder / ram).write_text(str(limit))
+            try:
+                (self.folder / ram).write_text(str(limit))
+            except OSError:
+                self.close()
+                raise
             with contextlib.suppress(OSError):  # a kernel without accounting of swap
                 (self.folder / swap).write_text(str(limit) if self.version == 1 else "0")
 
@@ -41,11 +45,6 @@ class Group:
         """The most bytes that were charged so far, page cache included."""
         name = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
         return int((self.folder / name).read_text())
-
-    def reset_peak(self) -> None:
-        """Start `peak` anew, where the kernel can."""
-        with contextlib.suppress(OSError):
-            (self.folder / ("memory.max_usage_in_bytes" if self.version == 1 else "memory.peak")).write_text("0")
 
     def stat(self) -> dict[str, int]:
         """What is charged now, by kind: anonymous memory and page cache have the same names in both versions."""
@@ -71,3 +70,12 @@ class Group:
                 time.sleep(0.1)
             else:
                 return
+
+
+def needed() -> None:
+    """SystemExit where this process may not make groups: before anything is made or measured."""
+    try:
+        Group("appliance-probe", 1 << 30).close()
+    except OSError as error:
+        raise SystemExit(f"{error.filename or _MOUNT}: {error.strerror}: a control group is made there, by root as a "
+                         "rule") from None

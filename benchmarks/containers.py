@@ -50,7 +50,7 @@ class Contained(Served):
             network_mode="none", read_only=True, working_dir=str(ROOT), cap_drop=["ALL"],
             ulimits=[Ulimit(name="memlock", soft=_LOCKED, hard=_LOCKED)], **more)
         container = container.with_env("PYTHONDONTWRITEBYTECODE", "1")
-        for path in {*_SYSTEM, sys.base_prefix, str(ROOT), str(case.file.parent.resolve()), *_links()}:
+        for path in {*_SYSTEM, sys.prefix, sys.base_prefix, str(ROOT), str(case.file.parent.resolve()), *_links()}:
             container = container.with_volume_mapping(path, path, "ro")
         if case.key is not None:
             container = container.with_volume_mapping(str(case.key.resolve()), str(case.key.resolve()), "ro")

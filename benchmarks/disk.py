@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from appliance.boot import residency
-from appliance.models import gguf, sealed, tiling
-from benchmarks import memory, models, report
-from benchmarks.cgroups import Group
+from appliance.boot import inspection, residency
+from appliance.models import sealed, tiling
+from benchmarks import commandline, memory, report
+from benchmarks.cgroups import Group, needed
 from benchmarks.process import Engine
 
 _HUGE = 2 << 20
@@ -152,12 +152,10 @@ def line(found: dict[str, Any]) -> str:
             f"{statistics.median(found['in_memory_tokens_per_second']):.2f} tokens/s")
 
 
-def needed(file: Path) -> int:
+def read_by_a_pass(file: Path) -> int:
     """Bytes of a sealed or plain file that a pass reads."""
-    if file.suffix == ".gguf":
-        with file.open("rb") as opened:
-            structure = gguf.parse(opened.read(64 << 20), file.stat().st_size)
-        tiles = tiling.Tiling(structure, file.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False)
+    if not inspection.is_sealed(file):
+        tiles = tiling.Tiling(inspection.header(file), file.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False)
         return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(tiles))
     return sum(each.records_nbytes for each in residency.read_by_a_pass(sealed.structure(file)[1]))
 
@@ -166,24 +164,25 @@ def measure(file: Path, key: Path, threads: int, rounds: int, ways: Iterable[Way
     """Turns of readers and engine."""
     tried = {way: read(file, way) for way in tqdm(tuple(ways), file=sys.stderr, unit="way", disable=None)}
     best = sorted(tried, key=lambda way: tried[way], reverse=True)[:_BEST]
-    needs = needed(file)
-    tokens = max(1, (2 << 30) // needs)
+    plain, needs = not inspection.is_sealed(file), read_by_a_pass(file)
+    tokens = max(1, min(_CONTEXT - 16, (2 << 30) // needs))
     group = Group("appliance-disk", _LIMIT)
-    memory_share = "0" if file.suffix == ".gguf" else "kept"
-    engines = [Engine("disk", "streamed_server", str(file), str(key), "disk", enter=group.enter),
-               Engine("memory", "streamed_server", str(file), str(key), memory_share)]
+    memory_share = "0" if plain else "kept"
+    engines = list[Engine]()
     rates: dict[str, list[float]] = {way.name: [] for way in best}
     speeds: list[list[float]] = [[], []]
     came = list[float]()
     try:
+        engines += [Engine("disk", "streamed_server", str(file), str(key), "disk", enter=group.enter),
+                    Engine("memory", "streamed_server", str(file), str(key), memory_share)]
         for engine in engines:
             engine.ask("open", model=str(file), threads=threads, context=_CONTEXT, slots=1)
             engine.ask("decode", depth=8, tokens=1)
-        for _ in range(rounds):
+        for _ in tqdm(range(rounds), file=sys.stderr, unit="round", disable=None):
             for way in best:
                 rates[way.name].append(read(file, way))
             for engine, found in zip(engines, speeds, strict=True):
-                if engine is engines[0] or file.suffix != ".gguf":
+                if engine is engines[0] or not plain:
                     drop(file)
                 else:  # it is in the page cache for that, not in memory of its own
                     memory.bring(file)
@@ -203,15 +202,15 @@ def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.disk", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="1.1b", help=f"one of {', '.join(models.SHAPES)}")
+    parser.add_argument("model", nargs="?", default="1.1b", help=f"{commandline.NAMES}, or a GGUF file")
     parser.add_argument("--plain", action="store_true", help="the GGUF file, not a sealed one (default: sealed)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work", type=Path, default=Path("build/bench"))
-    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/disk.json"))
-    args = parser.parse_args()
+    parser.add_argument("--threads", type=commandline.THREADS, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=commandline.ROUNDS, default=5)
+    commandline.options(parser, "disk.json")
+    args = commandline.parse(parser)
+    needed()
     file, key = memory.sealed_model(args.model, args.work)
-    file = models.make(args.model, args.work) if args.plain else file
+    file = commandline.model(args.model, args.work) if args.plain else file
     found = measure(file, key, args.threads, args.rounds)
     document = {"machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
                 "load_average": os.getloadavg()[0], "model": args.model, "threads": args.threads, "rows": [found]}
@@ -221,4 +220,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commandline.run(main)

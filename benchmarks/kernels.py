@@ -1,6 +1,6 @@
 """How fast product kernels are, as a share of what this CPU can do: one thread, each format.
 
-    python -m benchmarks.kernels [--formats Q4_K,Q6_K] [--target avx2] [--json]
+    python -m benchmarks.kernels [--formats Q4_K,Q6_K] [--target avx2] [--rounds 2] [--json]
 
 Decode: one token against a matrix that is far larger than the caches, in GB/s of weights, against the read bandwidth
 measured beside it. Prefill: 192 tokens against a matrix of 2048 columns, in 10^9 multiply-adds x 2 a second, against
@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from appliance.engine.kernels import shapes, table, targets
 from appliance.engine.kernels.memory import Memory
+from benchmarks import commandline
 
 COLUMNS = 2048
 BIG = 256 << 20
@@ -121,8 +123,9 @@ def _limits(kernels: table.KernelTable) -> Any:
     return Limits.of(Pool(kernels, 1))
 
 
-def measure(kernels: table.KernelTable, names: list[str], rounds: int, peaks: tuple[float, float]) -> list[Figures]:
-    """All figures of some formats, the best of `rounds`."""
+def measure(kernels: table.KernelTable, names: list[str], rounds: int, peaks: tuple[float, float],
+            out: TextIO) -> list[Figures]:
+    """All figures of some formats, the best of `rounds`; a line of each to `out`."""
     found = []
     for name in names:
         bench = Bench(kernels, name)
@@ -132,35 +135,44 @@ def measure(kernels: table.KernelTable, names: list[str], rounds: int, peaks: tu
         batches = {tokens: max(bench.batch(tokens) for _ in range(rounds)) / decode for tokens in BATCHES}
         found.append(Figures(name, bench.compile_seconds, decode, decode / peaks[0], cached, prefill,
                              prefill / peaks[1], batches))
-        _print(found[-1])
+        _print(found[-1], out)
     return found
 
 
-def _print(item: Figures) -> None:
+def _print(item: Figures, out: TextIO) -> None:
     batches = " ".join(f"{tokens}:{value:.2f}" for tokens, value in item.batches.items())
     print(f"{item.format:5s} compile {item.compile_seconds:4.1f} s  decode {item.decode:5.1f} GB/s "
           f"{item.decode_share:4.0%}  cached {item.cached:5.1f}  prefill {item.prefill:5.0f} GOPS "
-          f"{item.prefill_share:4.0%}  batch {batches}", flush=True)
+          f"{item.prefill_share:4.0%}  batch {batches}", file=out, flush=True)
 
 
-def main() -> None:
+def _formats(text: str) -> list[str]:
+    names = text.upper().split(",")
+    if not set(names) <= set(shapes.SHAPES):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected some of {','.join(shapes.SHAPES)}")
+    return names
+
+
+def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--formats", default=",".join(shapes.SHAPES))
+    parser.add_argument("--formats", type=_formats, default=",".join(shapes.SHAPES), help="default: %(default)s")
     parser.add_argument("--target")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=commandline.ROUNDS, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     kernels = table.load(args.target or targets.detect().name)
     hardware = _limits(kernels)
     bandwidth = max(hardware.bandwidth() for _ in range(3)) / 1e9
     peak = max(hardware.dot_peak() for _ in range(3)) / 1e9
-    print(f"{kernels.target.name}: read {bandwidth:.1f} GB/s, dot peak {peak:.0f} GOPS", flush=True)
-    figures = measure(kernels, args.formats.split(","), args.rounds, (bandwidth, peak))
+    out = sys.stderr if args.json else sys.stdout
+    print(f"{kernels.target.name}: read {bandwidth:.1f} GB/s, dot peak {peak:.0f} GOPS", file=out, flush=True)
+    figures = measure(kernels, args.formats, args.rounds, (bandwidth, peak), out)
     if args.json:
         print(json.dumps({"target": kernels.target.name, "bandwidth": bandwidth, "peak": peak,
                           "formats": [asdict(item) for item in figures]}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    commandline.run(main)

@@ -26,11 +26,12 @@ import httpx
 import numpy as np
 
 from appliance.boot import budget, keys
+from appliance.cli import model_output, numbers
 from appliance.models import sealed, sealed_header
 from appliance.policy import load
 from appliance.sealing import sealing
-from benchmarks import libraries, models, report
-from benchmarks.cgroups import Group
+from benchmarks import commandline, libraries, models, report
+from benchmarks.cgroups import Group, needed
 from benchmarks.residue import STEP, Search, known
 
 API_KEY = "sk-benchmark"
@@ -265,22 +266,28 @@ def measure(case: Case, limit: int | None, search: Search | None, every: float =
 
 
 def sealed_model(name: str, work: Path, *, tile_size: int | None = None) -> tuple[Path, Path]:
-    """The sealed synthetic model of a shape and its key, made unless they are there (of this version of the format)."""
-    path, key = work / f"{name}.sealed", work / "synthetic.key"
+    """The sealed model of a name or GGUF file, and its key, made unless they are there (of this version of the format,
+    and of a file as it is now)."""
+    given = None if models.is_known(name) else commandline.model(name, work)
+    path, key = work / (f"{name}.sealed" if given is None else f"given-{given.stem}.sealed"), work / "synthetic.key"
+    work.mkdir(parents=True, exist_ok=True)
     if not key.exists():
         keys.new_key_file(key)
-    if path.exists() and not _current(path):
+    if path.exists() and not _current(path, given):
         path.unlink()
     if not path.exists():
-        plain = models.make(name, work)
-        with keys.FileKey(key).key() as secret:
-            sealing.seal(plain, path, secret.data, **({} if tile_size is None else {"tile_size": tile_size}))
+        plain = models.make(name, work) if given is None else given
+        with keys.FileKey(key).key() as secret, model_output.bars() as progress:
+            sealing.seal(plain, path, secret.data, progress=progress,
+                         **({} if tile_size is None else {"tile_size": tile_size}))
     return path, key
 
 
-def _current(path: Path) -> bool:
+def _current(path: Path, given: Path | None) -> bool:
     with path.open("rb") as file:
-        return file.read(len(sealed_header.MAGIC)) == sealed_header.MAGIC
+        if file.read(len(sealed_header.MAGIC)) != sealed_header.MAGIC:
+            return False
+    return given is None or sealed.structure(path)[0].sha256.hex() == _sha256(given)
 
 
 def _kind(container: bool) -> type[Served]:
@@ -326,33 +333,39 @@ def main() -> int:
     """Measure; 1 when a row failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="7b-gqa", help=f"one of {', '.join(models.SHAPES)}")
-    parser.add_argument("--limits", default="512,1024,2048", metavar="MIB,MIB", help="0: none (default: %(default)s)")
+    parser.add_argument("model", nargs="?", default="7b-gqa", help=f"{commandline.NAMES}, or a GGUF file")
+    parser.add_argument("--limits", type=commandline.LIMITS, default="512,1024,2048", metavar="MIB,MIB",
+                        help="0: none (default: %(default)s)")
     parser.add_argument("--streaming", default="true", choices=("true", "false", "auto"))
     parser.add_argument("--cache", default="q8", choices=("f16", "q8", "q4"))
-    parser.add_argument("--prompt", type=int, default=2048, help="tokens; 0: as many as fit (default: %(default)s)")
-    parser.add_argument("--answer", type=int, default=16)
+    parser.add_argument("--prompt", type=numbers.whole(0, 1 << 20), default=2048,
+                        help="tokens; 0: as many as fit (default: %(default)s)")
+    parser.add_argument("--answer", type=commandline.TOKENS, default=16)
     parser.add_argument("--budget", action="store_true", help="the limit is also the policy's tee.memory_budget")
     parser.add_argument("--scan", action="store_true", help="search the process for plaintext weights")
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="between two searches")
+    parser.add_argument("--every", type=numbers.SECONDS, default=5.0, metavar="SECONDS", help="between two searches")
     parser.add_argument("--warm", action="store_true", help="leave the file in the page cache, charged to nobody")
     parser.add_argument("--plain", action="store_true", help="serve the GGUF file, not the sealed one")
     libraries.option(parser)
     parser.add_argument("--container", action="store_true", help="serve in a container, through testcontainers")
-    parser.add_argument("--work", type=Path, default=Path("build/bench"))
-    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/memory.json"))
-    args = parser.parse_args()
+    commandline.options(parser, "memory.json")
+    args = commandline.parse(parser)
+    if not args.prompt and 0 in args.limits:
+        parser.error("--prompt 0 needs limits: without one, nothing bounds the prompt")
+    if args.plain and args.streaming == "true":
+        parser.error("--plain needs --streaming false or auto: a policy that says true has a sealed model")
+    needed()
     key: Path | None
     file, key = sealed_model(args.model, args.work)
     if args.plain:
-        file, key = models.make(args.model, args.work), None
+        file, key = commandline.model(args.model, args.work), None
     search = None
     if args.scan and key is not None:
         with keys.FileKey(key).key() as secret:
             search = Search(known(file, bytes(secret.data)))
     document = {"machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
                 "load_average": os.getloadavg()[0], "rows": []}
-    for limit in (int(word) << 20 or None for word in args.limits.split(",")):
+    for limit in (each << 20 or None for each in args.limits):
         streaming = args.streaming if args.streaming != "auto" else '"auto"'
         case = Case(file, key, streaming, args.cache, args.prompt, args.answer,
                     tee=f'memory_budget = "{limit >> 20}MiB"' if args.budget and limit else "",
@@ -369,4 +382,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commandline.run(main)

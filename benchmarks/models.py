@@ -146,9 +146,17 @@ def make(name: str, work: Path, *, architecture: str = "llama") -> Path:
     if path.exists():
         return path
     work.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(1)
     part = path.with_suffix(".part")
-    writer = gguf.GGUFWriter(part, architecture)
+    try:
+        _write(gguf.GGUFWriter(part, architecture), name, shape, only, path.name)
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def _write(writer: gguf.GGUFWriter, name: str, shape: Shape, only: Type | None, shown: str) -> None:
+    random = np.random.default_rng(1)
     _metadata(writer, name, shape)
     plan = tensors(shape, only)
     for tensor, rows, columns, kind in plan:
@@ -161,8 +169,6 @@ def make(name: str, work: Path, *, architecture: str = "llama") -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for _, rows, columns, kind in tqdm(plan, desc=path.name, unit="tensor", file=sys.stderr):
+    for _, rows, columns, kind in tqdm(plan, desc=shown, unit="tensor", file=sys.stderr):
         writer.write_tensor_data(_norm(tensor, columns, shape) if kind is None else blocks(kind, rows, columns, random))
     writer.close()
-    part.rename(path)
-    return path

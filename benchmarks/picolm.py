@@ -21,7 +21,6 @@ import re
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import libraries, memory, models, report
-from benchmarks.cgroups import Group
+from appliance.cli import numbers
+from benchmarks import commandline, libraries, memory, report
+from benchmarks.cgroups import Group, needed
 
 COMMIT = "cf3f2dfca389e4f19a10dd36ce110c41ea12c899"
 _PROMPT, _CONTEXT = 16, 256
@@ -128,27 +128,28 @@ def main() -> int:
     """Measure; 0 too when PicoLM is not there."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.picolm", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="1.1b", help=f"one of {', '.join(models.SHAPES)}")
+    parser.add_argument("model", nargs="?", default="1.1b", help=f"{commandline.NAMES}, or a GGUF file")
     parser.add_argument("--picolm", type=Path, metavar="FOLDER", help="its checkout, built")
-    parser.add_argument("--limits", default="256,1024,0", metavar="MIB,MIB", help="0: none (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limits", type=commandline.LIMITS, default="256,1024,0", metavar="MIB,MIB",
+                        help="0: none (default: %(default)s)")
+    parser.add_argument("--threads", type=commandline.THREADS, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--tokens", type=numbers.whole(2, _CONTEXT - _PROMPT), default=24)
+    parser.add_argument("--rounds", type=commandline.ROUNDS, default=3)
     parser.add_argument("--warm", action="store_true", help="with the file in the page cache, charged to nobody")
     libraries.option(parser)
-    parser.add_argument("--work", type=Path, default=Path("build/bench"))
-    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/picolm.json"))
-    args = parser.parse_args()
+    commandline.options(parser, "picolm.json")
+    args = commandline.parse(parser)
     why = missing(args.picolm)
     if why is not None:
         print(f"PicoLM: skipped: {why}")
         return 0
-    model = models.make(args.model, args.work).absolute()
+    needed()
+    model = commandline.model(args.model, args.work)
     case = memory.Case(model, None, '"auto"', "f16", _PROMPT, args.tokens,
                        python=libraries.python(args))
     document: dict[str, Any] = {"machine": report.machine(), "commit": COMMIT, "model": model.name,
                                 "threads": args.threads, "load_average": os.getloadavg()[0], "rows": []}
-    for limit in (int(word) << 20 or None for word in args.limits.split(",")):
+    for limit in (each << 20 or None for each in args.limits):
         rounds = [(ours(case, args.threads, limit, warm=args.warm),
                    theirs(args.picolm, model, args.threads, args.tokens, limit, warm=args.warm))
                   for _ in range(args.rounds)]
@@ -158,7 +159,6 @@ def main() -> int:
                 mine["tokens_per_second"] / other["tokens_per_second"] for mine, other in rounds)
         document["rows"].append(row)
         print(line(row), flush=True)
-        args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(document, indent=1) + "\n")
     return 0
 
@@ -177,4 +177,4 @@ def line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commandline.run(main)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import platform
 import statistics
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from appliance.models import gguf
+from appliance.boot import inspection
 from benchmarks.measure import Row
 
 _BAR, _LEFT, _WIDTH = 18, 330, 460  # of the chart, in pixels
@@ -17,8 +16,7 @@ _BAR, _LEFT, _WIDTH = 18, 330, 460  # of the chart, in pixels
 
 def sizes(path: Path) -> tuple[int, int]:
     """Bytes of weights that one token reads, and weights that take part in products with it (embedding left out)."""
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        file = gguf.parse(data)
+    file = inspection.header(path)
     tied = "output.weight" not in file.tensors
     used = [info for name, info in file.tensors.items() if tied or name != "token_embd.weight"]
     matrices = [info for info in used if len(info.shape) == 2]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Any, TextIO
 
@@ -26,7 +27,8 @@ def answers() -> TextIO:
 
 
 def serve(engine: Any) -> None:
-    """Serve commands until the input ends."""
+    """Serve commands until the input ends; Ctrl+C, which a terminal sends to all, is for who gave them to tell of."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     out = answers()
     for line in sys.stdin:
         command = json.loads(line)

@@ -1,5 +1,5 @@
-"""A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`. Or a plain one, in a
-file whose name ends with `.gguf`; the key is then not looked at.
+"""A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`. Or a plain one; the
+key is then not looked at.
 
 SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is streamed, and the
 encrypted records stay in memory, as `streaming_decrypt = true` has it where there is memory for them. `disk`: nothing
@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from appliance.boot import keys, residency
+from appliance.boot import inspection, keys, residency
 from appliance.engine.engine import Engine
 from appliance.engine.generation import GenerationRequest
+from appliance.engine.packing import Packing
 from appliance.engine.sampler import Sampling
 from appliance.models import native
 from appliance.models.sealed import SealedModel, open_sealed
@@ -63,8 +64,9 @@ class Streamed(Own):
         return StreamedSource(tiles, resident=resident, drop=drop)
 
     def _tiles(self) -> SealedModel | PlainTiles:
-        if self._file.suffix == ".gguf":
-            return open_tagged(self._file, tile_size=native.plain_tile_size(self._threads))
+        if not inspection.is_sealed(self._file):
+            return open_tagged(self._file, interleave=Packing(self._kernels),
+                               tile_size=native.plain_tile_size(self._threads))
         with keys.FileKey(self._key).key() as key:
             return open_sealed(self._file, key.data, header_sha256=None)
 

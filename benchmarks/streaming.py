@@ -12,12 +12,12 @@ import os
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks import disk, libraries, measure, memory, models, peer, process, report
+from appliance.cli import numbers
+from benchmarks import commandline, disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
 from benchmarks.process import Engine
 from benchmarks.streaming_chart import FROM_DISK, chart
@@ -30,26 +30,27 @@ _ROUNDS = 5
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="1.1b", help=f"one of {', '.join(models.SHAPES)}")
-    parser.add_argument("--shares", default="0,5,10,25,50,75,90,100", help="percent resident (default: %(default)s)")
-    parser.add_argument("--requests", default="1,4,8", help="that decode together (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("model", nargs="?", default="1.1b", help=f"{commandline.NAMES}, or a GGUF file")
+    parser.add_argument("--shares", type=numbers.listed(0, 100, "0,50"), default="0,5,10,25,50,75,90,100",
+                        metavar="N,N", help="percent resident (default: %(default)s)")
+    parser.add_argument("--requests", type=numbers.listed(1, 64, "1,4"), default="1,4,8", metavar="N,N",
+                        help="that decode together (default: %(default)s)")
+    parser.add_argument("--threads", type=commandline.THREADS, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--from-disk", action="store_true", help="each share also with the rest read from the disk")
     parser.add_argument("--batches-only", action="store_true", help="neither a prompt nor a repeating answer")
-    parser.add_argument("--rounds", type=int, default=_ROUNDS)
+    parser.add_argument("--rounds", type=commandline.ROUNDS, default=_ROUNDS)
     parser.add_argument("--disk", action="store_true", help="also one request from disk, see benchmarks.disk")
     libraries.option(parser)
     parser.add_argument("--no-llama", action="store_true", help="leave llama.cpp out")
     parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER", help="a built llama.cpp")
-    parser.add_argument("--work", type=Path, default=Path("build/bench"))
-    parser.add_argument("-o", "--output", type=Path, default=Path("build/bench/streaming.json"))
-    return parser.parse_args()
+    commandline.options(parser, "streaming.json")
+    return commandline.parse(parser)
 
 
 def _engines(args: argparse.Namespace, model: str) -> list[Engine]:
     """Ours by share, the resident one first; then llama.cpp's builds."""
     sealed, key = memory.sealed_model(model, args.work)
-    shares = [float(word) / 100 for word in args.shares.split(",") if word]
+    shares = [share / 100 for share in args.shares]
     python = libraries.python(args)
     names = {RESIDENT: RESIDENT, KEPT: KEPT} | {f"{share:.0%}": str(share) for share in shares}
     if args.from_disk:
@@ -103,22 +104,20 @@ def _repeat(args: argparse.Namespace) -> Row:
 def main() -> int:
     """Measure and write."""
     args = _arguments()
-    plain = models.make(args.model, args.work)
+    plain = commandline.model(args.model, args.work)
     sealed, key = memory.sealed_model(args.model, args.work)
     engines = _engines(args, args.model)
-    requests = [int(word) for word in args.requests.split(",")]
     document: dict[str, Any] = {
         "machine": report.machine(), "time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()), "model": args.model,
         "threads": args.threads, "file_bytes": sealed.stat().st_size, "load_average": os.getloadavg()[0], "rows": []}
 
     def add(found: dict[str, Any]) -> None:
         document["rows"].append(found)
-        args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(document, indent=1) + "\n")
         args.output.with_suffix(".svg").write_text(chart(document))
         print(line(found), flush=True)
 
-    plan = [("batch", _CONTEXT, max(requests), size) for size in requests]
+    plan = [("batch", _CONTEXT, max(args.requests), size) for size in args.requests]
     if not args.batches_only:
         plan.append(("prefill", _PROMPT + 64, 1, _PROMPT))
     before: tuple[int, int] | None = None
@@ -150,4 +149,4 @@ def line(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commandline.run(main)

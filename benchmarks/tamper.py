@@ -13,8 +13,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.boot import keys
+from appliance.cli import numbers
 from appliance.errors import TamperedError
 from appliance.models.sealed import SealedModel, open_sealed
+from benchmarks import commandline
 
 
 def missed(model: SealedModel, path: Path, samples: int, seed: int) -> list[int]:
@@ -45,8 +47,8 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("key", type=Path, metavar="KEY", help="its key file")
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--samples", type=numbers.whole(1, 1 << 20), default=1000)
+    parser.add_argument("--seed", type=numbers.whole(0, 1 << 62), default=1)
     args = parser.parse_args()
     with keys.FileKey(args.key).key() as key, open_sealed(args.file, key.data, header_sha256=None) as model:
         found = missed(model, args.file, args.samples, args.seed)
@@ -56,4 +58,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    commandline.run(main)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import pkgutil
 import platform
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from argparse import Namespace
 
@@ -17,7 +20,8 @@ import pytest
 import benchmarks
 from appliance.errors import ImageError
 from appliance.imaging import recipe
-from benchmarks import disk, libraries, measure, models, peer, process, report
+from appliance.models import sealed
+from benchmarks import disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
 from tests.support.require import absent
 
@@ -197,3 +201,72 @@ def test_our_python_runs_on_the_images_libraries(tmp_path):
     done = subprocess.run([*python, "-c", code], capture_output=True, text=True, check=True)
     assert f"{sys.prefix} {locked.partition('-')[0]}" == done.stdout.strip()
     assert python == libraries.command(tmp_path)
+
+
+@pytest.mark.parametrize("module", ["", ".memory"])
+@pytest.mark.parametrize(("what", "says"), [
+    ("broken", "bytes that remain"), ("noise", "GGUF"), ("falcon", "architecture is falcon"), ("sealed", "is sealed"),
+    ("absent", "does not exist"), ("folder", "does not exist")])
+def test_what_is_no_model_is_refused_in_words(module, what, says, tiny, tmp_path):
+    """Before anything is built or measured, by name and without a traceback; nothing but the folder for it is made."""
+    path = tmp_path / f"{what}.gguf"
+    if what == "folder":
+        path.mkdir()
+    elif what == "falcon":
+        models.make("tiny", tmp_path / "falcon", architecture="falcon").rename(path)
+    elif what == "sealed":
+        path = memory.sealed_model(str(tiny), tmp_path / "sealed")[0]
+    elif what != "absent":
+        path.write_bytes(tiny.read_bytes()[:5000] if what == "broken" else bytes(range(1, 200)))
+    work = tmp_path / "work"
+    done = subprocess.run([sys.executable, "-m", f"benchmarks{module}", str(path), "--work", str(work)], check=False,
+                          capture_output=True, text=True, timeout=60)
+    assert 2 == done.returncode
+    assert done.stderr.startswith(f"{path}"), done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [] == [each for each in work.rglob("*") if each.name != "synthetic.key"]
+
+
+@pytest.mark.parametrize("words", [
+    ["", "--threads", "0"], ["", "--rounds", "0"], ["", "--kinds", "decod"], [".streaming", "--shares", "101"],
+    [".streaming", "--requests", "0"], [".disk", "--rounds", "0"], [".disk", "--threads", "-1"],
+    [".memory", "--limits", "x"], [".memory", "--prompt", "0", "--limits", "512,0"], [".memory", "--plain"],
+    [".picolm", "--tokens", "1"], [".kernels", "--formats", "Q9"], [".kernels", "--rounds", "0"], ["", "-o", "{tmp}"],
+], ids=" ".join)
+def test_arguments_are_looked_at_first(words, tmp_path):
+    """Bad usage is 2, with the argument's name."""
+    module, *rest = (word.format(tmp=tmp_path) for word in words)
+    done = subprocess.run([sys.executable, "-m", f"benchmarks{module}", *rest], capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert 2 == done.returncode, done.stderr
+    assert "error: " in done.stderr
+    assert rest[0] in done.stderr
+
+
+def test_a_file_of_ones_own_is_sealed_once_and_again_when_it_changed(tiny, tmp_path):
+    """In a folder that was not there; the sealed file is of the bytes that the file has."""
+    path, key = memory.sealed_model(str(tiny), tmp_path / "work")
+    stamp = path.stat().st_mtime_ns
+    assert (path, key) == memory.sealed_model(str(tiny), tmp_path / "work")
+    assert stamp == path.stat().st_mtime_ns
+    tiny.write_bytes(tiny.read_bytes()[:-1] + b"\1")
+    memory._sha256.cache_clear()
+    memory.sealed_model(str(tiny), tmp_path / "work")
+    assert hashlib.sha256(tiny.read_bytes()).digest() == sealed.structure(path)[0].sha256
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_model_leaves_nothing(sent, tmp_path):
+    """Making a model takes minutes; what was written until then is gone with the process."""
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.streaming", "1.1b", "--work", str(tmp_path)],
+                          stderr=subprocess.PIPE, text=True) as child:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*.part")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert list(tmp_path.glob("*.part"))
+        child.send_signal(sent)
+        said = child.communicate(timeout=60)[1]
+    assert 128 + sent == child.returncode, said
+    assert "Traceback" not in said
+    assert [] == list(tmp_path.glob("1.1b*"))
