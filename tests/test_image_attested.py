@@ -223,8 +223,11 @@ def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment
         assert KEY.hex() not in guest.console
         with _connected(deployment, port, "--ek-roots", str(deployment.tpm / "authority")) as (refused, said):
             assert "" == refused
-            assert ("measured boot, host trusted", 4) == (said[-1]["verdict"], said[-1]["exit_code"])
-            assert "known by activation" in str(said[-1]["reason"])
+            verdict, error = said
+            assert ("verdict", "measured boot, host trusted", 4) == (
+                verdict["event"], verdict["verdict"], verdict["exit_code"])
+            assert "known by activation" in str(verdict["reason"])
+            assert ("error", "host-trusted", 4) == (error["event"], error["code"], error["exit_code"])
         with _connected(deployment, port, "--ak", f"sha256:{deployment.ak}", "--accept", "host-trusted") as (url, said):
             client = openai.OpenAI(base_url=f"{url}/v1", api_key=server.KEY, max_retries=0, timeout=120)
             answer = client.chat.completions.create(
