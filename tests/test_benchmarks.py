@@ -23,6 +23,7 @@ from appliance.imaging import recipe
 from appliance.models import sealed
 from benchmarks import disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
+from tests.support.environment import usual_signals
 from tests.support.require import absent
 
 TINY = models.Shape(layers=9, width=256, hidden=512, heads=4, kv_heads=2, vocabulary=300)
@@ -260,7 +261,7 @@ def test_a_file_of_ones_own_is_sealed_once_and_again_when_it_changed(tiny, tmp_p
 def test_an_interrupted_model_leaves_nothing(sent, tmp_path):
     """Making a model takes minutes; what was written until then is gone with the process."""
     with subprocess.Popen([sys.executable, "-m", "benchmarks.streaming", "1.1b", "--work", str(tmp_path)],
-                          stderr=subprocess.PIPE, text=True) as child:
+                          stderr=subprocess.PIPE, text=True, preexec_fn=usual_signals) as child:
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("*.part")) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import main
-from tests.support.environment import unmeasured
+from tests.support.environment import unmeasured, usual_signals
 from tests.support.policies import BASE
 from tests.support.server import write_policy
 
@@ -117,7 +117,7 @@ def test_a_signal_during_imports_ends_without_a_word(folder: Path, number: signa
     of findings."""
     words = [sys.executable, "-c", SIGNALLED, str(int(number)), name, "check", "findings.hcl"]
     done = subprocess.run(words, cwd=folder, env=unmeasured() | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-                          text=True, check=False)
+                          text=True, check=False, preexec_fn=usual_signals)
     assert (128 + number, "", "") == (done.returncode, done.stdout, done.stderr)
 
 

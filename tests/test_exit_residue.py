@@ -30,7 +30,7 @@ from tests.support import server
 from tests.support.aes import round_keys
 from tests.support.demo_model import demo_model
 from tests.support.engines import kernels
-from tests.support.environment import unmeasured
+from tests.support.environment import unmeasured, usual_signals
 from tests.support.exits import Traced
 from tests.support.plain import open_resident
 from tests.support.traces import Traces, key_traces, weight_traces
@@ -89,19 +89,13 @@ def test_the_schedule_that_is_looked_for() -> None:
     assert "fe4890d1e6188d0b046df344706c631e" == round_keys(key)[14].hex()
 
 
-def _as_usual() -> None:
-    """Children inherit signals that are ignored, as under nohup."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @contextmanager
 def _infer(deployed: Deployment, *more: str, program: Sequence[str] = ("-m", "appliance")
            ) -> Iterator[tuple[subprocess.Popen[bytes], Traced]]:
     command = [sys.executable, *program, "infer", str(deployed.policy), "--prompt", PROMPT, "--raw", "--seed", "1",
                "--threads", "2", *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unmeasured(),
-                          preexec_fn=_as_usual) as child:
+                          preexec_fn=usual_signals) as child:
         try:
             yield child, Traced(child)
         finally:
