@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import time
@@ -194,6 +195,25 @@ def _status(connection: socket.socket) -> bytes:
     """The begin of an answer, upon which the client leaves."""
     with connection:
         return connection.recv(12)
+
+
+def test_no_file_for_a_connection(tmp_path: Path, tiny_model: Path) -> None:
+    """Where connections take all files that the process may have, that is reported once a second, not by the thousand;
+    who is connected is served, and once there are files again, others are."""
+    server = Server(write_policy(tmp_path, {"tiny": tiny_model}), [tiny_model], measured=False).wait_ready()
+    usual = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+    with server.http() as kept:
+        assert 200 == kept.get("/health").status_code
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))):
+            time.sleep(3.2)
+            assert 200 == kept.get("/health").status_code
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, usual)
+        assert 200 == server.http().get("/health").status_code
+    reports = server.audit("runtime.exception")
+    assert 0 == server.stop()
+    assert {("OSError", "asyncio")} == {(report["type"], report["where"]) for report in reports}
+    assert 3 <= len(reports) <= 5
 
 
 def test_refused_requests_are_given_back(tmp_path: Path, tiny_model: Path) -> None:

@@ -9,6 +9,7 @@ more memory, and speed rises without a step.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ COMPILER_BYTES = 260 << 20
 
 CONNECTIONS = 1024  # at the same time, at most; and
 _CONNECTIONS_BESIDE = 128  # beside two for each request that may be in progress
+_FILES = 64  # beside those: a served model has some ten open, and evidence takes a few for a while
 _CONNECTION_BYTES = 96 << 10  # of buffers and objects of each, with a part of a request that waits
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
 _TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
@@ -101,6 +103,19 @@ def hold(policy: Policy, division: Division) -> None:
     budget = policy.tee.memory_budget_bytes
     if budget is not None:
         machine.limit_growth(max(budget - division.nbytes, 0) + division.later)
+
+
+def allow_files(limits: Limits) -> None:
+    """Let the process have as many files open as all connections and its own take. BootError where it may not: whoever
+    can reach the port could take those away that evidence is collected with."""
+    needed = connections(limits) + _FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < needed:
+        raise BootError(f"{needed} files may be open at the same time, {needed - _FILES} of them connections; the "
+                        f"limit allows {hard}", code="files", hint="raise it (LimitNOFILE in systemd, `--ulimit "
+                        "nofile` of a container, RLIMIT_NOFILE), or lower limits.concurrent_requests")
+    if resource.RLIM_INFINITY != soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def connections(limits: Limits) -> int:

@@ -80,6 +80,7 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
         with steps.step("policy") as note:
             files = checks.find_models(policy, [loaded.path.parent, *model_folders])
             checks.check(loaded, operator, files)
+            budget.allow_files(policy.limits)
             tenants = tenants_of(policy, [loaded.path.parent, *model_folders])
             identity.name_things(audit, policy, tenants.tenants)
             provider = collect.provider(policy.tee.platforms, loaded.host_data, places)  # its devices stay open

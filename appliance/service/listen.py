@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import os
 import socket
 import ssl
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from appliance.errors import BootError
 
 BACKLOG = 256
 READ_BYTES = 16 * 1024  # taken from a connection at once: a TLS record. asyncio takes, and keeps room for, 256 KiB
+RETRY_SECONDS = 1.0  # where no connection can be accepted for want of files or memory
 
 
 @dataclass
@@ -34,6 +37,58 @@ class Listening:
         if self.path is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
+
+
+class Door:
+    """Accepts a listener's connections, one at a time. asyncio's own servers try as often as the backlog is long, also
+    where there is no file or memory for one, report each time, and do it all again for each: more and more of them."""
+
+    def __init__(self, place: Listening, protocols: Callable[[], asyncio.Protocol], *, handshake: float | None,
+                 shutdown: float | None) -> None:
+        """`protocols` makes one for each connection; ConnectionAbortedError drops it. `handshake` and `shutdown` are
+        seconds for those of TLS. Opens at once, in the event loop that runs."""
+        self._socket, self._tls, self._protocols = place.socket, place.tls, protocols
+        self._handshake, self._shutdown = handshake, shutdown
+        self._loop = asyncio.get_running_loop()
+        self._later: asyncio.TimerHandle | None = None
+        self._begun: set[asyncio.Task[None]] = set()  # the event loop itself holds none
+        self._socket.setblocking(False)
+        self._open()
+
+    def close(self) -> None:
+        """Accept no more."""
+        if self._later is not None:
+            self._later.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _open(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._loop.remove_reader(self._socket)
+            self._later = self._loop.call_later(RETRY_SECONDS, self._open)
+            self._loop.call_exception_handler({"message": "no connection can be accepted", "exception": error})
+            return
+        try:
+            protocol = self._protocols()
+        except ConnectionAbortedError:
+            accepted.close()
+            return
+        task = self._loop.create_task(self._begin(accepted, protocol))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+
+    async def _begin(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+        with contextlib.suppress(Exception):  # of a handshake: whoever can reach the port could fill the audit log
+            await self._loop.connect_accepted_socket(
+                lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=self._handshake,
+                ssl_shutdown_timeout=self._shutdown)
 
 
 def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listening:

@@ -172,7 +172,7 @@ class Arrivals:
         self._collected = -math.inf
 
     def __call__(self) -> Protocol:
-        """A protocol. ConnectionAbortedError when there are too many: the event loop drops the connection."""
+        """A protocol. ConnectionAbortedError when there are too many: the connection is dropped."""
         now = time.monotonic()
         if len(self._made) >= self._most and now >= self._collected + COLLECT_SECONDS:
             gc.collect()

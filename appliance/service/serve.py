@@ -30,7 +30,7 @@ from appliance.service import protocol, tls
 from appliance.service.app import assemble, create
 from appliance.service.context import Service
 from appliance.service.guard import HEAD_BYTES
-from appliance.service.listen import BACKLOG, Listening, listen_tcp, listen_unix, listen_vsock
+from appliance.service.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
 from appliance.service.loop import Loop, started
 from appliance.service.quotas import Keeper
 from appliance.service.tls import RaTls
@@ -130,6 +130,7 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service, listening: Sequence[Listening], identities: Sequence[RaTls]) -> None:
         self._service, self._listening, self._identities = service, listening, identities
         self._tasks: list[asyncio.Task[None]] = []
+        self._doors: list[Door] = []
         disk = service.booted.state
         self._keeper = None if disk is None else Keeper(service.accounts, disk)
         super().__init__(uvicorn.Config(
@@ -145,12 +146,9 @@ class Server(uvicorn.Server):
         await self.lifespan.startup()
         arrivals = protocol.Arrivals(self.config, self.server_state, self.lifespan.state,
                                      budget.connections(self._service.policy.limits))
-        self.servers = []
         for place in self._listening:
             handshake, end = (None, None) if place.tls is None else (tls.HANDSHAKE_SECONDS, tls.SHUTDOWN_SECONDS)
-            self.servers.append(await loop.create_server(
-                arrivals, sock=place.socket, ssl=place.tls, backlog=BACKLOG, ssl_handshake_timeout=handshake,
-                ssl_shutdown_timeout=end))
+            self._doors.append(Door(place, arrivals, handshake=handshake, shutdown=end))
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
             self._tasks.append(loop.create_task(self._keeper.run(self._state_lost)))
@@ -181,8 +179,8 @@ class Server(uvicorn.Server):
         for task in self._tasks:
             task.cancel()
         self._service.audit.write("service.draining", in_flight=self._service.in_progress)
-        for server in self.servers:
-            server.close()
+        for door in self._doors:
+            door.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
