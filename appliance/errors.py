@@ -31,6 +31,7 @@ what was expected) and a `hint` (what to do about it). Secrets and request conte
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -52,6 +53,20 @@ class ApplianceError(Exception):
     def as_json(self) -> dict[str, Any]:
         """For scripts: the same keys for every error."""
         return {"code": self.code, "reason": self.summary, "hint": self.hint}
+
+
+def shortage(error: BaseException) -> ApplianceError | None:
+    """What the machine lacks, where an exception of Python's says that it lacks something."""
+    if isinstance(error, MemoryError) or (  # the latter is of the dynamic linker
+            isinstance(error, ImportError) and "failed to map segment" in str(error)):
+        return ApplianceError("no memory is left", code="memory", hint="give the process, or the machine, more")
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return ApplianceError("no thread can be started", code="threads", hint="allow the process more threads "
+                              "(TasksMax in systemd, `--pids-limit` of a container, RLIMIT_NPROC) or more memory")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return ApplianceError("no more files can be open at the same time", code="files", hint="allow the process more "
+                              "(LimitNOFILE in systemd, `--ulimit nofile` of a container, RLIMIT_NOFILE)")
+    return None
 
 
 class PolicyError(ApplianceError):

@@ -152,6 +152,42 @@ def test_one_flipped_bit_in_the_self_test_stops_the_boot(
     assert [] == [record for record in records if record["event"] == "boot.model"]
 
 
+FEW_FILES = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 255))"
+NO_THREAD = """
+import threading
+start = threading.Thread.start
+def fail(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = lambda thread: fail(thread) if thread.name.startswith("NAME") else start(thread)
+"""
+
+
+@pytest.mark.parametrize(("before", "step", "code", "said"), [
+    (FEW_FILES, "policy", "files", "192 of them connections; the limit allows 255"),
+    (NO_THREAD.replace("NAME", "kernel-"), "self-test", "threads", "can't start new thread"),
+    (NO_THREAD.replace("NAME", "engine"), "service", "threads", "no thread can be started"),
+])
+def test_what_the_machine_lacks_is_named(
+        before: str, step: str, code: str, said: str, policy: Path, tiny_model: Path) -> None:
+    """A boot that gets too few files or threads says what to raise, not that the CPU computes wrong or the program has
+    a defect."""
+    serve = "from appliance.service import app; import contextlib; app.assemble(booted, contextlib.ExitStack())"
+    status, _, told = _boot(policy, tiny_model.parent, before=before, serve=serve)
+    assert (2, code) == (status, told["code"])
+    assert told["summary"].startswith(f"boot stopped at step {step}: ")
+    assert said in told["summary"]
+    assert {"files": "LimitNOFILE"}.get(code, "TasksMax") in told["hint"]
+
+
+def test_connections_have_files(policy: Path, tiny_model: Path) -> None:
+    """The usual soft limit of 1024 files is too low for the 1024 connections that a policy can have: as far as the hard
+    one goes, the boot raises it to what is needed, here 192 connections and 64 more."""
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (80, 300))"
+    code, _, _ = _boot(policy, tiny_model.parent, before=few,
+                       serve="assert (256, 300) == resource.getrlimit(resource.RLIMIT_NOFILE)")
+    assert 7 == code
+
+
 @pytest.mark.parametrize(("serve", "summary", "code"), [
     ("from appliance.errors import ServiceError; raise ServiceError('the port is taken')",
      "boot stopped at step service: the port is taken", "service-error"),

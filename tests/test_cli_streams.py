@@ -53,6 +53,26 @@ def test_output_that_cannot_be_written_is_no_answer(folder: Path, verb: str, red
         assert done.stderr.startswith(b"error[")
 
 
+SANDBOXED = """
+import os, sys
+def hook(event, args):
+    if event == "open" and args[0] == os.devnull:
+        raise PermissionError(13, "Permission denied")
+sys.addaudithook(hook)
+from appliance.__main__ import start
+start()
+"""
+
+
+def test_output_that_cannot_be_written_from_the_sandbox(folder: Path) -> None:
+    """Where no device may be opened to throw it away, the exit code is the same."""
+    for redirect in (">/dev/full", ">/dev/full 2>/dev/full"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'exec "$0" -c "$@" {redirect}', sys.executable, SANDBOXED, "schema"], cwd=folder,
+            env=unmeasured() | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=False)
+        assert (2, False) == (done.returncode, b"Traceback" in done.stderr)
+
+
 def test_a_closed_standard_error_is_not_in_the_way(folder: Path) -> None:
     """Neither does what should go there go elsewhere."""
     done = _run(folder, ["check", "absent.hcl"], "2>&-")

@@ -287,7 +287,7 @@ NO_SERVICE = """
 import sys, threading
 from appliance.service import app
 def fail(*words):
-    raise RuntimeError("can't start new thread")
+    raise RuntimeError("can't start new thread" if sys.argv[1] == "no thread" else "broken")
 if sys.argv[1] == "no thread":
     start = threading.Thread.start
     threading.Thread.start = lambda thread: fail() if thread.name == "engine" else start(thread)
@@ -298,11 +298,13 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("why", ["no thread", "a defect"])
-def test_a_service_that_cannot_be_made(why: str, deployed: Deployment) -> None:
+@pytest.mark.parametrize(("why", "error"), [
+    ("no thread", b"error[threads]: boot stopped at step service: no thread can be started"),
+    ("a defect", b"error[boot-internal]: boot stopped at step service: RuntimeError")])
+def test_a_service_that_cannot_be_made(why: str, error: bytes, deployed: Deployment) -> None:
     """An engine whose scheduler cannot start, or has when something else fails, is wiped; the first error is told."""
     code, said = _wiped_before_it_serves(NO_SERVICE, why, deployed)
-    assert b"error[boot-internal]: boot stopped at step service: RuntimeError" in said
+    assert error in said
     assert 2 == code
 
 

@@ -23,7 +23,7 @@ from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind
 from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.engine.packing import Packing
-from appliance.errors import EngineError
+from appliance.errors import EngineError, shortage
 from appliance.models import layout, libcrypto, quants
 
 _SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
@@ -159,10 +159,13 @@ def output(table: KernelTable, name: str) -> bytes | None:
 
 
 def answer(table: KernelTable, name: str) -> tuple[str, str]:
-    """SHA-256 (hex) of a test's output: expected and found, or words where there is none."""
+    """SHA-256 (hex) of a test's output: expected and found, or words where there is none.
+    EngineError where no thread could be started."""
     try:
         made = output(table, name)
     except EngineError as error:
+        if shortage(error.__cause__ or error) is not None:  # which is no answer
+            raise
         return known().get(name, "a known answer"), f"error {error.code}"
     found = "no known answer" if made is None else hashlib.sha256(made).hexdigest()
     return known().get(name, "a known answer"), found

@@ -10,7 +10,7 @@ from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import place
 from appliance.boot.report import BootReport, Note, Progress, Step, Verdict
 from appliance.boot.selftest import SelfTest
-from appliance.errors import ApplianceError, BootError
+from appliance.errors import ApplianceError, BootError, shortage
 
 
 class Steps:
@@ -67,6 +67,7 @@ class Steps:
 
 def diagnostic(step: str, error: Exception) -> BootError:
     """One diagnostic: the step, then what was expected and found."""
+    error = shortage(error) or error
     if isinstance(error, ApplianceError):
         return BootError(f"boot stopped at step {step}: {error.summary}", hint=error.hint, code=error.code)
     spot = place(error.__traceback__) or "a library"

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TextIO
 
 from appliance import __version__
 from appliance.cli import signals
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, shortage
 
 # verb -> one-line help; the verb `x-y` lives in `appliance.cli.x_y` with `add_arguments` and `run`.
 VERBS: dict[str, str] = {
@@ -107,9 +107,9 @@ def _run(words: list[str]) -> int:
             raise SystemExit(2) from None
         argparse.ArgumentParser.error(error.parser, error.summary)
     except (MemoryError, ImportError) as error:
-        if not isinstance(error, MemoryError) and "failed to map segment" not in str(error):  # of the dynamic linker
+        if (lacking := shortage(error)) is None:
             raise
-        return _failed(_no_memory(), argparse.Namespace(json="--json" in words, verb=verb))
+        return _failed(lacking, argparse.Namespace(json="--json" in words, verb=verb))
     module = _module(args.verb)
     try:
         with signals.politely():
@@ -121,22 +121,14 @@ def _run(words: list[str]) -> int:
         return 2
     except ApplianceError as error:
         return _failed(error, args)
-    except MemoryError:  # by a traceback it would end with 1, which is an answer
-        return _failed(_no_memory(), args)
-    except RuntimeError as error:
-        if "can't start new thread" not in str(error):
+    except (MemoryError, RuntimeError) as error:  # by a traceback it would end with 1, which is an answer
+        if (lacking := shortage(error)) is None:
             raise
-        return _failed(ApplianceError("no thread can be started", code="threads", hint="allow the process more threads "
-                                      "(TasksMax in systemd, `--pids-limit` of a container, RLIMIT_NPROC) or more "
-                                      "memory"), args)
+        return _failed(lacking, args)
     except OSError as error:  # a full disk behind standard output, say: no answer either
-        code = _failed(ApplianceError(str(error), code="system"), args)
+        code = _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
         _drop(sys.stdout)
         return code
-
-
-def _no_memory() -> ApplianceError:
-    return ApplianceError("no memory is left", code="memory", hint="give the process, or the machine, more")
 
 
 def _streams() -> bool:
@@ -161,8 +153,12 @@ def _streams() -> bool:
 
 def _drop(stream: TextIO) -> None:
     """What is still to be written to it is lost: the interpreter, as it ends, shall not try again."""
-    with contextlib.suppress(io.UnsupportedOperation):  # not a file: a text in memory, say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with contextlib.suppress(OSError):  # not a file: a text in memory, say
+        number = stream.fileno()
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        except PermissionError:  # in the sandbox
+            os.dup2(os.pipe()[1], number)
 
 
 def _failed(error: ApplianceError, args: argparse.Namespace | None = None) -> int:
