@@ -125,6 +125,11 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"store": True}, "unsupported_parameter", "store"),
     ({"temprature": 1}, "unknown_parameter", "temprature"),
     ({"stream_options": {"x": 1}, "stream": True}, "unknown_parameter", "stream_options.x"),
+    ({"str": 1}, "unknown_parameter", "str"),  # names that findings have for branches of a union, too
+    ({"messages[0]": TURN}, "unknown_parameter", "messages[0]"),
+    ({"stream_options": {"float": 1}, "stream": True}, "unknown_parameter", "stream_options.float"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "f(x)": 1}]}]}, "unknown_parameter",
+     "messages.0.content.0.f(x)"),
     ({"stream_options": {"include_obfuscation": True}, "stream": True}, "unsupported_parameter",
      "stream_options.include_obfuscation"),
     ({"messages": []}, "invalid_value", "messages"),
