@@ -170,12 +170,14 @@ def test_closing_counts_what_was_dropped() -> None:
 
 
 def test_a_failing_sink_stops_everything() -> None:
-    """When a record cannot be written the caller is told, then and ever after: nothing goes on unrecorded."""
+    """When a record cannot be written the caller is told why, then and ever after: nothing goes on unrecorded."""
     with Path("/dev/full").open("wb", buffering=0) as full:
         log = AuditLog(full)
         for _ in range(2):
-            with pytest.raises(AuditError):
+            with pytest.raises(AuditError, match="No space left on device"):
                 log.write("service.draining", in_flight=1)
+        with pytest.raises(AuditError, match="No space left on device"):  # which is what a boot or a service ends with
+            log.close()
 
 
 def test_standard_output_that_does_not_block_loses_no_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ class AuditLog:
         self._sink = sink
         self._strict = strict
         self._lock = threading.RLock()
-        self._broken = False
+        self._broken = ""  # why, once a record could not be written
         self._logger = structlog.wrap_logger(
             self, processors=[self._admit, self._stamp, self._render], wrapper_class=structlog.BoundLoggerBase,
             context_class=dict)
@@ -162,13 +162,13 @@ class AuditLog:
 
     def _append(self, line: bytes) -> None:
         """Append one whole line; after a failure the log stays broken, for its last line may be cut."""
-        if self._broken or self._sink.closed:
-            raise AuditError("audit log: it can no longer be written", hint="the appliance must be restarted")
+        if self._sink.closed:
+            raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
         try:
-            written = self._sink.write(line)
+            if not self._broken and self._sink.write(line) != len(line):
+                self._broken = "the sink took a part of a record"
         except OSError as error:
-            self._broken = True
-            raise AuditError(f"audit log: {error.strerror}", hint="see that the disk has room") from None
-        if written != len(line):
-            self._broken = True
-            raise AuditError("audit log: the sink took a part of a record", hint="see that the disk has room")
+            self._broken = error.strerror or "it cannot be written"
+        if self._broken:
+            raise AuditError(f"audit log: {self._broken}", hint="see that the disk has room and that whoever reads the "
+                             "log goes on, then start the appliance again")
