@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.cli.main import main
 from tests.support.environment import unmeasured, usual_signals
@@ -115,6 +117,18 @@ def test_what_no_verb_foresaw_is_told_where_output_is_no_file(tmp_path: Path, ca
     with contextlib.redirect_stdout(io.StringIO()):
         assert 2 == main(["image", "build", "-o", str(tmp_path / "file/image")])
     assert capsys.readouterr().err.startswith("error[")
+
+
+def test_a_name_or_key_that_is_no_unicode_is_an_error_in_words(folder: Path) -> None:
+    """The exit code of a traceback would be an answer: "evidence invalid", or "not yet approved"."""
+    (folder / "key.pem").write_bytes(Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    for words in (["approve", "valid.hcl", "--key", "key.pem", "--as", "\udcff"],
+                  ["verify", "file", "--policy", "valid.hcl", "--measurements", "file", "--builder-key",
+                   "ed25519:\udcff"]):
+        done = _run(folder, [*words, "--json"])
+        assert (2, 2) == (done.returncode, json.loads(done.stdout)["exit_code"])
+        assert done.stderr.startswith(b"error[")
 
 
 # Runs the command line with a signal as it begins to import a module.

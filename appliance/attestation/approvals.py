@@ -116,8 +116,8 @@ def read(path: Path) -> Approvals | None:
 
 
 def approve(private_key: Ed25519PrivateKey, approver: str, policy_sha384: bytes) -> Approval:
-    """One approval by a private key."""
-    return Approval(approver=approver, signature=f"ed25519:{private_key.sign(message(policy_sha384)).hex()}")
+    """One approval by a private key. Raises PolicyError `approvals-malformed` for a name that is no Unicode."""
+    return from_signature(approver, private_key.sign(message(policy_sha384)))
 
 
 def from_signature(approver: str, signature: bytes) -> Approval:
@@ -126,7 +126,7 @@ def from_signature(approver: str, signature: bytes) -> Approval:
         return Approval(approver=approver, signature=f"ed25519:{signature.hex()}")
     except ValidationError as error:
         raise PolicyError(f"approval: {describe(error)}", code="approvals-malformed",
-                          hint=f"a signature has {SIGNATURE_BYTES} raw bytes") from None
+                          hint=f"a signature has {SIGNATURE_BYTES} raw bytes, a name is text in UTF-8") from None
 
 
 def name_of(policy: Policy, public_key: bytes) -> str:

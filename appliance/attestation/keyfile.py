@@ -60,7 +60,7 @@ def ed25519_public_key(text: str) -> bytes:
 
     Raises PolicyError `key-malformed` or `key-unreadable`.
     """
-    data = text.encode() if text.startswith("ed25519:") else read(Path(text), "public key")
+    data = text.encode(errors="replace") if text.startswith("ed25519:") else read(Path(text), "public key")
     try:
         if data.startswith(b"ed25519:"):
             raw = bytes.fromhex(data.removeprefix(b"ed25519:").decode("ascii").strip())
