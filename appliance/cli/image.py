@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import image_export, image_predict, numbers
+from appliance.engine.kernels import targets
 from appliance.imaging import boot, build, container, formats, locking, predict, predict_golden, recipe
 from appliance.imaging.downloads import Downloads, default_folder
 from appliance.imaging.machine import Reach
@@ -41,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                               formatter_class=argparse.RawDescriptionHelpFormatter)
     make.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the policy; without: it is given at launch")
     make.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the image")
-    make.add_argument("--target", metavar="NAME", action="append", default=[],
-                      help="kernels for this CPU target only; may be repeated (default: all)")
+    known = [target.name for target in targets.known("x86_64")]
+    make.add_argument("--target", metavar="NAME", choices=known, action="append", default=[],
+                      help=f"kernels for this CPU target only: {', '.join(known)}; may be repeated (default: all)")
     make.add_argument("--format", metavar="FORMAT", choices=formats.FORMATS, action="append", default=[],
                       help="write the disk in a cloud's format too: qcow2 (disk.qcow2), vhd (disk.vhd), tar "
                       "(disk.tar.gz), as `export` does; may be repeated; raw (disk.raw) is always written")

@@ -25,6 +25,7 @@ class Locked:
 def lock(recipe: Recipe, requirements: Path, downloads: Downloads, given: Mapping[str, str],
          progress: Callable[[str], None]) -> Locked:
     """Resolve and write both lock files. ImageError when an index is forged or a package cannot be found."""
+    wanted = wheels.read(requirements)
     addresses = mirrors.choose([archive.name for archive in recipe.archives], given)
     epoch = 0
     candidates: list[debian.Candidate] = []
@@ -36,9 +37,9 @@ def lock(recipe: Recipe, requirements: Path, downloads: Downloads, given: Mappin
     progress("choosing packages")
     best = resolve.newest(candidates)
     packages = [lockfile.Package(role, item.name, item.version, item.size, item.sha256, item.archive, item.path)
-                for role, wanted in recipe.roles.items() for item in resolve.closure(wanted, best)]
+                for role, names in recipe.roles.items() for item in resolve.closure(names, best)]
     progress("wheels")
-    chosen = wheels.resolve(recipe, requirements, downloads)
+    chosen = wheels.resolve(recipe, wanted, downloads)
     lockfile.write(recipe.file("packages.lock"), packages, [*_ABOUT, f"suite {recipe.suite}", f"epoch {epoch}"])
     lockfile.write(recipe.file("wheels.lock"), chosen, [
         "Written by `appliance image lock` from requirements-image.lock, without what wheels.toml leaves out."])

@@ -19,10 +19,22 @@ from appliance.imaging.lockfile import Wheel
 from appliance.imaging.recipe import Recipe
 
 
-def resolve(recipe: Recipe, requirements: Path, downloads: Downloads) -> list[Wheel]:
-    """The wheels of a hash-locked requirements file, without what the recipe leaves out; they are kept in the cache."""
-    text = requirements.read_text(encoding="utf-8")
-    wanted = [entry for entry in re.split(r"\n(?=\S)", text) if _distribution(entry) not in recipe.wheels_leave_out]
+def read(requirements: Path) -> str:
+    """A hash-locked requirements file. Raises ImageError."""
+    try:
+        return requirements.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ImageError(f"{requirements} cannot be read: {error.strerror}",
+                         hint="run from a checkout, or name the file with --requirements") from None
+    except UnicodeDecodeError as error:
+        raise ImageError(f"{requirements}: byte {error.start} is not UTF-8; needed: hash-locked requirements of pip",
+                         hint="uv pip compile --generate-hashes, as in the checkout's Makefile") from None
+
+
+def resolve(recipe: Recipe, requirements: str, downloads: Downloads) -> list[Wheel]:
+    """The wheels of hash-locked requirements, without what the recipe leaves out; they are kept in the cache."""
+    listed = re.split(r"\n(?=\S)", requirements)
+    wanted = [entry for entry in listed if _distribution(entry) not in recipe.wheels_leave_out]
     rows = []
     for file, data in _download(recipe, "\n".join(wanted)):
         digest = hashlib.sha256(data).hexdigest()

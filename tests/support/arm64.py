@@ -61,7 +61,7 @@ def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     tree = rootfs.begin(fresh, arm)
     rootfs.unpack(tree, _packages(arm, downloads), downloads, ("etc/*", "usr/share/*", "var/*"))
-    rootfs.install_wheels(tree, arm, wheels.resolve(arm, REQUIREMENTS, downloads), downloads)
+    rootfs.install_wheels(tree, arm, wheels.resolve(arm, wheels.read(REQUIREMENTS), downloads), downloads)
     tree.file("made-from", _digest().encode())
     fresh.rename(TREE)
 
