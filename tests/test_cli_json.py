@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.cli import main as cli
 from appliance.cli.main import VERBS, main
@@ -33,7 +35,9 @@ USAGE = [["check"], ["check", "valid.hcl", "--nope"], ["schema", "--format", "x"
          ["tenants"], ["model"], ["model", "inspect"], ["model", "key", "k", "--key-version", "0"], ["tokenize"],
          ["infer", "valid.hcl"], ["infer", "valid.hcl", "--prompt", "x", "--max-tokens", "many"], ["plan-memory"],
          ["plan-memory", "valid.hcl", "--memory", "-1"], ["kernels", "build", "--jobs", "0"], ["image"],
-         ["image", "build"], ["evidence"], ["state", "disk"], ["nope"], []]
+         ["image", "build"], ["image", "build", "-o", "x", "--target", "nope"], ["image", "kubevirt"],
+         ["image", "record"], ["image", "export", "x"], ["image", "sbom"], ["image", "container"], ["evidence"],
+         ["state", "disk"], ["nope"], []]
 
 
 @pytest.mark.parametrize("words", USAGE, ids=" ".join)
@@ -49,7 +53,11 @@ def test_bad_usage_is_an_object(words: list[str], capsys: pytest.CaptureFixture[
     ["check", "absent"], ["digest", "findings.hcl"], ["approve", "valid.hcl", "--key", "absent"],
     ["model", "inspect", "absent"], ["model", "verify", "absent"], ["model", "key", "valid.hcl"],
     ["model", "seal", "valid.hcl", "-o", "x", "--key", "absent"], ["tokenize", "valid.hcl", "x"],
-    ["plan-memory", "findings.hcl"], ["image", "predict", "absent"], ["state", "absent", "--key", "absent"]],
+    ["tenants", "valid.hcl", "--key", "signer.pem"],
+    ["plan-memory", "findings.hcl"], ["image", "predict", "absent"], ["image", "lock", "--requirements", "absent"],
+    ["image", "lock", "--requirements", "."], ["image", "lock", "--requirements", "noise"],
+    ["image", "lock", "--requirements", "valid.hcl", "--mirror", "debian=http://127.0.0.1:1", "--mirror",
+     "debian-security=http://127.0.0.1:1"], ["state", "absent", "--key", "absent"]],
     ids=" ".join)
 def test_an_error_is_an_object(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What was found and what to do about it, apart from each other."""
@@ -70,6 +78,21 @@ def test_verbs_of_events_tell_it_among_them(words: list[str], code: str, folder:
     """Their standard error is JSON lines to the last; serve's standard output is the audit log."""
     exit_code, found = _told(words, capsys, events=True)
     assert (2, "error", 2, code) == (exit_code, found["event"], found["exit_code"], found["code"])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_option_is_known_by_its_beginning(verb: str) -> None:
+    """`--js` was read as --json, and not where errors of usage looked for it; it is an error now."""
+    for parser in _parsers(cli._parser(verb)):
+        assert not parser.allow_abbrev, parser.prog
+
+
+def test_bytes_to_sign_are_told_as_an_object(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nothing else is printed."""
+    assert 0 == main(["approve", "valid.hcl", "--message", "message", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert "message" == found["message"]
+    assert bytes.fromhex(found["policy_sha384"]) in (folder / "message").read_bytes()
 
 
 def test_verify_keeps_its_form_on_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,5 +144,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with a valid policy and one that is not."""
     (tmp_path / "valid.hcl").write_text(BASE)
     (tmp_path / "findings.hcl").write_text("x = 1\n")
+    (tmp_path / "noise").write_bytes(b"\xff\xfe")
+    (tmp_path / "signer.pem").write_bytes(Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     monkeypatch.chdir(tmp_path)
     return tmp_path

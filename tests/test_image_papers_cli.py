@@ -48,7 +48,8 @@ def test_a_prediction_is_written_signed_and_told(image: Path, capsys: pytest.Cap
     """Golden values from a log, then all of it: what is not verified or not predicted is said plainly."""
     folder = image.parent
     assert 0 == _run("record", "--from", folder / "log", "--firmware", folder / "ovmf.fd", "--machine", "mine", "-o",
-                     folder / "golden.json")
+                     folder / "golden.json", "--json")
+    assert (folder / "golden.json").read_bytes().decode() == capsys.readouterr().out.strip()
     assert 0 == _run("predict", image, "--golden", folder / "golden.json", "--firmware", folder / "ovmf.fd", "--vcpus",
                      "1,3", "--cpu-model", "EPYC-Milan,EPYC-v4", "--id-key", folder / "id.pem", "--tdx-firmware",
                      folder / "ovmf.fd", "--key", folder / "builder.pem")
@@ -101,14 +102,17 @@ def test_what_cannot_be_predicted_is_refused(image: Path, capsys: pytest.Capture
     assert not (image / predict.OUTPUT).exists()
 
 
-def test_papers_are_written(image: Path) -> None:
+def test_papers_are_written(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """SBOM with the policy's model, provenance over it, and an envelope only where there is a key."""
     assert 0 == _run("sbom", image, "--policy", DEMO, "--key", image.parent / "builder.pem")
     statement = (image / provenance.STATEMENT_NAME).read_bytes()
     assert "sbom.cdx.json" in {each["name"] for each in json.loads(statement)["subject"]}
     assert "model:demo" in (image / "sbom.cdx.json").read_text()
     assert (image / provenance.ENVELOPE_NAME).read_bytes() == provenance.envelope(statement, BUILDER)
-    assert 0 == _run("sbom", image)
+    capsys.readouterr()
+    assert 0 == _run("sbom", image, "--json")
+    assert [{"file": str(path), "size": path.stat().st_size} for path in (
+        image / "sbom.cdx.json", image / provenance.STATEMENT_NAME)] == json.loads(capsys.readouterr().out)
     assert not (image / provenance.ENVELOPE_NAME).exists()
 
 
@@ -117,7 +121,8 @@ def test_a_disk_is_exported_and_a_manifest_rendered(tmp_path: Path, capsys: pyte
     out = fake_image.write(tmp_path / "out")
     (out / "disk.raw").write_bytes(fake_image.disk(b"x").ljust(2 << 20, b"\0"))
     fake_image.manifest(out)
-    assert 0 == _run("export", out, "--format", "raw", "-o", tmp_path / "disk")
+    assert 0 == _run("export", out, "--format", "raw", "-o", tmp_path / "disk", "--json")
+    assert {"file": str(tmp_path / "disk"), "size": 2 << 20} == json.loads(capsys.readouterr().out)
     assert (out / "disk.raw").read_bytes() == (tmp_path / "disk").read_bytes()
     os.mkfifo(tmp_path / "pipe")
     for words in (("export", out, "--format", "raw"), ("container", out)):
@@ -126,7 +131,8 @@ def test_a_disk_is_exported_and_a_manifest_rendered(tmp_path: Path, capsys: pyte
     assert 2 == _run("export", out, "--format", "raw", "-o", "/")
     assert {"disk", "out", "pipe"} == {each.name for each in tmp_path.iterdir()}
     container = "registry.example/appliance@sha256:" + "ab" * 32
-    assert 0 == _run("kubevirt", DEMO, "--container", container, "-o", tmp_path / "vm.json")
+    assert 0 == _run("kubevirt", DEMO, "--container", container, "-o", tmp_path / "vm.json", "--json")
+    assert str(tmp_path / "vm.json") == json.loads(capsys.readouterr().out)["file"]
     assert "List" == json.loads((tmp_path / "vm.json").read_bytes())["kind"]
     assert 0 != _run("kubevirt", DEMO, "--container", "registry.example/appliance:latest")
     assert "digest" in capsys.readouterr().err

@@ -165,6 +165,10 @@ def test_signing_and_checking_by_command(policy: Policy, tmp_path: Path, capsys:
     assert 0 == main(["tenants", str(source), "--key", str(tmp_path / "ours.pem"), "-o", str(signed)])
     assert 0 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl")])
     assert "version 7, 1 tenants" in capsys.readouterr().out
+    assert 0 == main(["tenants", str(source), "--key", str(tmp_path / "ours.pem"), "-o", str(signed), "--json"])
+    assert {"file": str(signed), "version": 7, "tenants": 1} == json.loads(capsys.readouterr().out)
+    assert 0 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl"), "--json"])
+    assert {"version": 7, "tenants": 1} == json.loads(capsys.readouterr().out)
     assert 0 == main(["tenants", str(source), "--key", str(tmp_path / "other.pem")])
     signed.write_text(capsys.readouterr().out)
     assert 2 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl")])

@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
         raise PolicyError("--as names who approves: it needs --key or --signature", code="approver-unused")
     if args.message is not None:
         keyfile.write_whole(args.message, approvals.message(loaded.digest))
+        if args.json:
+            print(json.dumps({"policy_sha384": loaded.digest.hex(), "message": str(args.message)}, indent=2))
         return 0
     found = approvals.read(path)
     if args.key is not None or args.signature is not None:

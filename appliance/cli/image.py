@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pack = actions.add_parser("container", help=summary, description=summary)
     pack.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     pack.add_argument("-o", "--output", metavar="TAR", type=Path, required=True, help="the archive")
+    pack.add_argument("--json", action="store_true", help="print the file and its size as JSON")
     pack.epilog = f"docker import --change 'ENTRYPOINT {json.dumps(container.COMMAND)}' TAR NAME"
     for action in (make, lock, pack):
         action.add_argument("--recipe", metavar="DIR", type=Path, default=recipe.FOLDER,
@@ -159,7 +160,7 @@ def _boot(args: argparse.Namespace) -> int:
 def _lock(args: argparse.Namespace) -> int:
     downloads = Downloads((args.cache or default_folder()) / "downloads")
     done = locking.lock(recipe.load(args.recipe), args.requirements, downloads, dict(args.mirror),
-                        lambda what: tqdm.write(f"  {what}"))
+                        lambda what: tqdm.write(f"  {what}", file=sys.stderr))
     print(json.dumps({"packages": done.packages, "wheels": done.wheels}) if args.json
           else f"locked {done.packages} packages and {done.wheels} wheels")
     return 0
@@ -168,5 +169,5 @@ def _lock(args: argparse.Namespace) -> int:
 def _container(args: argparse.Namespace) -> int:
     container.export(args.image, args.output, recipe.load(args.recipe),
                      Downloads((args.cache or default_folder()) / "downloads"))
-    print(f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB")
+    image_export.tell(args, args.output.stat().st_size)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     disk.add_argument("--format", choices=formats.FORMATS, required=True,
                       help="raw; qcow2: OpenStack, KubeVirt; vhd: Azure; tar: Google Cloud (disk.raw in .tar.gz)")
     disk.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to make or to replace")
+    disk.add_argument("--json", action="store_true", help="print the file and its size as JSON")
     summary = "render a policy as KubeVirt objects"
     cluster = actions.add_parser("kubevirt", help=summary, description=summary)
     cluster.add_argument("file", metavar="FILE", type=Path, help="the policy")
@@ -38,6 +40,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster.add_argument("--replicas", metavar="N", type=numbers.whole(1, (1 << 31) - 1), default=1,
                          help="machines (default: %(default)s)")
     cluster.add_argument("-o", "--output", metavar="FILE", type=Path, help="where it goes (default: standard output)")
+    cluster.add_argument("--json", action="store_true", help="print where it went as JSON (it is JSON in any case)")
     summary = "write an image's SBOM (CycloneDX 1.6) and provenance (SLSA v1) into its folder"
     papers = actions.add_parser("sbom", help=summary, description=summary)
     papers.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
@@ -46,6 +49,12 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                         help="who built it (default: %(default)s)")
     papers.add_argument("--key", metavar="KEY.pem", type=Path,
                         help="sign the provenance with the builder's Ed25519 key, as a DSSE envelope")
+    papers.add_argument("--json", action="store_true", help="print the files and their sizes as JSON, in a list")
+
+
+def tell(args: argparse.Namespace, size: int) -> None:
+    """Print which file was made, and how large it is."""
+    print(json.dumps({"file": str(args.output), "size": size}) if args.json else f"{args.output}: {size / 1e6:.1f} MB")
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -55,7 +64,7 @@ def _export(args: argparse.Namespace) -> int:
             bar.refresh()
 
         size = formats.export(args.image, args.format, args.output, progress)
-    print(f"{args.output}: {size / 1e6:.1f} MB")
+    tell(args, size)
     return 0
 
 
@@ -67,6 +76,8 @@ def _kubevirt(args: argparse.Namespace) -> int:
         sys.stdout.write(text.decode())
     else:
         keyfile.write_whole(args.output, text)
+        if args.json:
+            print(json.dumps({"file": str(args.output), "size": len(text)}))
     return 0
 
 
@@ -84,7 +95,9 @@ def _sbom(args: argparse.Namespace) -> int:
         written[provenance.ENVELOPE_NAME] = provenance.envelope(statement, key)
     for name, data in written.items():
         keyfile.write_whole(args.image / name, data)
-        print(f"{args.image / name}: {len(data)} bytes")
+    done = {str(args.image / name): len(data) for name, data in written.items()}
+    print(json.dumps([{"file": file, "size": size} for file, size in done.items()]) if args.json else
+          "\n".join(f"{file}: {size} bytes" for file, size in done.items()))
     return 0
 
 

@@ -52,6 +52,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                       help=f"the firmware that the machine runs (default: {FIRMWARE[0]})")
     keep.add_argument("--machine", metavar="NAME", required=True, help="what to call this shape of machine")
     keep.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="where the values go")
+    keep.add_argument("--json", action="store_true", help="print the values as JSON")
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -74,8 +75,9 @@ def _record(args: argparse.Namespace) -> int:
     else:
         shape = boot.Options(args.image, memory=args.memory, cpus=args.cpus, confidential="none")
         golden = predict_golden.started(args.machine, shape)
-    keyfile.write_whole(args.output, predict_golden.to_json(golden))
-    print("\n".join(f"PCR {number}  {value}" for number, value in sorted(golden.pcrs.items())))
+    keyfile.write_whole(args.output, document := predict_golden.to_json(golden))
+    print(document.decode() if args.json else
+          "\n".join(f"PCR {number}  {value}" for number, value in sorted(golden.pcrs.items())))
     return 0
 
 

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help="compiling processes (default: one for each CPU)")
     make.add_argument("--if-stale", action="store_true",
                       help="do nothing when the folder holds libraries of the sources and compilers at hand")
-    make.add_argument("--json", action="store_true", help="print what was built as JSON")
+    make.add_argument("--json", action="store_true",
+                      help="print what was built as JSON: an object for each target, in a list")
     summary = "list the kernels, and where this process would take them from"
     show = actions.add_parser("list", help=summary, description=summary)
     show.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -53,6 +54,7 @@ def _chosen(name: str) -> tuple[targets.Target, ...]:
 
 
 def _build(args: argparse.Namespace) -> int:
+    done: list[dict[str, object]] = []
     for target in _chosen(args.target):
         if args.if_stale and _fits(target, args.output):
             continue
@@ -65,11 +67,12 @@ def _build(args: argparse.Namespace) -> int:
 
             built = build.build(target, args.output, jobs=args.jobs, progress=progress)
         seconds = round(time.monotonic() - start, 1)
-        if args.json:
-            print(json.dumps({"target": built.target, "library": str(built.library), "kernels": built.kernels,
-                              "bytes": built.nbytes, "seconds": seconds}))
-        else:
+        done.append({"target": built.target, "library": str(built.library), "kernels": built.kernels,
+                     "bytes": built.nbytes, "seconds": seconds})
+        if not args.json:
             print(f"{built.library}: {built.kernels} kernels, {built.nbytes / 1e6:.2f} MB, {seconds} s")
+    if args.json:
+        print(json.dumps(done))
     return 0
 
 

@@ -57,6 +57,9 @@ class _UsageError(ApplianceError):
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **named: Any) -> None:
+        super().__init__(allow_abbrev=False, **named)  # `--js` would be --json, but not for errors
+
     def error(self, message: str) -> NoReturn:
         raise _UsageError(self, message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from appliance.attestation import keyfile
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--key", metavar="KEY.pem", type=Path, help="sign with this Ed25519 private key (PKCS #8)")
     what.add_argument("--policy", metavar="POLICY", type=Path, help="check that this policy accepts the signed list")
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="where the signed list goes (needs --key)")
+    parser.add_argument("--json", action="store_true", help="print JSON (a signed list is JSON in any case)")
     parser.epilog = "exit codes: 0 signed or accepted, 2 not in form, not accepted, or cannot run"
 
 
@@ -29,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
         if args.output is not None:
             raise PolicyError("--output is where a signed list goes: it needs --key", code="output-unused")
         found = tenantlist.parse(data, load(args.policy).policy)
-        print(f"version {found.version}, {len(found.tenants)} tenants")
+        print(json.dumps({"version": found.version, "tenants": len(found.tenants)}) if args.json else
+              f"version {found.version}, {len(found.tenants)} tenants")
         return 0
     listed = tenantlist.decode(data, {"appliance", "version", "tenants"})
     signed = tenantlist.sign(listed, keyfile.ed25519_private_key(args.key, passphrase.ask))
@@ -37,4 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print(signed.decode(), end="")
     else:
         keyfile.write_whole(args.output, signed)
+        if args.json:
+            print(json.dumps({"file": str(args.output), "version": listed["version"],
+                              "tenants": len(listed["tenants"])}))
     return 0
