@@ -543,7 +543,8 @@ def test_a_verdict_that_is_not_accepted_has_a_code(tmp_path: Path) -> None:
     assert "simulated" == caught.value.code
 
 
-def test_the_command_line_serves_until_a_signal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_command_line_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     """`connect` says what it verified and where it listens; a simulated appliance needs --accept."""
     with fake.simulated(tmp_path) as (server, path):
         key = fake.key()
@@ -563,5 +564,5 @@ def test_the_command_line_serves_until_a_signal(tmp_path: Path) -> None:
             assert "environment-proxy" == warning["code"]
             assert "secret" not in warning["reason"]
             assert "onetwo" == _chat(_openai(ready["listening"]))
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             assert 0 == process.wait(30)

@@ -9,7 +9,7 @@ import sys
 import threading
 from types import FrameType
 
-from appliance.cli import numbers, verifying
+from appliance.cli import numbers, signals, verifying
 from appliance.client import Channel, Verdict, target
 from appliance.client.channel import LIFE_SECONDS
 from appliance.client.proxy import Proxy, check_address, diverted
@@ -69,8 +69,9 @@ def run(args: argparse.Namespace) -> int:
         def stop(_number: int, _frame: FrameType | None) -> None:
             threading.Thread(target=proxy.shutdown, daemon=True).start()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
+        for number in signals.ENDING:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, stop)
         print(json.dumps({"event": "ready", "listening": proxy.url}) if args.json else f"ready: {proxy.url}/v1",
               file=sys.stderr, flush=True)
         if (other := diverted(proxy.url)) is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows: two
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows: two
 
 DEAF_SECONDS = 5
 """In which a second signal does not cut short what the first one began."""
@@ -23,7 +23,7 @@ def _at_once(number: int, _frame: FrameType | None) -> None:
 def at_once() -> None:
     """From now on they end the process without a word. Nothing is to be put in order while modules are imported, and an
     exception there may come out as another: extension modules make of it what they like, a panic with exit code 1."""
-    for number in _ENDING:
+    for number in ENDING:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _at_once)
 
@@ -44,7 +44,7 @@ def politely() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: handler for number in _ENDING if (handler := signal.getsignal(number)) in (
+    before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) in (
         signal.SIG_DFL, signal.default_int_handler, _at_once)}
     for number in before:
         signal.signal(number, orderly)
