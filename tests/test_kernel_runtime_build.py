@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from appliance.cli.main import main
 from appliance.engine.kernels import ahead, lower, registry, table, targets
 from appliance.errors import EngineError, FormatError
 from appliance.imaging import kernels, sharedobject
+from tests.support.environment import unmeasured
+from tests.support.expected import ROOT
 from tests.support.require import absent
 
 NAMES = ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "lockstep_probe")
@@ -332,6 +335,27 @@ def test_build_command_leaves_a_fitting_library_alone(copy, capsys):
     assert 0 == main(["kernels", "build", "--if-stale", "-o", str(copy.parent), "--json"])
     assert before == copy.stat().st_mtime_ns
     assert [] == json.loads(capsys.readouterr().out)
+
+
+# Builds with a signal as soon as the first kernel is compiled.
+SIGNALLED = """
+import os, signal, sys
+from pathlib import Path
+from appliance.cli import signals
+from appliance.engine.kernels import targets
+from appliance.imaging import kernels
+with signals.politely():
+    kernels.build(targets.detect(), Path(sys.argv[1]), names=sys.argv[2:], jobs=2,
+                  progress=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+"""
+
+
+def test_a_build_that_a_signal_ends_says_nothing(tmp_path):
+    """Threads that asked compiling processes ended with tracebacks: their pipes had been closed meanwhile."""
+    done = subprocess.run([sys.executable, "-c", SIGNALLED, tmp_path / "out", *NAMES], capture_output=True, text=True,
+                          env=unmeasured() | {"PYTHONPATH": str(ROOT)}, check=False)
+    assert (128 + signal.SIGTERM, "", "") == (done.returncode, done.stdout, done.stderr)
+    assert [] == list((tmp_path / "out").iterdir())
 
 
 def test_build_command_refuses_an_unknown_target(capsys):

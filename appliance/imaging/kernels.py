@@ -74,7 +74,7 @@ class _Worker:
             self._process.stdin.write(name + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # it has ended, or a signal closed its pipes while another thread asks
             line = ""
         if not line:
             raise EngineError(f"compiling {name} for {self._target} ended the process", code="kernel-build",
