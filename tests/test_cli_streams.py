@@ -155,6 +155,20 @@ def test_a_signal_during_imports_ends_without_a_word(folder: Path, number: signa
     assert (128 + number, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.parametrize("words", [["model", "inspect", "x"], ["infer", "valid.hcl", "--prompt", "x"],
+                                   ["serve", "valid.hcl"]], ids=" ".join)
+def test_a_package_that_is_absent_is_named(folder: Path, words: list[str]) -> None:
+    """Where the client alone is installed, verbs of the server say so; a traceback's exit code is that of findings."""
+    script = "import sys; sys.modules['numpy'] = None; from appliance.__main__ import start; start()"
+    for more in ([], ["--json"]):
+        done = subprocess.run([sys.executable, "-c", script, *words, *more], cwd=folder, capture_output=True, text=True,
+                              env=unmeasured() | {"PYTHONPATH": str(ROOT)}, check=False)
+        assert (2, False) == (done.returncode, "Traceback" in done.stderr), done.stderr
+        assert "the package numpy is not installed" in done.stderr
+        if more and words[0] != "serve":
+            assert "package-absent" == json.loads(done.stdout)["code"]
+
+
 SCARCE = """
 import resource, sys, threading
 from pathlib import Path

@@ -110,9 +110,12 @@ def _run(words: list[str]) -> int:
             raise SystemExit(2) from None
         argparse.ArgumentParser.error(error.parser, error.summary)
     except (MemoryError, ImportError) as error:
+        told = argparse.Namespace(json="--json" in words, verb=verb)
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("appliance"):
+            return _failed(_absent(error.name.partition(".")[0]), told)
         if (lacking := shortage(error)) is None:
             raise
-        return _failed(lacking, argparse.Namespace(json="--json" in words, verb=verb))
+        return _failed(lacking, told)
     module = _module(args.verb)
     try:
         with signals.politely():
@@ -132,6 +135,11 @@ def _run(words: list[str]) -> int:
         code = _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
         _drop(sys.stdout)
         return code
+
+
+def _absent(package: str) -> ApplianceError:
+    return ApplianceError(f"the package {package} is not installed", code="package-absent", hint="this verb needs more "
+                          "than the client: install the checkout with its packages, './CHECKOUT[server]'")
 
 
 def _streams() -> bool:
