@@ -47,7 +47,6 @@ VERBS: dict[str, str] = {
 
 EVENTS = ("connect", "serve")  # their --json is lines on standard error
 
-
 class _UsageError(ApplianceError):
     code = "usage"
 
@@ -109,7 +108,7 @@ def _run(words: list[str]) -> int:
         if "--json" in words and _tell(error, verb):
             raise SystemExit(2) from None
         argparse.ArgumentParser.error(error.parser, error.summary)
-    except (MemoryError, ImportError) as error:
+    except (MemoryError, ImportError, SyntaxError, SystemError) as error:
         told = argparse.Namespace(json="--json" in words, verb=verb)
         if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("appliance"):
             return _failed(_absent(error.name.partition(".")[0]), told)
