@@ -18,6 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from appliance.cli import numbers
+from appliance.engine.kernels import targets
 from benchmarks import commandline, measure, peer, process, report
 
 KINDS = ("prefill", "decode", "batch")
@@ -35,7 +36,8 @@ def _arguments() -> argparse.Namespace:
                         default=sorted({1, len(os.sched_getaffinity(0))}), metavar="N,N",
                         help="thread counts (default: 1 and all)")
     parser.add_argument("--cold", action="store_true", help="also time processes from start to first token")
-    parser.add_argument("--target", help="our kernels' target (default: best of this CPU)")
+    parser.add_argument("--target", choices=[target.name for target in targets.supported()],
+                        help="our kernels' target (default: best of this CPU)")
     parser.add_argument("--cpu", choices=("native", "avx2"), default="native", help="what llama.cpp is built for")
     parser.add_argument("--llama", action="append", default=[], metavar="NAME=FOLDER",
                         help="use a built llama.cpp (the folder of libllama.so) and build none; may be repeated")

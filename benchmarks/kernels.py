@@ -155,9 +155,10 @@ def _formats(text: str) -> list[str]:
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--formats", type=_formats, default=",".join(shapes.SHAPES), help="default: %(default)s")
-    parser.add_argument("--target")
+    parser.add_argument("--target", help="default: the best of this CPU")
     parser.add_argument("--rounds", type=commandline.ROUNDS, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

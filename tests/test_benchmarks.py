@@ -234,6 +234,7 @@ def test_what_is_no_model_is_refused_in_words(module, what, says, tiny, tmp_path
     [".streaming", "--requests", "0"], [".disk", "--rounds", "0"], [".disk", "--threads", "-1"],
     [".memory", "--limits", "x"], [".memory", "--prompt", "0", "--limits", "512,0"], [".memory", "--plain"],
     [".picolm", "--tokens", "1"], [".kernels", "--formats", "Q9"], [".kernels", "--rounds", "0"], ["", "-o", "{tmp}"],
+    ["", "--target", "nope"],
 ], ids=" ".join)
 def test_arguments_are_looked_at_first(words, tmp_path):
     """Bad usage is 2, with the argument's name."""
