@@ -125,6 +125,16 @@ def test_other_files(tmp_path: Path, data: bytes, code: str, says: str) -> None:
     assert outcome.reason in str(outcome)
 
 
+def test_a_statement_is_shown_as_the_json_that_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not as Python writes it: for machines its values, for people the same words."""
+    (tmp_path / "file").write_bytes(_simulated())
+    assert 1 == main(["evidence", str(tmp_path / "file"), "--json"])
+    outcome, = json.loads(capsys.readouterr().out)
+    assert json.loads(_simulated())["statement"] == outcome["claims"]["statement"]
+    assert 1 == main(["evidence", str(tmp_path / "file")])
+    assert 'build              {"' in capsys.readouterr().out
+
+
 RUNTIME = json.dumps({"keys": [{"kid": "HCLAkPub", "kty": "RSA", "n": "AQAB", "e": "AQAB"}]}).encode()
 
 

@@ -6,6 +6,7 @@ which a policy decides.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ _AGAINST = (ForgedEvidenceError, MalformedEvidenceError)
 
 @dataclass
 class Examination:
-    """`proved` are the checks that held, `claims` what the evidence says in its vendor's terms (by section)."""
+    """`proved` are the checks that held, `claims` what the evidence says in its vendor's terms: JSON, by section."""
 
     kind: str
     verdict: Verdict = "cannot tell"
@@ -28,7 +29,7 @@ class Examination:
     hint: str | None = None
     proved: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    claims: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    claims: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
 
     def genuine(self, reason: str) -> Examination:
         """Record that everything held."""
@@ -58,7 +59,8 @@ class Examination:
         for section, claims in self.claims.items():
             lines += ["", f"{section}{authentic}"]
             width = max((len(name) for name, _ in claims), default=0)
-            lines += [f"  {name:<{width}}  {value}" for name, value in claims]
+            lines += [f"  {name:<{width}}  {value if isinstance(value, str) else json.dumps(value)}"
+                      for name, value in claims]
         lines += ["", *(f"holds: {check}" for check in self.proved),
                   *(f"WARNING: {warning}" for warning in self.warnings)]
         said = f"verdict: {self.verdict.upper()}" + (f" [{self.code}]" if self.code else "")

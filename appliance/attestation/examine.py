@@ -193,7 +193,7 @@ def _ours(found: Examination, material: Material, at: datetime) -> Examination:
     parsed = evidence.parse(material.data)
     kind = f"{recognise.APPLIANCE}, platform {parsed.platform}"
     found.kind = kind
-    found.claims["statement"] = [(name, str(value)) for name, value in sorted(parsed.statement.items())]
+    found.claims["statement"] = sorted(parsed.statement.items())
     at_hand = material.collateral.with_items(parsed.collateral_bytes(), "evidence")
     inner = replace(material, data=parsed.report_bytes(), collateral=at_hand)
     if parsed.platform == evidence.SIMULATED:
