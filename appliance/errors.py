@@ -55,15 +55,15 @@ class ApplianceError(Exception):
         return {"code": self.code, "reason": self.summary, "hint": self.hint}
 
 
-_STARVED = ("failed to map segment", "can't load unicodedata", "without exception set")
-"""What the dynamic linker, the compiler and the interpreter say where memory runs out during an import."""
+def no_memory() -> ApplianceError:
+    """What to say where there is none left."""
+    return ApplianceError("no memory is left", code="memory", hint="give the process, or the machine, more")
 
 
 def shortage(error: BaseException) -> ApplianceError | None:
     """What the machine lacks, where an exception of Python's says that it lacks something."""
-    if isinstance(error, MemoryError) or (
-            isinstance(error, (ImportError, SyntaxError, SystemError)) and any(said in str(error) for said in _STARVED)):
-        return ApplianceError("no memory is left", code="memory", hint="give the process, or the machine, more")
+    if isinstance(error, MemoryError):
+        return no_memory()
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return ApplianceError("no thread can be started", code="threads", hint="allow the process more threads "
                               "(TasksMax in systemd, `--pids-limit` of a container, RLIMIT_NPROC) or more memory")

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TextIO
 
 from appliance import __version__
 from appliance.cli import signals
-from appliance.errors import ApplianceError, shortage
+from appliance.errors import ApplianceError, no_memory, shortage
 
 # verb -> one-line help; the verb `x-y` lives in `appliance.cli.x_y` with `add_arguments` and `run`.
 VERBS: dict[str, str] = {
@@ -79,6 +79,10 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def _verb(words: Sequence[str]) -> str | None:
+    return next((word for word in words if word in VERBS), None)
+
+
 def _name(verb: str) -> str:
     return f"appliance.cli.{verb.replace('-', '_')}"
 
@@ -89,17 +93,22 @@ def _module(verb: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; an expected error is printed without a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        return _run(words)
     except KeyboardInterrupt:  # also while the verb's modules are imported
         return 130
+    except SystemError:  # CPython's own, out of a function in which there was no memory to raise anything
+        if not _scarce():
+            raise
+        return _failed(no_memory(), argparse.Namespace(json="--json" in words, verb=_verb(words)))
 
 
 def _run(words: list[str]) -> int:
     if not _streams():
         return _failed(ApplianceError("standard output is closed", code="stdout-closed",
                                       hint="to throw it away, write >/dev/null"))
-    verb = next((word for word in words if word in VERBS), None)
+    verb = _verb(words)
     try:
         args, unknown = _parser(verb).parse_known_args(words)
         if unknown:
@@ -108,13 +117,15 @@ def _run(words: list[str]) -> int:
         if "--json" in words and _tell(error, verb):
             raise SystemExit(2) from None
         argparse.ArgumentParser.error(error.parser, error.summary)
-    except (MemoryError, ImportError, SyntaxError, SystemError) as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # where no memory is left, imports fail by errors of any kind, and by Rust's panics
         told = argparse.Namespace(json="--json" in words, verb=verb)
+        if isinstance(error, MemoryError) or _scarce():
+            return _failed(no_memory(), told)
         if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("appliance"):
             return _failed(_absent(error.name.partition(".")[0]), told)
-        if (lacking := shortage(error)) is None:
-            raise
-        return _failed(lacking, told)
+        raise
     module = _module(args.verb)
     try:
         with signals.politely():
@@ -134,6 +145,15 @@ def _run(words: list[str]) -> int:
         code = _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
         _drop(sys.stdout)
         return code
+
+
+def _scarce() -> bool:
+    """Whether there is less memory than what a verb imports may take."""
+    try:
+        bytearray(64 << 20)
+    except MemoryError:
+        return True
+    return False
 
 
 def _absent(package: str) -> ApplianceError:
