@@ -6,6 +6,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -55,6 +56,13 @@ class Deployment:
             time.sleep(0.01)
 
 
+def _hanging(folder: Path, switch: Path) -> dict[str, str]:
+    """The environment of a process whose reads hang once `switch` says so."""
+    compiler = shutil.which("cc") or absent("a C compiler (gcc)")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "hanging.so", SHIM, "-ldl"], check=True)
+    return {**unmeasured(), "LD_PRELOAD": str(folder / "hanging.so"), "HANG": str(switch)}
+
+
 @pytest.fixture
 def deployed(tmp_path: Path, tiny_model: Path) -> Iterator[Deployment]:
     """Its records find no place in memory."""
@@ -71,11 +79,7 @@ def deployed(tmp_path: Path, tiny_model: Path) -> Iterator[Deployment]:
     policy.write_text(text.replace('tee { platforms = ["simulated"] }', 'tee {\n platforms = ["simulated"]\n '
                                    f'memory_budget = "{(least >> 20) + 1}MiB"\n}}'))
     switch.write_bytes(bytes(4096))
-    shim = tmp_path / "hanging.so"
-    compiler = shutil.which("cc") or absent("a C compiler (gcc)")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, SHIM, "-ldl"], check=True)
-    running = server.Server(policy, [sealed], measured=False, environment={
-        **unmeasured(), "LD_PRELOAD": str(shim), "HANG": str(switch)}).wait_ready()
+    running = server.Server(policy, [sealed], measured=False, environment=_hanging(tmp_path, switch)).wait_ready()
     try:
         yield Deployment(running, Traces(key_traces(master, sealed), weight_traces(tiny_model, sealed, master)), switch)
     finally:
@@ -114,3 +118,38 @@ def test_the_service_ends_without_it(deployed: Deployment) -> None:
     assert (503, {200}) == (answers.pop(), set(answers))  # who hung was told that the service ends
     assert [len(answers)] == [record["requests"] for record in running.audit("service.stopped")]
     assert 1 == len(running.audit("audit.closed"))
+
+
+UNUSED = """
+import sys
+import time
+from pathlib import Path
+from appliance.engine.engine import Engine
+from appliance.engine.generation import GenerationRequest
+from appliance.models.sealed import open_sealed
+from appliance.models.streamed import StreamedSource
+
+path, switch, key, header_sha256 = Path(sys.argv[1]), Path(sys.argv[2]), *map(bytes.fromhex, sys.argv[3:])
+source = StreamedSource(open_sealed(path, key, header_sha256=header_sha256), drop=True, compiled=False)
+with source, Engine.open(source, threads=1) as engine:
+    print(len(list(engine.generate(GenerationRequest([1, 5, 9], max_tokens=1)))), flush=True)
+    time.sleep(1)  # all is read ahead
+    with switch.open("r+b") as file:
+        file.write(b"\1")
+    print(len(list(engine.generate(GenerationRequest([1, 5, 9], max_tokens=1)))), flush=True)
+    while not switch.read_bytes()[1]:
+        time.sleep(0.01)
+print("ended")
+"""
+
+
+def test_a_model_is_closed_while_only_what_reads_ahead_waits(tmp_path: Path, tiny_model: Path) -> None:
+    """Nobody uses the model, and reads ahead of the next pass do not return: closing it waits some seconds for them,
+    and the process ends."""
+    master, sealed, switch = secrets.token_bytes(32), tmp_path / "m.sealed", tmp_path / "switch"
+    made = sealing.seal(tiny_model, sealed, master, tile_size=65536)
+    switch.write_bytes(bytes(4096))
+    found = subprocess.run(
+        [sys.executable, "-c", UNUSED, sealed, switch, master.hex(), made.header_sha256.hex()], timeout=60, check=False,
+        env=_hanging(tmp_path, switch), capture_output=True, text=True)
+    assert (0, "1\n1\nended\n") == (found.returncode, found.stdout), found.stderr

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ SPAN_NBYTES = 1 << 20
 """Of a stretch: large enough that a disk gives all it has."""
 
 BUFFERS = 8
+CLOSE_SECONDS = 5.0
+"""For reads that are under way at the end: long for a disk that works."""
 READERS = 4
 """So that the disk has the next requests when one is done. Asked for twice as many bytes, some give less."""
 
@@ -215,12 +218,16 @@ class ReadAhead:
         return None
 
     def close(self) -> None:
-        """End the readers and give the memory back. Nobody may use a record any more."""
+        """End the readers and give the memory back, but for that of a read which does not return. Nobody may use a
+        record any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        end = time.monotonic() + CLOSE_SECONDS
         for reader in self._readers:
-            reader.join()
+            reader.join(max(end - time.monotonic(), 0))
+            if reader.is_alive():  # it may still write there
+                return
         for buffer in self._buffers:
             buffer.view.release()
         discard(self._pages)

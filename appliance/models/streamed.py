@@ -408,10 +408,10 @@ class StreamedSource(Opened):
     def close(self) -> None:
         """Wipe everything and close the file. Addresses handed out before are void from here on."""
         self.closed = True
+        self.wipe()
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-        self.wipe()
 
     def wipe(self) -> None:
         """As `close`, and waits for no thread that reads ahead."""

@@ -29,6 +29,10 @@ ssize_t preadv2(int file, const struct iovec *parts, int count, off_t offset, in
     return next(file, parts, count, offset, flags);
 }
 
+ssize_t preadv64v2(int file, const struct iovec *parts, int count, off_t offset, int flags) {
+    return preadv2(file, parts, count, offset, flags);
+}
+
 ssize_t preadv64(int file, const struct iovec *parts, int count, off_t offset) {
     return preadv2(file, parts, count, offset, 0);
 }
