@@ -23,6 +23,7 @@ _MEGABYTE = "{% set x = 'a' * 1000000 %}"
 _MANY = "{% for i in range(100000) %}"
 _TWICE = "{% set n = namespace(x=1) %}" + "".join(
     f"{{% set m{i} = namespace(x=[n, n]) %}}{{% set n = m{i} %}}" for i in range(60))
+_KEYS = "{% set w = '" + ",".join(f"{chr(0x10000 + i)}1" for i in range(40000)) + "'.split(',') %}"
 _LONG = "{% set x = 'a' * 200000 %}{% set y = 'a' * 50000 ~ 'b' ~ 'a' * 50000 %}"
 
 TEMPLATES = [
@@ -75,6 +76,8 @@ TEMPLATES = [
     "{% set x = ['a' * 100000 ~ 'b', 'a' * 100000 ~ 'c'] * 1000 %}{{ (x | sort(case_sensitive=true)) | length }}",
     "{% set x = ['a' * 100000 ~ 'b', 'a' * 100000 ~ 'c'] * 1000 %}{{ (x | unique) | length }}",
     "{% set p = 'a' * 1000000 %}{{ ([{}] * 50000) | map(attribute=p) | list | length }}",
+    _KEYS + "{% set x = dict(w, y=1) %}{% set z = dict(w, z=1) %}" + _MANY + "{{ x == z }}{% endfor %}",
+    "{% set x = '{0}' * 20000 %}" + _MANY + "{{ x.format('') }}{% endfor %}",
     "{% set x = (messages[0].content * 4000) | list | join('-') %}" + _MANY + "{{ x[i] }}{% endfor %}",
     # deep or long source
     "{{ " + "(" * 50000 + ")" * 50000 + " }}", "{{ " + "-" * 100000 + "1 }}", "{{ " + "not " * 50000 + "1 }}",

@@ -122,6 +122,7 @@ def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
     automatic = iter(range(len(given)))
     try:
         for literal, name, spec, conversion in string.Formatter().parse(str(text)):
+            budget.step()
             parts.append(mark(literal) if is_marked(text) else literal)
             if spec or conversion:
                 raise Fault("a field of format is not known here")

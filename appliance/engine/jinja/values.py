@@ -162,8 +162,8 @@ def equal(budget: Budget, left: Value, right: Value, depth: int = 0) -> bool:
     if isinstance(left, Undefined) or isinstance(right, Undefined):
         return isinstance(left, Undefined) and isinstance(right, Undefined)
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(
-            equal(budget, item, right[key], depth + 1) for key, item in left.items())
+        return len(left) == len(right) and all(
+            key in right and equal(budget, item, right[key], depth + 1) for key, item in left.items())
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return isinstance(left, list) == isinstance(right, list) and len(left) == len(right) and all(
             equal(budget, *pair, depth + 1) for pair in zip(left, right, strict=True))
