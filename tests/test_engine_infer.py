@@ -114,6 +114,14 @@ def test_a_name_without_letters_is_no_model(folder, capsys):
     assert "the policy has no model ''" in capsys.readouterr().err
 
 
+def test_a_file_that_is_not_there(folder, capsys, tmp_path):
+    """It is said where it is looked for."""
+    assert main(["infer", str(folder / "policy.hcl"), "--models", str(tmp_path), "--prompt", "x"]) == 2
+    said = capsys.readouterr().err
+    assert f"error[model-unreadable]: model tiny: {folder}/tiny.gguf: No such file or directory; it is looked" in said
+    assert "--models DIR" in said
+
+
 def test_the_pin_holds(folder, capsys):
     """A model with another hash is not run."""
     assert infer(folder, "--prompt", "x", policy="pinned.hcl") == 2

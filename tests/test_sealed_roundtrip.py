@@ -220,6 +220,7 @@ def _json(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> 
     capsys.readouterr()
     assert code == main(["model", *map(str, words), "--json"])
     answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    assert code == answer.get("exit_code", 0)
     return answer
 
 

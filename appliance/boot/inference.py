@@ -20,7 +20,7 @@ from appliance.engine.generation import GenerationRequest
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.shapes import SHAPES
 from appliance.engine.sampler import Sampling
-from appliance.errors import CapacityError, EngineError, PolicyError
+from appliance.errors import CapacityError, EngineError, ModelError, PolicyError
 from appliance.policy import Policy, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
@@ -123,6 +123,8 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     table = kernel_table.load()
     chosen = [model, *([] if model.draft_model is None else [_choose(loaded.policy, model.draft_model)])]
     files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
+    if absent := "; ".join(checks.model_files(files)):
+        raise ModelError(absent, code="model-unreadable", hint="give the folder that has it: --models DIR")
     shares = budget.fitting(loaded.policy, files, models=chosen, compiles=table.origin != "ahead").shares
 
     def opened(model: Model, draft: RunningModel | None) -> RunningModel:

@@ -119,7 +119,8 @@ def _verify(args: argparse.Namespace) -> int:
         except REFUSALS as error:
             print(f"error[{error.code}]: {error}", file=sys.stderr)
             if args.json:
-                print(json.dumps({"file": str(args.file), "verdict": "refused", **error.as_json()}, indent=2))
+                print(json.dumps({"file": str(args.file), "verdict": "refused", "exit_code": 1, **error.as_json()},
+                                 indent=2))
             return 1
     print(json.dumps(found, indent=2) if args.json else
           "\n".join(f"{name:<22}{value}" for name, value in found.items() if name != "tensors"))
