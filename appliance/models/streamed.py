@@ -99,6 +99,7 @@ class StreamedSource(Opened):
     def _load(self, resident: frozenset[str], hidden: bool) -> None:
         check_runnable(self.gguf)
         self.prepare(1)
+        self._workers[0].places = 1  # `plaintext_budget` may have no room for more
         self._vectors: dict[str, NDArray[np.float32]] = {}
         for name, info in self.tensors.items():
             if len(info.shape) == 1:
@@ -109,6 +110,7 @@ class StreamedSource(Opened):
             segment = self._segments[self._number[EMBEDDING]]
             self._embedding = HiddenRows(segment, self._tiles_of(segment))
         self._wipe()
+        self._workers[0].places = self._places
 
     def prepare(self, threads: int) -> None:
         """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory."""
