@@ -32,6 +32,7 @@ from appliance.errors import PolicyError, RejectedEvidenceError
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from tests.support import fake_appliance as fake
+from tests.support.environment import usual_signals
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_appliance import FakeAppliance
 from tests.test_client_verify import _crl
@@ -557,7 +558,7 @@ def test_the_command_line_serves_until_a_signal(number: signal.Signals, tmp_path
         assert ("error", 5, "simulated") == (error["event"], error["exit_code"], error["code"])
         environment = {**os.environ, "http_proxy": "http://user:secret@192.0.2.1:3128", "no_proxy": ""}
         with subprocess.Popen([*words, "--accept", "simulated"], stderr=subprocess.PIPE, text=True,
-                              env=environment) as process:
+                              env=environment, preexec_fn=usual_signals) as process:
             assert process.stderr is not None
             verdict, ready, warning = (json.loads(process.stderr.readline()) for _ in range(3))
             assert ("simulated", "ready") == (verdict["verdict"], ready["event"])
