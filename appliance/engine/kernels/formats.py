@@ -21,21 +21,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from appliance.engine.kernels import shapes
 from appliance.engine.kernels.emit import F32, I16, I32, Code, Locals, Val, vector
-from appliance.engine.kernels.shapes import (
-    Q32_MINUS8,
-    Q32_MINUS16,
-    Q32_MINUS128,
-    Q32_SCALE,
-    Q32_SUM,
-    Q256_HIGH16,
-    Q256_HIGH32,
-    Q256_LOW16,
-    Q256_LOW32,
-    Q256_MINUS32,
-    Q256_SCALE,
-    SHAPES,
-)
+from appliance.engine.kernels.shapes import SHAPES
 
 NIBBLES, PAIRS, BYTE = 0x0F0F0F0F, 0x03030303, 0xFF
 
@@ -153,7 +141,7 @@ class Format:
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
         """Add a block's total (float32) to the result: result + d * total * activation scale."""
         scaled = rows.halves(0) * total
-        return rows.code.fma(scaled, tokens.float(Q32_SCALE, token), result)
+        return rows.code.fma(scaled, tokens.float(shapes.Q32_SCALE, token), result)
 
 
 class Small(Format):
@@ -163,7 +151,7 @@ class Small(Format):
                  bits: int = 4) -> None:
         super().__init__(name)
         self.quants, self.start, self.minimum, self.high, self.wide = quants, start, minimum, high, bits == 8
-        self.offset = {None: 0, Q32_MINUS8: 8, Q32_MINUS16: 16, Q32_MINUS128: 128}[start]
+        self.offset = {None: 0, shapes.Q32_MINUS8: 8, shapes.Q32_MINUS16: 16, shapes.Q32_MINUS128: 128}[start]
         self.largest = 128 if self.wide else 15 if high is None else 31
 
     def start_field(self, j: int) -> int | None:
@@ -184,7 +172,7 @@ class Small(Format):
         result = super().finish(rows, tokens, token, total, result)
         if not self.minimum:
             return result
-        return rows.code.fma(rows.halves(32), tokens.float(Q32_SUM, token), result)
+        return rows.code.fma(rows.halves(32), tokens.float(shapes.Q32_SUM, token), result)
 
 
 class Super(Format):
@@ -207,7 +195,7 @@ class Super(Format):
             integer = code.sum7(words[0].like(0), highs, self.largest_minimum) << 7
             integer = code.sum7(integer, lows, self.largest_minimum)
             scaled = scaled - rows.halves(32) * integer.convert("sitofp", F32)
-        return code.fma(scaled, tokens.float(Q256_SCALE, token), result)
+        return code.fma(scaled, tokens.float(shapes.Q256_SCALE, token), result)
 
 
 class Q2K(Super):
@@ -232,7 +220,7 @@ class Q2K(Super):
 
     def minima(self, rows: Rows) -> tuple[list[Val], int, int]:
         """High nibbles of the scale bytes."""
-        return [(rows.words(64 + 64 * i) >> 4) & NIBBLES for i in range(4)], Q256_HIGH16, Q256_LOW16
+        return [(rows.words(64 + 64 * i) >> 4) & NIBBLES for i in range(4)], shapes.Q256_HIGH16, shapes.Q256_LOW16
 
 
 class Q3K(Super):
@@ -257,7 +245,7 @@ class Q3K(Super):
 
     def start_field(self, j: int) -> int:
         """-32 times the sum of the sub-block's activations."""
-        return Q256_MINUS32 + j
+        return shapes.Q256_MINUS32 + j
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """Low bit pairs as in Q2_K; the high bits of chunks 2 m and 2 m + 1 share a word."""
@@ -274,7 +262,7 @@ class Q3K(Super):
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
         """As Q6_K, with an eighth of d."""
-        return rows.code.fma(rows.halves(0) * 0.125 * total, tokens.float(Q256_SCALE, token), result)
+        return rows.code.fma(rows.halves(0) * 0.125 * total, tokens.float(shapes.Q256_SCALE, token), result)
 
 
 class Q4K(Super):
@@ -319,7 +307,7 @@ class Q4K(Super):
         """Packed as the scales, in the second word and the high nibbles of the third."""
         second, third = rows.words(128), rows.words(192)
         words = [second & 0x3F3F3F3F, ((third >> 4) & NIBBLES) | ((second >> 2) & 0x30303030)]
-        return words, Q256_HIGH32, Q256_LOW32
+        return words, shapes.Q256_HIGH32, shapes.Q256_LOW32
 
 
 class Q6K(Super):
@@ -342,7 +330,7 @@ class Q6K(Super):
 
     def start_field(self, j: int) -> int:
         """-32 times the sum of the sub-block's activations."""
-        return Q256_MINUS32 + 2 * j
+        return shapes.Q256_MINUS32 + 2 * j
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """Nibble word set j % 2, nibble half j / 2, bit pair j of the high bits."""
@@ -356,11 +344,11 @@ class Q6K(Super):
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType({fmt.shape.name: fmt for fmt in (
-    Small("Q4_0", 32, Q32_MINUS8),
+    Small("Q4_0", 32, shapes.Q32_MINUS8),
     Small("Q4_1", 64, None, minimum=True),
-    Small("Q5_0", 96, Q32_MINUS16, high=32),
+    Small("Q5_0", 96, shapes.Q32_MINUS16, high=32),
     Small("Q5_1", 128, None, minimum=True, high=64),
-    Small("Q8_0", 32, Q32_MINUS128, bits=8),
-    Small("Q8_1", 64, Q32_MINUS128, bits=8),
+    Small("Q8_0", 32, shapes.Q32_MINUS128, bits=8),
+    Small("Q8_1", 64, shapes.Q32_MINUS128, bits=8),
     Q2K("Q2_K"), Q3K("Q3_K"), Q4K("Q4_K"), Q4K("Q5_K", high=256, quants=768), Q6K("Q6_K"),
 )})

@@ -25,78 +25,45 @@ from __future__ import annotations
 
 import numpy as np
 
-from appliance.engine.kernels.atomic import (
-    add,
-    call_part,
-    call_syscall,
-    exchange_long,
-    load,
-    load_long,
-    loads_before,
-    pause,
-    store,
-    store_long,
-)
+from appliance.engine.kernels import atomic
+from appliance.engine.kernels import team as at
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
-from appliance.engine.kernels.team import (
-    ARGUMENTS,
-    AT,
-    CLAIMED,
-    DONE,
-    FIRST_PHASE,
-    FUNCTION,
-    FUTEX,
-    FUTEX_WAIT,
-    FUTEX_WAKE,
-    GENERATION,
-    JOB,
-    LINE_NBYTES,
-    LINES,
-    PHASE,
-    SLEEPERS,
-    SPIN,
-    STOP,
-    SYSCALL,
-    TAKEN,
-    THREADS,
-    UNIT_BITS,
-    UNIT_MASK,
-    WITHIN,
-)
 from appliance.engine.kernels.vector import get_i64, set_i64
 
 
 @device
 def wait(team: int, event: int, seen: int) -> int:
     """Wait until the generation of an event differs from `seen`; the new generation."""
-    left = load(event + SPIN)
-    now = load(event + GENERATION)
+    left = atomic.load(event + at.SPIN)
+    now = atomic.load(event + at.GENERATION)
     while now == seen and left > 0:
-        pause()
+        atomic.pause()
         left -= 1
-        now = load(event + GENERATION)
+        now = atomic.load(event + at.GENERATION)
     while now == seen:
-        add(event + SLEEPERS, 1)
-        call_syscall(get_i64(team + SYSCALL), get_i64(team + FUTEX), event + GENERATION, FUTEX_WAIT, seen)
-        add(event + SLEEPERS, -1)
-        now = load(event + GENERATION)
+        atomic.add(event + at.SLEEPERS, 1)
+        atomic.call_syscall(get_i64(team + at.SYSCALL), get_i64(team + at.FUTEX), event + at.GENERATION, at.FUTEX_WAIT,
+                            seen)
+        atomic.add(event + at.SLEEPERS, -1)
+        now = atomic.load(event + at.GENERATION)
     return now
 
 
 @device
 def signal(team: int, event: int) -> None:
     """Change the generation of an event and wake who sleeps on it."""
-    add(event + GENERATION, 1)
-    if load(event + SLEEPERS) > 0:
-        call_syscall(get_i64(team + SYSCALL), get_i64(team + FUTEX), event + GENERATION, FUTEX_WAKE, 1 << 30)
+    atomic.add(event + at.GENERATION, 1)
+    if atomic.load(event + at.SLEEPERS) > 0:
+        atomic.call_syscall(get_i64(team + at.SYSCALL), get_i64(team + at.FUTEX), event + at.GENERATION, at.FUTEX_WAKE,
+                            1 << 30)
 
 
 @device
 def within(team: int, line: int) -> bool:
     """Whether a thread's job still runs: if not, what it read of the arguments until now may be the next job's."""
-    loads_before()
-    return load(team + JOB + GENERATION) == get_i64(line + WITHIN)
+    atomic.loads_before()
+    return atomic.load(team + at.JOB + at.GENERATION) == get_i64(line + at.WITHIN)
 
 
 @device(inline=False)
@@ -107,10 +74,10 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
     stream of weights is slow at its beginning; then ever less is claimed towards the end. With a `grain` of 0 it is one
     unit after the other: a disk reads best what all threads want in one order.
     """
-    line, threads = team + LINES + LINE_NBYTES * thread, get_i64(team + THREADS)
-    now = load_long(team + CLAIMED)
-    while now >> UNIT_BITS == get_i64(line + AT) and within(team, line):
-        first = now & UNIT_MASK
+    line, threads = team + at.LINES + at.LINE_NBYTES * thread, get_i64(team + at.THREADS)
+    now = atomic.load_long(team + at.CLAIMED)
+    while now >> at.UNIT_BITS == get_i64(line + at.AT) and within(team, line):
+        first = now & at.UNIT_MASK
         if first >= total:
             break
         count = total if threads == 1 else total * 15 // (16 * threads)
@@ -123,9 +90,9 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
         else:
             count = grain
         count = min(count, total - first)
-        seen = exchange_long(team + CLAIMED, now, now + count)
+        seen = atomic.exchange_long(team + at.CLAIMED, now, now + count)
         if seen == now:
-            set_i64(line + TAKEN, get_i64(line + TAKEN) + count)
+            set_i64(line + at.TAKEN, get_i64(line + at.TAKEN) + count)
             return first, first + count
         now = seen
     return total, total
@@ -137,68 +104,70 @@ def finish(team: int, thread: int, total: int) -> None:
 
     What any thread wrote in the phase is then visible to all.
     """
-    line = team + LINES + LINE_NBYTES * thread
-    phase, taken = get_i64(line + AT), get_i64(line + TAKEN)
-    set_i64(line + AT, (phase + 1) << UNIT_BITS >> UNIT_BITS)  # as `claim` finds it: it wraps, once in 2^40 phases
-    set_i64(line + TAKEN, 0)
-    if taken > 0 and add(team + DONE, np.int32(taken)) + taken == total:
-        store(team + DONE, 0)
-        store_long(team + CLAIMED, (phase + 1) << UNIT_BITS)
-        signal(team, team + PHASE)
+    line = team + at.LINES + at.LINE_NBYTES * thread
+    phase, taken = get_i64(line + at.AT), get_i64(line + at.TAKEN)
+    # As `claim` finds it: it wraps, once in 2^40 phases.
+    set_i64(line + at.AT, (phase + 1) << at.UNIT_BITS >> at.UNIT_BITS)
+    set_i64(line + at.TAKEN, 0)
+    if taken > 0 and atomic.add(team + at.DONE, np.int32(taken)) + taken == total:
+        atomic.store(team + at.DONE, 0)
+        atomic.store_long(team + at.CLAIMED, (phase + 1) << at.UNIT_BITS)
+        signal(team, team + at.PHASE)
     elif within(team, line):
-        wait(team, team + PHASE, np.int32(phase))
+        wait(team, team + at.PHASE, np.int32(phase))
 
 
 @device
 def enter(team: int, thread: int, generation: int, phase: int) -> None:
     """Let a thread take part in a job from its first phase on."""
-    line = team + LINES + LINE_NBYTES * thread
-    set_i64(line + WITHIN, generation)
-    set_i64(line + AT, phase)
-    set_i64(line + TAKEN, 0)
+    line = team + at.LINES + at.LINE_NBYTES * thread
+    set_i64(line + at.WITHIN, generation)
+    set_i64(line + at.AT, phase)
+    set_i64(line + at.TAKEN, 0)
 
 
 @kernel("lockstep_run", "void(i8,i8,i8)")
 def lockstep_run(team: int, function: int, arguments: int) -> None:
     """The calling thread's part as thread 0: start the job, take part; its last phase is over when it returns."""
-    phase = load_long(team + CLAIMED) >> UNIT_BITS
-    store_long(team + FUNCTION, function)
-    store_long(team + ARGUMENTS, arguments)
-    store_long(team + FIRST_PHASE, phase)
-    enter(team, 0, np.int32(load(team + JOB + GENERATION) + 1), phase)  # the sum has 64 bits, and the word wraps
-    signal(team, team + JOB)
-    call_part(function, 0, get_i64(team + THREADS), arguments)
-    add(team + JOB + GENERATION, 1)  # nobody need wake up for that
+    phase = atomic.load_long(team + at.CLAIMED) >> at.UNIT_BITS
+    atomic.store_long(team + at.FUNCTION, function)
+    atomic.store_long(team + at.ARGUMENTS, arguments)
+    atomic.store_long(team + at.FIRST_PHASE, phase)
+    # The sum has 64 bits, and the word wraps.
+    enter(team, 0, np.int32(atomic.load(team + at.JOB + at.GENERATION) + 1), phase)
+    signal(team, team + at.JOB)
+    atomic.call_part(function, 0, get_i64(team + at.THREADS), arguments)
+    atomic.add(team + at.JOB + at.GENERATION, 1)  # nobody need wake up for that
 
 
 @kernel("lockstep_work", "void(i8,i8,i4)")
 def lockstep_work(team: int, thread: int, seen: int) -> None:
     """A worker's whole life: from the generation `seen` on, take part in jobs, until it is to stop."""
     while True:
-        seen = wait(team, team + JOB, seen)
-        if load_long(team + STOP) != 0:
+        seen = wait(team, team + at.JOB, seen)
+        if atomic.load_long(team + at.STOP) != 0:
             return
-        function, arguments = load_long(team + FUNCTION), load_long(team + ARGUMENTS)
-        phase = load_long(team + FIRST_PHASE)
+        function, arguments = atomic.load_long(team + at.FUNCTION), atomic.load_long(team + at.ARGUMENTS)
+        phase = atomic.load_long(team + at.FIRST_PHASE)
         # These words change only while the generation is odd.
-        if seen & 1 == 0 and load(team + JOB + GENERATION) == seen:
+        if seen & 1 == 0 and atomic.load(team + at.JOB + at.GENERATION) == seen:
             enter(team, thread, seen, phase)
-            call_part(function, thread, get_i64(team + THREADS), arguments)
+            atomic.call_part(function, thread, get_i64(team + at.THREADS), arguments)
 
 
 @kernel("lockstep_stop", "void(i8)")
 def lockstep_stop(team: int) -> None:
     """Let every worker return."""
-    store_long(team + STOP, 1)
-    signal(team, team + JOB)
+    atomic.store_long(team + at.STOP, 1)
+    signal(team, team + at.JOB)
 
 
 @kernel("lockstep_spin", "void(i8,i4)")
 def lockstep_spin(event: int, count: int) -> None:
     """Spin as `wait` does, `count` times, for calibration."""
-    now = load(event + GENERATION)
-    while now == load(event + GENERATION) and count > 0:
-        pause()
+    now = atomic.load(event + at.GENERATION)
+    while now == atomic.load(event + at.GENERATION) and count > 0:
+        atomic.pause()
         count -= 1
 
 

@@ -24,25 +24,10 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
+from appliance.engine.kernels import shapes
 from appliance.engine.kernels.emit import I8, I32, I64, Code, Val, vector
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
-from appliance.engine.kernels.shapes import (
-    FLOAT_COLUMNS,
-    Q32_FIELDS,
-    Q32_MINUS8,
-    Q32_MINUS16,
-    Q32_MINUS128,
-    Q32_SCALE,
-    Q32_SUM,
-    Q256_FIELDS,
-    Q256_HIGH16,
-    Q256_HIGH32,
-    Q256_LOW16,
-    Q256_LOW32,
-    Q256_MINUS32,
-    Q256_SCALE,
-)
 from appliance.engine.kernels.vector import (
     get_f32,
     i32x16,
@@ -108,11 +93,11 @@ def quantise_32(x: int, at: int) -> None:
     """One block of 32 for one token; `at`: field 0 of the token."""
     amax, total = store_quantised(load_f32(x), load_f32(x + 64), at)
     scale = amax / _LIMIT
-    set_i32(at + 4 * Q32_MINUS8, -8 * total)
-    set_i32(at + 4 * Q32_MINUS16, -16 * total)
-    set_i32(at + 4 * Q32_MINUS128, -128 * total)
-    set_f32(at + 4 * Q32_SCALE, round_f16(scale))
-    set_f32(at + 4 * Q32_SUM, round_f16(scale * np.float32(total)))
+    set_i32(at + 4 * shapes.Q32_MINUS8, -8 * total)
+    set_i32(at + 4 * shapes.Q32_MINUS16, -16 * total)
+    set_i32(at + 4 * shapes.Q32_MINUS128, -128 * total)
+    set_f32(at + 4 * shapes.Q32_SCALE, round_f16(scale))
+    set_f32(at + 4 * shapes.Q32_SUM, round_f16(scale * np.float32(total)))
 
 
 @device
@@ -149,10 +134,11 @@ def add_sums(code: Code, at: Val) -> None:
     ones = code.constant(vector(I32, 16), 0x01010101)
     for part in range(4):
         sums = _pairs(_pairs(code.dot7(ones.like(0), ones, code.load(at + 64 * part, I32, 16))))
-        code.store(at + 4 * (Q256_MINUS32 + 4 * part), sums * -32)
-    sums = code.load(at + 4 * Q256_MINUS32, I32, 16)
+        code.store(at + 4 * (shapes.Q256_MINUS32 + 4 * part), sums * -32)
+    sums = code.load(at + 4 * shapes.Q256_MINUS32, I32, 16)
     sums = sums.like(0) - sums.sar(5)
-    for totals, high, low in ((sums, Q256_HIGH16, Q256_LOW16), (_pairs(sums), Q256_HIGH32, Q256_LOW32)):
+    for totals, high, low in ((sums, shapes.Q256_HIGH16, shapes.Q256_LOW16),
+                              (_pairs(sums), shapes.Q256_HIGH32, shapes.Q256_LOW32)):
         code.store(at + 4 * high, (totals >> 7).convert("trunc", I8))
         code.store(at + 4 * low, (totals & 127).convert("trunc", I8))
 
@@ -165,7 +151,7 @@ def quantise_256(x: int, at: int) -> None:
     for j in range(16):
         store_bytes(at + 16 * j, quantised(load_f32(x + 64 * j), splat_f32(inverse)))
     add_sums(at)
-    set_f32(at + 4 * Q256_SCALE, _ONE / inverse if most != _ZERO else _ZERO)
+    set_f32(at + 4 * shapes.Q256_SCALE, _ONE / inverse if most != _ZERO else _ZERO)
 
 
 def _quantise(block: Callable[..., None], elements: int, fields: int) -> Any:
@@ -181,9 +167,9 @@ def _quantise(block: Callable[..., None], elements: int, fields: int) -> Any:
 def copy(x: int, ldx: int, k: int, act: int, first: int, last: int, tokens: int) -> None:
     """No quantisation: a multiple of FLOAT_COLUMNS columns."""
     for t in range(first, last):
-        for column in range(0, k, FLOAT_COLUMNS):
+        for column in range(0, k, shapes.FLOAT_COLUMNS):
             store_f32(act + 4 * (t * k + column), load_f32(x + t * ldx + 4 * column))
 
 
-kernel("quantise_q8_32", SIGNATURE)(_quantise(quantise_32, 32, Q32_FIELDS))
-kernel("quantise_q8_256", SIGNATURE)(_quantise(quantise_256, 256, Q256_FIELDS))
+kernel("quantise_q8_32", SIGNATURE)(_quantise(quantise_32, 32, shapes.Q32_FIELDS))
+kernel("quantise_q8_256", SIGNATURE)(_quantise(quantise_256, 256, shapes.Q256_FIELDS))
