@@ -231,9 +231,6 @@ class Scheduler:
         except (EngineError, ModelError) as error:  # ModelError: a streamed model whose disk fails or lies
             self._fail(error)
             return
-        except Exception as error:  # noqa: BLE001  a defect must not leave callers waiting for ever
-            self._fail(_internal(error))
-            return
         for running, step in steps:
             _, handle = self._running[running.slot]
             if step.error is not None:
