@@ -164,11 +164,7 @@ def compile_for(name: str, *, debug: bool = False) -> Target:
 
 def compiling() -> Target:
     """The target that this process compiles for: as fixed by `compile_for`, else the best of this CPU."""
-    if _compiling is None:
-        compile_for(detect().name)
-    if _compiling is None:  # pragma: no cover
-        raise EngineError("no target")
-    return _compiling[0]
+    return compile_for(detect().name) if _compiling is None else _compiling[0]
 
 
 def debugging() -> bool:
