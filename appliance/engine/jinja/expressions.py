@@ -7,17 +7,7 @@ from dataclasses import dataclass
 
 from appliance.engine.jinja import operators
 from appliance.engine.jinja.nodes import Expression, Macro, Run, Scope
-from appliance.engine.jinja.values import (
-    ITEM_COST,
-    Fault,
-    Function,
-    Undefined,
-    Value,
-    is_true,
-    items_of,
-    kind,
-    make_list,
-)
+from appliance.engine.jinja.values import ITEM_COST, Fault, Function, Undefined, Value, is_true, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +82,7 @@ class Arguments:
         """The values of all arguments."""
         positional = [argument.value(run, scope) for argument in self.positional]
         if self.rest is not None:
-            positional += make_list(run.budget, items_of(run.budget, self.rest.value(run, scope)))
+            positional += run.budget.make_list(run.budget.items_of(self.rest.value(run, scope)))
         return (positional, {name: argument.value(run, scope) for name, argument in self.named})
 
 

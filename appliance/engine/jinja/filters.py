@@ -16,22 +16,7 @@ from appliance.engine.jinja import text as texts
 from appliance.engine.jinja.operators import attribute_path, key, marked_within, numeric, text_of, whole
 from appliance.engine.jinja.tests import TESTS
 from appliance.engine.jinja.text import is_marked, mark, marked_like
-from appliance.engine.jinja.values import (
-    ITEM_COST,
-    Budget,
-    Fault,
-    Undefined,
-    Value,
-    bounded,
-    has_marked,
-    is_true,
-    items_of,
-    joined,
-    kind,
-    make_list,
-    measure,
-    to_text,
-)
+from appliance.engine.jinja.values import ITEM_COST, Budget, Fault, Undefined, Value, bounded, has_marked, is_true, kind
 
 MAX_WIDTH = 1000  # of indentation, and of a number as text
 _WORD = re.compile(r"([-\s({\[<]+)")  # what words begin after
@@ -56,7 +41,7 @@ def stripping(left: bool = True, right: bool = True) -> Callable[..., str]:
     """A filter that takes white space (or the characters given) off the ends."""
 
     def strip(budget: Budget, value: Value, chars: Value = None) -> str:
-        text = to_text(budget, value)
+        text = budget.to_text(value)
         budget.make(len(text))
         budget.match(len(text), chars)
         return texts.strip(text, None if chars is None else text_of(chars, "strip"), left, right)
@@ -68,7 +53,7 @@ def recased(change: Callable[[str], str]) -> Callable[..., str]:
     """A filter that changes the case of letters."""
 
     def apply(budget: Budget, value: Value) -> str:
-        text = to_text(budget, value)
+        text = budget.to_text(value)
         budget.make(len(text))
         return texts.recase(text, change(text))
 
@@ -82,7 +67,7 @@ def _title(text: str) -> str:
 
 def replace(budget: Budget, value: Value, old: Value, new: Value, count: Value = None) -> str:
     """With `old` replaced by `new`."""
-    text, old, new = to_text(budget, value), to_text(budget, old), to_text(budget, new)
+    text, old, new = budget.to_text(value), budget.to_text(old), budget.to_text(new)
     budget.read(len(text))
     times = text.count(old) if count is None else whole(count, "replace", -1, 1 << 31)
     budget.make(len(text) + max(times, 0) * (len(new) + ITEM_COST))
@@ -91,8 +76,8 @@ def replace(budget: Budget, value: Value, old: Value, new: Value, count: Value =
 
 def join(budget: Budget, value: Value, separator: Value = "") -> str:
     """All items as one string."""
-    parts = [to_text(budget, item) for item in items_of(budget, value)]
-    between = to_text(budget, separator)
+    parts = [budget.to_text(item) for item in budget.items_of(value)]
+    between = budget.to_text(separator)
     budget.make(sum(map(len, parts)) + (len(between) + ITEM_COST) * len(parts))
     return texts.join(between, parts)
 
@@ -100,7 +85,7 @@ def join(budget: Budget, value: Value, separator: Value = "") -> str:
 def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: bool = False,
            sort_keys: bool = False, separators: Value = None, **_: Value) -> str:
     """As JSON, the way Hugging Face's templates have it: nothing escaped for HTML."""
-    size = measure(budget, value)
+    size = budget.measure(value)
     width = 0 if indent is None else whole(len(indent) if isinstance(indent, str) else indent, "tojson", 0, 16)
     budget.make((6 + 4 * width) * size)
     between = tuple(separators) if isinstance(separators, list | tuple) else None
@@ -120,7 +105,7 @@ def from_json(budget: Budget, value: Value) -> Value:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         raise Fault("from_json needs JSON") from None
-    measure(budget, parsed)
+    budget.measure(parsed)
     return marked_within(parsed) if is_marked(text) else parsed
 
 
@@ -135,7 +120,7 @@ def sort(budget: Budget, value: Value, reverse: bool = False, case_sensitive: bo
     def part(item: Value) -> Value:
         return item if attribute is None else attribute_path(budget, item, attribute)
 
-    return _sorted(budget, make_list(budget, items_of(budget, value)), part, case_sensitive, reverse)
+    return _sorted(budget, budget.make_list(budget.items_of(value)), part, case_sensitive, reverse)
 
 
 def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], case_sensitive: bool = False,
@@ -156,7 +141,7 @@ def unique(budget: Budget, value: Value) -> list[Value]:
     """The items without repetitions, whatever their case."""
     found: list[Value] = []
     keys: set[Value] = set()
-    for item in items_of(budget, value):
+    for item in budget.items_of(value):
         budget.step()
         name = key(item)
         if isinstance(name, str):
@@ -165,21 +150,21 @@ def unique(budget: Budget, value: Value) -> list[Value]:
         if name not in keys:
             keys.add(name)
             found.append(item)
-    return make_list(budget, found)
+    return budget.make_list(found)
 
 
 def map_items(budget: Budget, value: Value, name: Value = None, *arguments: Value, attribute: Value = None,
               default: Value = None) -> list[Value]:
     """An attribute or a filter of every item."""
-    items = items_of(budget, value) if is_true(value) else ()
+    items = budget.items_of(value) if is_true(value) else ()
     if attribute is not None:
         found = [attribute_path(budget, item, attribute) for item in items]
-        return make_list(budget, found if default is None else [
+        return budget.make_list(found if default is None else [
             default if isinstance(item, Undefined) else item for item in found])
     apply = FILTERS.get(text_of(name, "map"))
     if apply is None:
         raise Fault("map names no filter that is known here")
-    return make_list(budget, [apply(budget, item, *arguments) for item in items])
+    return budget.make_list([apply(budget, item, *arguments) for item in items])
 
 
 def selecting(wanted: bool, by_attribute: bool) -> Callable[..., list[Value]]:
@@ -192,34 +177,34 @@ def selecting(wanted: bool, by_attribute: bool) -> Callable[..., list[Value]]:
         if test is None:
             raise Fault("select names no test that is known here")
         kept = []
-        for item in items_of(budget, value) if is_true(value) else ():
+        for item in budget.items_of(value) if is_true(value) else ():
             budget.step()
             subject = attribute_path(budget, item, path) if by_attribute else item
             if is_true(test(budget, subject, *names)) == wanted:
                 kept.append(item)
-        return make_list(budget, kept)
+        return budget.make_list(kept)
 
     return select
 
 
 def indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, blank: bool = False) -> str:
     """Each line but the first indented; all that ends a line becomes a newline."""
-    text = to_text(budget, value)
+    text = budget.to_text(value)
     margin = width if isinstance(width, str) else " " * whole(width, "a width", 0, MAX_WIDTH)
-    text = joined(budget, [text, "\n"])
+    text = budget.joined([text, "\n"])
     budget.make(len(text) + (len(margin) + ITEM_COST) * len(text.splitlines()))
     lines = texts.lines(text)
-    rows = [joined(budget, [margin, line]) if index and (line or is_true(blank)) else line
+    rows = [budget.joined([margin, line]) if index and (line or is_true(blank)) else line
             for index, line in enumerate(lines)]
     result = texts.join("\n", rows)
-    return joined(budget, [margin, result]) if is_true(first) else result
+    return budget.joined([margin, result]) if is_true(first) else result
 
 
 def end_item(index: int) -> Callable[[Budget, Value], Value]:
     """`first` and `last`."""
 
     def pick(budget: Budget, value: Value) -> Value:
-        items = items_of(budget, value)
+        items = budget.items_of(value)
         return items[index] if items else Undefined("an item of an empty list")
 
     return pick
@@ -230,7 +215,7 @@ def reverse(budget: Budget, value: Value) -> Value:
     if isinstance(value, str):
         budget.make(len(value))
         return marked_like(value[::-1], value)
-    return make_list(budget, items_of(budget, value)[::-1])
+    return budget.make_list(budget.items_of(value)[::-1])
 
 
 def pairs(budget: Budget, value: Value) -> list[Value]:
@@ -266,10 +251,10 @@ FILTERS: Mapping[str, Callable[..., Value]] = {
     "abs": lambda _, value: abs(numeric(value)), "capitalize": recased(str.capitalize), "count": length,
     "d": default, "default": default, "dictsort": dictsort, "first": end_item(0), "from_json": from_json,
     "fromjson": from_json, "indent": indent, "int": to_int, "items": pairs, "join": join, "last": end_item(-1),
-    "length": length, "list": lambda budget, value: make_list(budget, items_of(budget, value)),
+    "length": length, "list": lambda budget, value: budget.make_list(budget.items_of(value)),
     "lower": recased(str.lower), "map": map_items, "max": extreme(True), "min": extreme(False),
     "reject": selecting(False, False), "rejectattr": selecting(False, True), "replace": replace, "reverse": reverse,
-    "safe": to_text, "select": selecting(True, False), "selectattr": selecting(True, True),
-    "sort": sort, "string": to_text, "title": recased(_title), "tojson": tojson, "trim": stripping(),
+    "safe": Budget.to_text, "select": selecting(True, False), "selectattr": selecting(True, True),
+    "sort": sort, "string": Budget.to_text, "title": recased(_title), "tojson": tojson, "trim": stripping(),
     "unique": unique, "upper": recased(str.upper),
 }

@@ -13,21 +13,7 @@ from appliance.engine.jinja import text as texts
 from appliance.engine.jinja.filters import join, pairs, recased, replace, stripping
 from appliance.engine.jinja.operators import at_index, text_of, whole
 from appliance.engine.jinja.text import is_marked, mark
-from appliance.engine.jinja.values import (
-    ITEM_COST,
-    SCALARS,
-    Budget,
-    Fault,
-    Function,
-    Loop,
-    Namespace,
-    Undefined,
-    Value,
-    joined,
-    kind,
-    make_list,
-    to_text,
-)
+from appliance.engine.jinja.values import ITEM_COST, Budget, Fault, Function, Loop, Namespace, Undefined, Value, kind
 
 _CHANGING = frozenset(["append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "sort",
                        "update"])
@@ -59,7 +45,7 @@ def item(budget: Budget, target: Value, index: Value) -> Value:
     """`target[index]`: an item, or else a method."""
     if isinstance(target, Undefined):
         raise Fault(f"{kind(target)} has no items")
-    if isinstance(target, dict) and isinstance(index, SCALARS) and index in target:
+    if isinstance(target, dict) and budget.contains(target, index):
         return target[index]
     if isinstance(target, str | list | tuple) and isinstance(index, int):
         return at_index(target, index)
@@ -79,7 +65,7 @@ def section(budget: Budget, target: Value, *bounds: Value) -> Value:
         return []
     if not isinstance(target, list | tuple):
         raise Fault(f"{kind(target)} has no slices")
-    items = make_list(budget, target[span])
+    items = budget.make_list(target[span])
     return items if isinstance(target, list) else tuple(items)
 
 
@@ -128,18 +114,18 @@ def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
                 raise Fault("a field of format is not known here")
             if name is not None:
                 index = next(automatic, None) if not name else int(name) if name.isdecimal() else None
-                parts.append(to_text(budget, named[name] if index is None else given[index]))
+                parts.append(budget.to_text(named[name] if index is None else given[index]))
     except (ValueError, KeyError, IndexError):
         raise Fault("a pattern for format does not fit its arguments") from None
-    return joined(budget, parts)
+    return budget.joined(parts)
 
 
 def _get(budget: Budget, mapping: dict[Value, Value], name: Value, default: Value = None) -> Value:
-    return mapping.get(name, default) if isinstance(name, SCALARS) else default
+    return mapping[name] if budget.contains(mapping, name) else default
 
 
 def _listing(part: Callable[[dict[Value, Value]], Value]) -> Callable[..., list[Value]]:
-    return lambda budget, mapping: make_list(budget, list(part(mapping)))
+    return lambda budget, mapping: budget.make_list(list(part(mapping)))
 
 
 _STRING: Mapping[str, Callable[..., Value]] = {

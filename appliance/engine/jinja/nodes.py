@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from appliance.engine.jinja.values import Budget, Fault, Opaque, Undefined, Value, joined
+from appliance.engine.jinja.values import Budget, Fault, Opaque, Undefined, Value
 
 MAX_CALLS = 60  # macros within macros
 
@@ -28,7 +28,7 @@ class Run:
         outer, self.out = self.out, []
         try:
             body.run(self, scope)
-            return joined(self.budget, self.out)
+            return self.budget.joined(self.out)
         finally:
             self.out = outer
 

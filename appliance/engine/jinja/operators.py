@@ -18,12 +18,8 @@ from appliance.engine.jinja.values import (
     Undefined,
     Value,
     bounded,
-    contains,
-    equal,
     is_true,
-    joined,
     kind,
-    to_text,
 )
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -57,9 +53,9 @@ def whole(value: Value, what: str, low: int, high: int) -> int:
 def compare(sign: str, budget: Budget, left: Value, right: Value, /) -> bool:
     """`left sign right`; only numbers and only strings have an order."""
     if sign in ("==", "!="):
-        return equal(budget, left, right) == (sign == "==")
+        return budget.equal(left, right) == (sign == "==")
     if sign in ("in", "not in"):
-        return contains(budget, right, left) == (sign == "in")
+        return budget.contains(right, left) == (sign == "in")
     if isinstance(left, str) and isinstance(right, str):
         budget.read(min(len(left), len(right)))
     elif not isinstance(left, int | float) or not isinstance(right, int | float):
@@ -70,13 +66,13 @@ def compare(sign: str, budget: Budget, left: Value, right: Value, /) -> bool:
 def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
     """`left sign right` for numbers; `+` and `*` for strings and lists too, `~` for all."""
     if sign == "~":
-        return joined(budget, [to_text(budget, left), to_text(budget, right)])
+        return budget.joined([budget.to_text(left), budget.to_text(right)])
     if isinstance(left, int | float) and isinstance(right, int | float):
         if sign in ("/", "//", "%") and right == 0:
             raise Fault("division by zero")
         return bounded(_CALCULATE[sign](left, right))
     if sign == "+" and isinstance(left, str) and isinstance(right, str):
-        return joined(budget, [left, right])
+        return budget.joined([left, right])
     if sign == "+" and isinstance(left, list | tuple) and type(left) is type(right):
         budget.make(ITEM_COST * (len(left) + len(right)))
         return type(left)([*left, *right])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from appliance.engine.jinja.lexer import error
 from appliance.engine.jinja.nodes import Break, Continue, Expression, Macro, Run, Scope, Statement
-from appliance.engine.jinja.values import Fault, Loop, Namespace, Value, is_true, items_of, kind, make_list, to_text
+from appliance.engine.jinja.values import Fault, Loop, Namespace, Value, is_true, kind
 
 BODY = "the body"  # no template can name it
 
@@ -56,7 +56,7 @@ class Output(Statement):
     expression: Expression
 
     def run(self, run: Run, scope: Scope) -> None:
-        run.write(to_text(run.budget, self.expression.value(run, scope)))
+        run.write(run.budget.to_text(self.expression.value(run, scope)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class For(Statement):
             self.otherwise.run(run, scope)
 
     def _items(self, run: Run, scope: Scope) -> Sequence[Value]:
-        items = items_of(run.budget, self.items.value(run, scope))
+        items = run.budget.items_of(self.items.value(run, scope))
         if self.condition is None:
             return items
         kept = []
@@ -111,7 +111,7 @@ class For(Statement):
             bind(values, self.names, item)
             if is_true(self.condition.value(run, Scope(values, scope))):
                 kept.append(item)
-        return make_list(run.budget, kept)
+        return run.budget.make_list(kept)
 
 
 def bind(values: dict[str, Value], names: Sequence[str], item: Value) -> None:

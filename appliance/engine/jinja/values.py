@@ -27,38 +27,6 @@ class Fault(Exception):  # noqa: N818 - it becomes a TemplateError with a line n
     """The template asked for something that cannot be done."""
 
 
-@dataclass(slots=True)
-class Budget:
-    """What is left for one rendering: `steps` of evaluation, and `room`, the characters that may be made in all.
-    No step takes more than time in proportion to what it makes or reads, so that both bound the time."""
-
-    steps: int
-    room: int
-
-    def step(self, count: int = 1) -> None:
-        """Count work."""
-        self.steps -= count
-        if self.steps < 0:
-            raise TemplateError("the chat template takes too many steps", code=EXHAUSTED,
-                                hint="the template loops without end, or the conversation is too long")
-
-    def make(self, characters: int) -> None:
-        """Count characters about to be made."""
-        self.room -= characters
-        if self.room < 0:
-            raise TemplateError("the chat template makes too much text", code=EXHAUSTED,
-                                hint="the template repeats itself without end, or the conversation is too long")
-
-    def read(self, characters: int) -> None:
-        """Count the work of searching so many characters."""
-        self.step(1 + characters // 256)
-
-    def match(self, characters: int, wanted: object) -> None:
-        """Count a search that may look at all of `wanted` for each of so many characters: Python looks for a
-        string from the right, and strips one of many characters, in quadratic time."""
-        self.read(characters * (1 + (len(wanted) // 64 if isinstance(wanted, str) else 0)))
-
-
 class Undefined:
     """What a missing variable or key gives: empty, false, and an error on any other use."""
 
@@ -117,21 +85,6 @@ def is_true(value: Value) -> bool:
     return not isinstance(value, Undefined) and bool(value)
 
 
-def measure(budget: Budget, value: Value, depth: int = 0) -> int:
-    """The characters that a value needs as text, about; counts a step for each value within, so that structures
-    that contain one value many times over are refused before anything walks them."""
-    budget.step()
-    if depth > MAX_NESTING:
-        raise Fault("a value is nested too deeply")
-    if isinstance(value, str):
-        return len(value) + 2
-    if isinstance(value, list | tuple):
-        return sum(measure(budget, item, depth + 1) + 2 for item in value)
-    if isinstance(value, dict):
-        return sum(measure(budget, key) + measure(budget, item, depth + 1) + 4 for key, item in value.items())
-    return 24
-
-
 def has_marked(value: Value) -> bool:
     """Whether anything from outside is in a value (that was measured before)."""
     if isinstance(value, dict):
@@ -141,73 +94,114 @@ def has_marked(value: Value) -> bool:
     return isinstance(value, Marked)
 
 
-def to_text(budget: Budget, value: Value) -> str:
-    """A value as it is printed."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Undefined):
-        return ""
-    if isinstance(value, list | tuple | dict):
-        budget.make(measure(budget, value))
-        text = str(value)
-        return mark(text) if has_marked(value) else text
-    return str(value)
+@dataclass(slots=True)
+class Budget:
+    """What is left for one rendering: `steps` of evaluation, and `room`, the characters that may be made in all.
+    No step takes more than time in proportion to what it makes or reads, so that both bound the time. What every
+    construct does with values is here, too, counted."""
 
+    steps: int
+    room: int
 
-def equal(budget: Budget, left: Value, right: Value, depth: int = 0) -> bool:
-    """Whether two values are equal, counting steps for each pair of items."""
-    budget.step(2)
-    if depth > MAX_NESTING:
-        raise Fault("a value is nested too deeply")
-    if isinstance(left, Undefined) or isinstance(right, Undefined):
-        return isinstance(left, Undefined) and isinstance(right, Undefined)
-    if isinstance(left, dict) and isinstance(right, dict):
-        return len(left) == len(right) and all(
-            key in right and equal(budget, item, right[key], depth + 1) for key, item in left.items())
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return isinstance(left, list) == isinstance(right, list) and len(left) == len(right) and all(
-            equal(budget, *pair, depth + 1) for pair in zip(left, right, strict=True))
-    if isinstance(left, str) and isinstance(right, str):
-        budget.read(min(len(left), len(right)))
-    return bool(left == right)
+    def step(self, count: int = 1) -> None:
+        """Count work."""
+        self.steps -= count
+        if self.steps < 0:
+            raise TemplateError("the chat template takes too many steps", code=EXHAUSTED,
+                                hint="the template loops without end, or the conversation is too long")
 
+    def make(self, characters: int) -> None:
+        """Count characters about to be made."""
+        self.room -= characters
+        if self.room < 0:
+            raise TemplateError("the chat template makes too much text", code=EXHAUSTED,
+                                hint="the template repeats itself without end, or the conversation is too long")
 
-def contains(budget: Budget, container: Value, item: Value) -> bool:
-    """`item in container`."""
-    if isinstance(container, Undefined):
-        return False
-    if isinstance(container, str):
-        if not isinstance(item, str):
-            raise Fault(f"{kind(item)} cannot be looked for in a string")
-        budget.read(len(container))
-        return item in container
-    if isinstance(container, dict):
-        return isinstance(item, SCALARS) and item in container
-    return any(equal(budget, item, other) for other in items_of(budget, container))
+    def read(self, characters: int) -> None:
+        """Count the work of searching so many characters."""
+        self.step(1 + characters // 256)
 
+    def match(self, characters: int, wanted: object) -> None:
+        """Count a search that may look at all of `wanted` for each of so many characters: Python looks for a
+        string from the right, and strips one of many characters, in quadratic time."""
+        self.read(characters * (1 + (len(wanted) // 64 if isinstance(wanted, str) else 0)))
 
-def items_of(budget: Budget, value: Value) -> Sequence[Value]:
-    """What a loop over `value` goes through."""
-    if isinstance(value, Undefined):
-        return ()
-    if isinstance(value, list | tuple):
-        return value
-    if isinstance(value, dict | str):
-        budget.make(ITEM_COST * len(value))
-        return [mark(letter) for letter in value] if isinstance(value, Marked) else list(value)
-    raise Fault(f"{kind(value)} cannot be gone through")
+    def measure(self, value: Value, depth: int = 0) -> int:
+        """The characters that a value needs as text, about; counts a step for each value within, so that structures
+        that contain one value many times over are refused before anything walks them."""
+        self.step()
+        if depth > MAX_NESTING:
+            raise Fault("a value is nested too deeply")
+        if isinstance(value, str):
+            return len(value) + 2
+        if isinstance(value, list | tuple):
+            return sum(self.measure(item, depth + 1) + 2 for item in value)
+        if isinstance(value, dict):
+            return sum(self.measure(key) + self.measure(item, depth + 1) + 4 for key, item in value.items())
+        return 24
 
+    def to_text(self, value: Value) -> str:
+        """A value as it is printed."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, Undefined):
+            return ""
+        if isinstance(value, list | tuple | dict):
+            self.make(self.measure(value))
+            text = str(value)
+            return mark(text) if has_marked(value) else text
+        return str(value)
 
-def make_list(budget: Budget, values: Sequence[Value]) -> list[Value]:
-    """A new list, counted."""
-    budget.make(ITEM_COST * len(values))
-    return list(values)
+    def equal(self, left: Value, right: Value, depth: int = 0) -> bool:
+        """Whether two values are equal, counting steps for each pair of items."""
+        self.step(2)
+        if depth > MAX_NESTING:
+            raise Fault("a value is nested too deeply")
+        if isinstance(left, Undefined) or isinstance(right, Undefined):
+            return isinstance(left, Undefined) and isinstance(right, Undefined)
+        if isinstance(left, dict) and isinstance(right, dict):
+            return len(left) == len(right) and all(
+                key in right and self.equal(item, right[key], depth + 1) for key, item in left.items())
+        if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+            return isinstance(left, list) == isinstance(right, list) and len(left) == len(right) and all(
+                self.equal(*pair, depth + 1) for pair in zip(left, right, strict=True))
+        if isinstance(left, str) and isinstance(right, str):
+            self.read(min(len(left), len(right)))
+        return bool(left == right)
 
+    def contains(self, container: Value, item: Value) -> bool:
+        """`item in container`."""
+        if isinstance(container, Undefined):
+            return False
+        if isinstance(container, str):
+            if not isinstance(item, str):
+                raise Fault(f"{kind(item)} cannot be looked for in a string")
+            self.read(len(container))
+            return item in container
+        if isinstance(container, dict):
+            return isinstance(item, SCALARS) and item in container
+        return any(self.equal(item, other) for other in self.items_of(container))
 
-def joined(budget: Budget, parts: Sequence[str]) -> str:
-    """Strings in a row, counted."""
-    budget.make(sum(map(len, parts)))
-    return concatenate(parts)
+    def items_of(self, value: Value) -> Sequence[Value]:
+        """What a loop over `value` goes through."""
+        if isinstance(value, Undefined):
+            return ()
+        if isinstance(value, list | tuple):
+            return value
+        if isinstance(value, dict | str):
+            self.make(ITEM_COST * len(value))
+            return [mark(letter) for letter in value] if isinstance(value, Marked) else list(value)
+        raise Fault(f"{kind(value)} cannot be gone through")
+
+    def make_list(self, values: Sequence[Value]) -> list[Value]:
+        """A new list, counted."""
+        self.make(ITEM_COST * len(values))
+        return list(values)
+
+    def joined(self, parts: Sequence[str]) -> str:
+        """Strings in a row, counted."""
+        self.make(sum(map(len, parts)))
+        return concatenate(parts)
 
 
 def bounded(number: float) -> float:
