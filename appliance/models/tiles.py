@@ -36,26 +36,20 @@ class TileSource(Protocol):
     @property
     def metadata(self) -> Metadata:
         """The model's key-value pairs."""
-        ...
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """What the model has, by name; ask here whether an optional tensor exists."""
-        ...
 
     @property
     def sha256(self) -> bytes:
         """SHA-256 (32 bytes) of the model file that the weights came from."""
-        ...
 
     def weight(self, name: str) -> Weight:
         """A tensor of two dimensions; ModelError when there is none of this name and kind."""
-        ...
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A tensor of one dimension, decoded, read-only; ModelError when there is none of this name and kind."""
-        ...
 
     def close(self) -> None:
         """Give the memory back. Addresses handed out before are void from here on."""
-        ...

@@ -11,11 +11,9 @@ class Pieces(Protocol):
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
-        ...
 
     def is_special(self, token: int) -> bool:
         """Whether the token is a control token."""
-        ...
 
 
 class TextStream:
