@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.errors import FormatError
-from appliance.models.metadata import Metadata, Strings
+from appliance.models.metadata import Strings, optional_int
 
 
 def _strings(*items: str) -> Strings:
@@ -17,13 +17,13 @@ def _strings(*items: str) -> Strings:
     return Strings(b"".join(data), ends - [len(item) for item in data], ends)
 
 
-META = Metadata({"int": 7, "float": 0.5, "nan": float("nan"), "bool": True, "text": "x", "long": "y" * 99,
-                 "numbers": np.arange(3, dtype=np.int32), "strings": _strings("a", "", "ü")})
+META = {"int": 7, "float": 0.5, "nan": float("nan"), "bool": True, "text": "x", "long": "y" * 99,
+        "numbers": np.arange(3, dtype=np.int32), "strings": _strings("a", "", "ü")}
 
 def test_a_mapping_with_integers() -> None:
     """A model's metadata is a mapping; an integer is returned, the default where the key is missing."""
     assert (8, 0.5, ["a", "", "ü"]) == (len(META), META["float"], list(META["strings"]))
-    assert (5, 7) == (META.optional_int("none", 5), META.optional_int("int", 5))
+    assert (5, 7) == (optional_int(META, "none", 5), optional_int(META, "int", 5))
 
 
 BAD = [("bool", "True"), ("float", "0.5"), ("text", "'x'"), ("long", "a string of 99 characters"),
@@ -34,7 +34,7 @@ BAD = [("bool", "True"), ("float", "0.5"), ("text", "'x'"), ("long", "a string o
 def test_what_is_no_integer_is_named(key: str, shown: str) -> None:
     """A value of another kind is refused with its key and in a few words, never with its content."""
     with pytest.raises(FormatError, match=re.escape(f"'{key}' is {shown}; allowed: an integer")):
-        META.optional_int(key, 1)
+        optional_int(META, key, 1)
 
 
 def test_strings_behave_as_a_sequence() -> None:

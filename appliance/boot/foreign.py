@@ -38,6 +38,7 @@ from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError, FormatError, ModelError
 from appliance.models import gguf, pins
 from appliance.models.disk import DiskFile, Progress
+from appliance.models.metadata import optional_int
 from appliance.models.opened import Opened
 from appliance.models.tiles import Weight
 
@@ -208,7 +209,7 @@ def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows
     """An engine on llama.cpp, with `rows` tokens a pass. Errors as `Engine.open`."""
     words = tokenizer.load(source.metadata)
     name = str(source.metadata.get("general.architecture"))
-    promised = source.metadata.optional_int(f"{name}.context_length", CONTEXT_CAP)
+    promised = optional_int(source.metadata, f"{name}.context_length", CONTEXT_CAP)
     used = quota.cpus() if threads is None else threads
     state = LlamaCpp(library(), source, min(promised, context_length), slots, used, rows)
     if words.vocab_size > state.vocabulary:

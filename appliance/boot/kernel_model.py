@@ -74,7 +74,7 @@ class FixedSource:
     most matrices of blocks are handed out in tiles."""
 
     def __init__(self, format_name: str, *, tiled: bool = False) -> None:
-        self.metadata = Metadata({})
+        self.metadata: Metadata = {}
         self.sha256 = bytes(32)
         self._format = quants.FORMATS[format_name]
         self._packed: dict[str, Memory] = {}

@@ -103,7 +103,7 @@ def parse(buffer: Buffer, size: int | None = None) -> GGUFFile:
     entries = _entries(cursor, tensor_count, alignment)
     data_offset = cursor.offset + -cursor.offset % alignment
     tensors = _place(entries, data_offset, size)
-    return GGUFFile(version, Metadata(values), MappingProxyType(tensors), alignment, data_offset)
+    return GGUFFile(version, MappingProxyType(values), MappingProxyType(tensors), alignment, data_offset)
 
 
 def read(read_into: Callable[[memoryview, int], None], size: int) -> tuple[bytearray, GGUFFile]:

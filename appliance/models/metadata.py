@@ -64,34 +64,16 @@ class Strings(Sequence[str]):
 
 Numbers = NDArray[Any]
 Value = bool | int | float | str | Numbers | Strings
+Metadata = Mapping[str, Value]
+"""The key-value pairs of a model file, in file order."""
 
 
-class Metadata(Mapping[str, Value]):
-    """The key-value pairs of a model file, in file order; a plain mapping with one checked accessor."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, key: str) -> Value:
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Metadata({len(self)} keys)"
-
-    def optional_int(self, key: str, default: int) -> int:
-        """The integer at `key`, `default` where the key is missing; FormatError for anything else."""
-        value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise FormatError(f"metadata key {key!r} is {describe(value)}; allowed: an integer")
-        return value
+def optional_int(metadata: Metadata, key: str, default: int) -> int:
+    """The integer at `key`, `default` where the key is missing; FormatError for anything else."""
+    value = metadata.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FormatError(f"metadata key {key!r} is {describe(value)}; allowed: an integer")
+    return value
 
 
 def describe(value: Value) -> str:

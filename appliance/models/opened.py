@@ -8,7 +8,7 @@ from typing import Self
 
 from appliance.errors import FormatError, ModelError, UnsupportedError
 from appliance.models.gguf import GGUFFile, TensorInfo
-from appliance.models.metadata import Metadata
+from appliance.models.metadata import Metadata, optional_int
 
 
 class Opened:
@@ -57,7 +57,7 @@ class Opened:
 
 def check_runnable(file: GGUFFile) -> None:
     """UnsupportedError for a part of a model, for tensors of more than two dimensions, and for vectors in blocks."""
-    parts = file.metadata.optional_int("split.count", 1)
+    parts = optional_int(file.metadata, "split.count", 1)
     if parts > 1:
         raise UnsupportedError(f"the file is one of {parts} parts of a model; supported: a model in one file",
                                hint="join the parts with: llama-gguf-split --merge")
