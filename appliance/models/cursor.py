@@ -7,7 +7,6 @@ lie about a length is one error. Offsets in errors are absolute: byte 0 is the f
 from __future__ import annotations
 
 import mmap
-import struct
 
 from appliance.errors import FormatError
 from appliance.policy import filekind
@@ -61,18 +60,13 @@ class Cursor:
         """All bytes not read yet, without reading them."""
         return self._view[self.offset:]
 
-    def scalar(self, layout: struct.Struct, what: str) -> int | float:
-        """The next value of a one-value little-endian `layout`."""
-        value: int | float = layout.unpack(self.take(layout.size, what))[0]
-        return value
-
     def u32(self, what: str) -> int:
         """The next unsigned 32-bit integer."""
-        return int(self.scalar(_U32, what))
+        return int.from_bytes(self.take(4, what), "little")
 
     def u64(self, what: str) -> int:
         """The next unsigned 64-bit integer."""
-        return int(self.scalar(_U64, what))
+        return int.from_bytes(self.take(8, what), "little")
 
     def text(self, what: str, limit: int) -> str:
         """The next string: a 64-bit length, then that many bytes of UTF-8, at most `limit`."""
@@ -85,7 +79,3 @@ class Cursor:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:
             raise malformed(start + 8 + error.start, what, f"not UTF-8 ({error.reason})", "valid UTF-8") from None
-
-
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")

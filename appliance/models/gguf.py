@@ -47,12 +47,10 @@ _SEALED = b"appliance/sealed-model/"  # as `sealed_header` has it, which stands 
 _MAGICS_BEFORE = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # as they lie in the file
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-# type number -> numpy type and `struct` code; the scalars, and the arrays of them
-_NUMBERS: Mapping[int, tuple[np.dtype[np.generic], struct.Struct]] = MappingProxyType({
-    number: (np.dtype(name), struct.Struct(code)) for number, name, code in (
-        (0, "u1", "<B"), (1, "i1", "<b"), (2, "<u2", "<H"), (3, "<i2", "<h"), (4, "<u4", "<I"), (5, "<i4", "<i"),
-        (6, "<f4", "<f"), (_BOOL, "u1", "<B"), (10, "<u8", "<Q"), (11, "<i8", "<q"), (12, "<f8", "<d"))
-})
+# type number -> numpy type; the scalars, and the items of arrays
+_NUMBERS: Mapping[int, np.dtype[np.generic]] = MappingProxyType({number: np.dtype(name) for number, name in (
+    (0, "u1"), (1, "i1"), (2, "<u2"), (3, "<i2"), (4, "<u4"), (5, "<i4"), (6, "<f4"), (_BOOL, "u1"), (10, "<u8"),
+    (11, "<i8"), (12, "<f8"))})
 _LENGTH = struct.Struct("<Q")
 
 
@@ -202,7 +200,7 @@ def _value(cursor: Cursor, kind: int, kind_offset: int, what: str, strings: int)
     if kind not in _NUMBERS:
         raise malformed(kind_offset, f"the type of {what}", kind, "0 to 12")
     start = cursor.offset
-    value = cursor.scalar(_NUMBERS[kind][1], what)
+    value: int | float = np.frombuffer(cursor.take(_NUMBERS[kind].itemsize, what), _NUMBERS[kind])[0].item()
     if kind == _BOOL and value not in (0, 1):
         raise malformed(start, f"the boolean {what}", value, "0 and 1")
     return bool(value) if kind == _BOOL else value
@@ -221,7 +219,7 @@ def _array(cursor: Cursor, what: str, strings: int) -> Numbers | Strings:
                                "and strings", hint="nothing that runs here needs one: write the file without this key")
     if kind not in _NUMBERS:
         raise malformed(start, f"the item type of {what}", kind, "numbers, booleans and strings")
-    dtype = _NUMBERS[kind][0]
+    dtype = _NUMBERS[kind]
     items_offset = cursor.offset
     if count > cursor.remaining // dtype.itemsize:
         raise malformed(count_offset, f"the length of {what}", f"{count} items of {dtype.itemsize} bytes",
