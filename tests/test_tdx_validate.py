@@ -83,9 +83,11 @@ def test_a_module_that_intel_did_not_sign_for_production_fails() -> None:
     assert ["seam"] == _failed(replace(claims, quote=replace(claims.quote, body=body)))
 
 
-def test_old_collateral_fails() -> None:
-    """TCB information still in force may be older than the policy allows."""
-    claims = _claims({"issued": NOW - timedelta(days=10)})
+@pytest.mark.parametrize("what", ["info_issued", "qe_issued", "platform_listed"])
+def test_old_collateral_fails(what: str) -> None:
+    """TCB information, QE identity or the PCK's revocation list, each still in force, may be older than the policy
+    allows, however new the others are."""
+    claims = _claims({what: NOW - timedelta(days=10)})
     ten, nine = (Evidence().model_copy(update={"max_collateral_age_ms": days * 86_400_000}) for days in (10, 9))
     assert [] == _failed(claims, ten)
     assert ["collateral-age"] == _failed(claims, nine)

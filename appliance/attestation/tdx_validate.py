@@ -56,7 +56,7 @@ def _standing(claims: TdxClaims, policy: Evidence, at: datetime) -> list[Finding
     open_advisories = [each for each in tcb.advisories if each not in tdx.accepted_advisories]
     smt = (Finding("smt", "not checked", "the PCK does not tell") if tcb.smt is None else
            judged("smt", policy.smt or not tcb.smt, f"SMT is {'on' if tcb.smt else 'off'} on the host"))
-    age, limit = at - tcb.issued, timedelta(milliseconds=policy.max_collateral_age_ms)
+    age, limit = at - tcb.oldest, timedelta(milliseconds=policy.max_collateral_age_ms)
     return [
         smt,
         judged("tcb-status", tcb.status in tdx.tcb_status and tcb.status != "Revoked",

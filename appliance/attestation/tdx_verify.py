@@ -55,6 +55,7 @@ class Tcb:
     smt: bool | None                # whether hyper-threading is on, if the PCK tells
     issued: datetime
     next_update: datetime
+    oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,9 @@ def _check_issuers(fields: Mapping[str, str], root: str) -> None:
                 f"TDX collateral: {name} does not lead to the pinned root of Intel", code="chain-root")
 
 
-def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> None:
-    """No certificate of the quote's chain is revoked; said here by name, which dcap-qvl's errors do not."""
+def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> datetime:
+    """No certificate of the quote's chain is revoked; said here by name, which dcap-qvl's errors do not. Returns when
+    the PCK's list was issued: the root's lives for a year."""
     crls = []
     for name in ("root_ca_crl", "pck_crl"):
         try:
@@ -179,6 +181,7 @@ def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> 
         except ValueError:
             raise MalformedEvidenceError(f"TDX collateral: {name} is not hex") from None
     revocation.check(_chain(quote), crls, signed=_signed_crl, at=at)
+    return crls[1].last_update_utc
 
 
 def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
@@ -226,17 +229,19 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     library = _library()
     fields, info = _document(library, quote, collateral)
     _check_issuers(fields, root)
-    _check_revocation(parsed, fields, at)
-    return TdxClaims(parsed, _tcb(_judge(library, quote, fields, at, root_der), info), chain)
+    listed = _check_revocation(parsed, fields, at)
+    return TdxClaims(parsed, _tcb(_judge(library, quote, fields, at, root_der), info, fields, listed), chain)
 
 
-def _tcb(judged: Mapping[str, Any], info: Mapping[str, Any]) -> Tcb:
+def _tcb(judged: Mapping[str, Any], info: Mapping[str, Any], fields: Mapping[str, str], listed: datetime) -> Tcb:
     try:
+        issued = datetime.fromisoformat(info["issueDate"])
+        identity = datetime.fromisoformat(json.loads(fields["qe_identity"])["issueDate"])
         tcb, smt = judged["tcb"], judged["platform"]["pck"].get("smt_enabled")
         return Tcb(
             status=str(tcb["status"]), advisories=tuple(sorted(map(str, tcb["advisory_ids"]))),
             evaluation_number=int(tcb["eval_data_number"]), fmspc=str(info["fmspc"]).lower(),
-            smt={"True": True, "False": False}.get(str(smt)), issued=datetime.fromisoformat(info["issueDate"]),
-            next_update=datetime.fromisoformat(info["nextUpdate"]))
+            smt={"True": True, "False": False}.get(str(smt)), issued=issued,
+            next_update=datetime.fromisoformat(info["nextUpdate"]), oldest=min(issued, identity, listed))
     except (ValueError, LookupError, TypeError, AttributeError):
         raise MalformedEvidenceError("TDX collateral: TCB information without number or dates") from None

@@ -126,8 +126,9 @@ class FakeIntel:
         return {"root": x509chain.fingerprint(self.root), "root_der": self.root.public_bytes(Encoding.DER)}
 
     def _crl(self, issuer: str, signer: str, revoked: int | None) -> str:
+        update = self.options.get(f"{signer}_listed", NOW - timedelta(days=1))
         builder = x509.CertificateRevocationListBuilder().issuer_name(name(issuer)).last_update(
-            NOW - timedelta(days=1)).next_update(NOW + timedelta(days=29)).add_extension(
+            update).next_update(NOW + timedelta(days=29)).add_extension(
             x509.CRLNumber(1), critical=False).add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(key(signer).public_key()), critical=False)
         if revoked is not None:
@@ -135,8 +136,8 @@ class FakeIntel:
                 revoked).revocation_date(NOW - timedelta(days=2)).build())
         return builder.sign(key(signer), hashes.SHA256()).public_bytes(Encoding.DER).hex()
 
-    def _dates(self) -> dict[str, str]:
-        issued = self.options.get("issued", NOW - timedelta(days=1))
+    def _dates(self, what: str) -> dict[str, str]:
+        issued = self.options.get(f"{what}_issued", self.options.get("issued", NOW - timedelta(days=1)))
         return {"issueDate": issued.strftime(_DATE), "nextUpdate": (issued + timedelta(days=30)).strftime(_DATE)}
 
     def _tcb_info(self) -> str:
@@ -146,7 +147,7 @@ class FakeIntel:
                  "advisoryIDs": self.options.get("advisories", [])}
         module = {"mrsigner": "00" * 48, "attributes": "00" * 8, "attributesMask": "FF" * 8}
         return json.dumps({
-            "id": "TDX", "version": 3, **self._dates(), "fmspc": self.options.get("fmspc", FMSPC.hex().upper()),
+            "id": "TDX", "version": 3, **self._dates("info"), "fmspc": self.options.get("fmspc", FMSPC.hex().upper()),
             "pceId": "0000", "tcbType": 0, "tcbEvaluationDataNumber": 17, "tdxModule": module,
             "tdxModuleIdentities": [{"id": "TDX_01", **module, "tcbLevels": [
                 {"tcb": {"isvsvn": 2}, "tcbDate": "2025-01-01T00:00:00Z", "tcbStatus": "UpToDate"}]}],
@@ -154,7 +155,7 @@ class FakeIntel:
 
     def _qe_identity(self) -> str:
         return json.dumps({
-            "id": "TD_QE", "version": 2, **self._dates(), "tcbEvaluationDataNumber": 17, "miscselect": "00000000",
+            "id": "TD_QE", "version": 2, **self._dates("qe"), "tcbEvaluationDataNumber": 17, "miscselect": "00000000",
             "miscselectMask": "FFFFFFFF", "attributes": "11" + "00" * 15, "attributesMask": "FB" + "FF" * 7 + "00" * 8,
             "mrsigner": MRSIGNER.hex().upper(), "isvprodid": 2, "tcbLevels": [
                 {"tcb": {"isvsvn": 4}, "tcbDate": "2025-01-01T00:00:00Z", "tcbStatus": "UpToDate"}]},
