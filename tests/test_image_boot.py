@@ -124,6 +124,7 @@ class TestTampering:
         """And the console says why."""
         assert STARTED not in consoles[name]
         assert re.search(TAMPERED[name][1], consoles[name], re.S if name == "other root" else 0), consoles[name]
+        assert not re.search(r"Call Trace|\b(R[A-D]X|CR3): ", consoles[name])  # the console is the host's
 
 
 def _firmware(image: Path, **more: object) -> Guest:
