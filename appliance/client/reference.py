@@ -20,7 +20,8 @@ from appliance.policy import Loaded, load
 
 MAX_KEY_BYTES = 1 << 16
 SIGNATURE_SUFFIX = ".sig"
-REBUILD = "appliance image build DEPLOYMENT.hcl -o OUT && appliance image predict OUT"
+REBUILD = ("appliance image build DEPLOYMENT.hcl -o OUT && appliance image predict OUT, with the builder's --firmware "
+           "and --golden")
 
 
 @dataclass(frozen=True)
