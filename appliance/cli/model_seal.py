@@ -139,7 +139,10 @@ class _Asked:
 
 
 def _asked(args: argparse.Namespace) -> _Asked:
-    """PinError for pins, keys and signatures that are none; ModelError for an original that cannot be read."""
+    """PinError for pins, keys and signatures that are none or alone; ModelError for an original that cannot be read."""
+    if (args.signature is None) != (args.publisher is None):
+        given, lacking = ("--signature", "--publisher") if args.publisher is None else ("--publisher", "--signature")
+        raise PinError(f"{given} needs {lacking}", code="model-signature", hint=f"give {lacking} ed25519:HEX")
     return _Asked(*_pins(args), None if args.publisher is None else _tagged(args.publisher, 32),
                   None if args.signature is None else _tagged(args.signature, signature.NBYTES),
                   None if args.against is None else _digests(args.against, "hashing the original").tensors)
@@ -148,12 +151,6 @@ def _asked(args: argparse.Namespace) -> _Asked:
 def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> dict[str, Any]:
     """What was found, for people and scripts. Errors are refusals, or the disk's."""
     header_pin, pin = asked.header_pin, asked.pin
-    if asked.signature is not None and asked.publisher is None:
-        raise PinError("a signature alone vouches for nothing", code="model-signature",
-                       hint="give the public key that must have made it: --publisher ed25519:HEX")
-    if asked.publisher is not None and asked.signature is None:
-        raise PinError("a publisher vouches by a signature, and none was given", code="model-signature",
-                       hint="give it: --signature ed25519:HEX")
     if _is_sealed(args.file, args.key, header_pin):
         found = _verify_sealed(args.file, key, header_pin, pin)
         sha256, header, tensors = found.sha256, found.header_sha256, found.tensors
