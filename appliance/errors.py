@@ -31,7 +31,10 @@ what was expected) and a `hint` (what to do about it). Secrets and request conte
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 
@@ -77,6 +80,15 @@ class PolicyError(ApplianceError):
     """The deployment policy cannot be used."""
 
     code = "policy-invalid"
+
+
+@contextlib.contextmanager
+def about(path: Path) -> Iterator[None]:
+    """A PolicyError from within is about a file: it names it."""
+    try:
+        yield
+    except PolicyError as error:
+        raise type(error)(f"{path}: {error.summary}", hint=error.hint, code=error.code) from None
 
 
 class ModelError(ApplianceError):

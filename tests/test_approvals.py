@@ -224,6 +224,14 @@ def test_malformed_files_raise_only_our_error(data: bytes) -> None:
     assert "approvals-malformed" == caught.value.code
 
 
+def test_a_malformed_file_is_named(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command and by what the boot reads."""
+    path = tmp_path / "those"
+    path.write_bytes(b"{")
+    assert 2 == main(["approve", str(policy), "--approvals", str(path)])
+    assert f"error[approvals-malformed]: {path}: approvals: " in capsys.readouterr().err
+
+
 def test_names_out_of_order_or_twice_are_refused(policy: Path) -> None:
     """There is one spelling of a set of approvals."""
     good = json.loads(_approved(policy, "alice", "bob").to_json())

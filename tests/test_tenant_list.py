@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.boot import tenantlist
 from appliance.cli.main import main
@@ -89,9 +90,20 @@ def test_what_is_signed_and_does_not_fit(listed: Any, code: str, policy: Policy,
     (tmp_path / "tenants.json").write_bytes(tenantlist.sign(listed, AUTHORITY))
     with pytest.raises(PolicyError) as caught:
         tenantlist.tenants_of(policy, [tmp_path])
-    assert code == caught.value.code
+    named = f"{tmp_path / 'tenants.json'}: tenant list: "
+    assert (code, True) == (caught.value.code, caught.value.summary.startswith(named))
     assert 2 == main(["tenants", str(tmp_path / "tenants.json"), "--policy", str(tmp_path / "policy.hcl")])
-    assert f"error[{code}]" in capsys.readouterr().err
+    assert f"error[{code}]: {named}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", json.dumps(_list(version=-1))])
+def test_the_list_that_is_not_signed_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever signs several sees which one it was."""
+    path, key = tmp_path / "list.json", tmp_path / "key.pem"
+    path.write_text(text)
+    key.write_bytes(AUTHORITY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert 2 == main(["tenants", str(path), "--key", str(key)])
+    assert f"error[tenants-malformed]: {path}: tenant list: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("listed", MALFORMED)
@@ -118,7 +130,7 @@ def test_a_policy_without_an_authority_accepts_no_list(tmp_path: Path, capsys: p
     (tmp_path / "policy.hcl").write_text(BASE)
     (tmp_path / "tenants.json").write_bytes(tenantlist.sign(_list(appliance="demo"), AUTHORITY))
     assert 2 == main(["tenants", str(tmp_path / "tenants.json"), "--policy", str(tmp_path / "policy.hcl")])
-    assert "error[tenants-signature]: tenant list: the policy pins no authority" in capsys.readouterr().err
+    assert f"error[tenants-signature]: {tmp_path / 'tenants.json'}: tenant list: the policy pins no authority" in capsys.readouterr().err
 
 
 def test_a_name_that_no_folder_can_have_is_nowhere(policy: Policy, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from appliance.attestation.binding import Frozen, Hex48, describe
 from appliance.attestation.findings import Finding, judged
-from appliance.errors import PolicyError
+from appliance.errors import PolicyError, about
 from appliance.policy import filekind
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Policy
@@ -108,11 +108,13 @@ def read(path: Path) -> Approvals | None:
     """The approvals in a file, None if there is no file. Raises PolicyError."""
     try:
         with path.open("rb") as file:
-            return parse(file.read(MAX_BYTES + 1))
+            data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise PolicyError(f"approvals: {path} cannot be read: {error.strerror}", code="approvals-unreadable") from None
+    with about(path):
+        return parse(data)
 
 
 def approve(private_key: Ed25519PrivateKey, approver: str, policy_sha384: bytes) -> Approval:
@@ -187,7 +189,7 @@ def require(policy: Policy, policy_sha384: bytes, path: Path) -> Tally:
     counted = tally(policy, policy_sha384, None if policy.approvals is None else read(path))
     if not counted.enough:
         raise PolicyError(f"approvals: {counted}", code="approvals-missing",
-                          hint=f"approvers sign with `appliance approve`; the file is expected as {path.name}")
+                          hint=f"approvers sign with `appliance approve`; the file is expected as {path}")
     return counted
 
 

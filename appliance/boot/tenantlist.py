@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import ValidationError
 
-from appliance.errors import PolicyError
+from appliance.errors import PolicyError, about
 from appliance.policy import Policy, filekind
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Tenant
@@ -161,6 +161,8 @@ def tenants_of(policy: Policy, folders: Sequence[Path]) -> TenantList:
     for folder in folders:
         path = folder / policy.tenants.list_file
         if os.path.exists(path):  # noqa: PTH110 - no errors of its own for a folder that fails or a name too long
-            return parse(read(path), policy)
+            data = read(path)
+            with about(path):
+                return parse(data, policy)
     raise _wrong(f"{policy.tenants.list_file} is in none of {', '.join(map(str, folders))}", "tenants-absent",
                  "put the signed list beside the policy, or on the disk with the models")

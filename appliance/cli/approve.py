@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.attestation import approvals, keyfile
 from appliance.cli import passphrase
-from appliance.errors import PolicyError
+from appliance.errors import PolicyError, about
 from appliance.policy import Loaded, load
 
 
@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     found = approvals.read(path)
     if args.key is not None or args.signature is not None:
-        found = approvals.with_approval(found, loaded.digest, _approval(args, loaded))
+        made = _approval(args, loaded)
+        with about(path):
+            found = approvals.with_approval(found, loaded.digest, made)
         keyfile.write_whole(path, found.to_json())
     counted = approvals.tally(loaded.policy, loaded.digest, found)
     if args.json:

@@ -9,7 +9,7 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.boot import tenantlist
 from appliance.cli import passphrase
-from appliance.errors import PolicyError
+from appliance.errors import PolicyError, about
 from appliance.policy import load
 
 
@@ -30,12 +30,17 @@ def run(args: argparse.Namespace) -> int:
     if args.policy is not None:
         if args.output is not None:
             raise PolicyError("--output is where a signed list goes: it needs --key", code="output-unused")
-        found = tenantlist.parse(data, load(args.policy).policy)
+        policy = load(args.policy).policy
+        with about(args.file):
+            found = tenantlist.parse(data, policy)
         print(json.dumps({"version": found.version, "tenants": len(found.tenants)}) if args.json else
               f"version {found.version}, {len(found.tenants)} tenants")
         return 0
-    listed = tenantlist.decode(data, {"appliance", "version", "tenants"})
-    signed = tenantlist.sign(listed, keyfile.ed25519_private_key(args.key, passphrase.ask))
+    with about(args.file):
+        listed = tenantlist.decode(data, {"appliance", "version", "tenants"})
+    key = keyfile.ed25519_private_key(args.key, passphrase.ask)
+    with about(args.file):
+        signed = tenantlist.sign(listed, key)
     if args.output is None:
         print(signed.decode(), end="")
     else:
