@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 VERBS = {
     "valid": ["check", "valid.hcl"], "findings": ["check", "findings.hcl", "--json"], "digest": ["digest", "valid.hcl"],
     "copy": ["digest", "valid.hcl", "--without-tenants"], "key": ["key", "new"], "schema": ["schema"],
+    "help": ["--help"], "version": ["--version"], "help of a verb": ["check", "--help"],
     "unreachable": ["verify", "http://127.0.0.1:1", "--policy", "valid.hcl", "--json"],
 }
 

@@ -62,6 +62,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _UsageError(self, message)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            print(message, end="", flush=True)  # an error here is told: argparse would be silent about it
+        else:
+            super()._print_message(message, file)
+
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:
     parser = _Parser(
@@ -123,6 +129,8 @@ def _run(words: list[str]) -> int:
         told = argparse.Namespace(json="--json" in words, verb=verb)
         if isinstance(error, MemoryError) or _scarce():
             return _failed(no_memory(), told)
+        if isinstance(error, OSError):  # of --help and --version as well
+            return _lost(error, told)
         if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("appliance"):
             return _failed(_absent(error.name.partition(".")[0]), told)
         raise
@@ -132,19 +140,22 @@ def _run(words: list[str]) -> int:
             code = int(module.run(args))
             sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read the output has gone, as `| head` does; 1 would be an answer
-        _drop(sys.stdout)
-        return 2
     except ApplianceError as error:
         return _failed(error, args)
     except (MemoryError, RuntimeError) as error:  # by a traceback it would end with 1, which is an answer
         if (lacking := shortage(error)) is None:
             raise
         return _failed(lacking, args)
-    except OSError as error:  # a full disk behind standard output, say: no answer either
-        code = _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
-        _drop(sys.stdout)
-        return code
+    except OSError as error:
+        return _lost(error, args)
+
+
+def _lost(error: OSError, args: argparse.Namespace) -> int:
+    """A full disk behind standard output, say, or one who read it and has gone, as `| head` does; 1 would be an answer."""
+    if not isinstance(error, BrokenPipeError):
+        _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
+    _drop(sys.stdout)
+    return 2
 
 
 def _scarce() -> bool:
