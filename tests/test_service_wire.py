@@ -214,6 +214,9 @@ EXPLAINED = [
     ({"max_tokens": 1.5}, "max_tokens: allowed: an integer; found: a number"),
     ({"stream": "yes"}, "stream: allowed: true or false; found: a text"),
     ({"logit_bias": []}, "logit_bias: allowed: an object; found: a list"),
+    ({"temperature": 10**400}, "temperature: allowed: a number within 1.8e308 of 0; found: more"),
+    ({"logit_bias": {"1": -10**400}}, "logit_bias.1: allowed: a number within 1.8e308 of 0; found: less"),
+    ({"temperature": True}, "temperature: allowed: a number; found: a boolean"),
     ({"logprobs": 6}, "logprobs: allowed: 5 or less; found: more")]
 
 
@@ -223,6 +226,17 @@ def test_refusals_say_which_bound(more: dict[str, Any], words: str) -> None:
     body = json.dumps({"model": "m", "prompt": "x", **more}).encode()
     with pytest.raises(RequestError) as caught:
         parse(body, CompletionRequest)
+    assert words == caught.value.summary
+
+
+@pytest.mark.parametrize(("number", "words"), [
+    ("1e400", "temperature: allowed: a number within 1.8e308 of 0; found: more"),
+    ("9" * 5000, "a number in the body has too many digits"), ("[" * 100000, "the body is nested too deeply"),
+    ("nan", "the body is not valid JSON in UTF-8")])
+def test_refusals_of_what_json_reads_otherwise(number: str, words: str) -> None:
+    """Numbers and lists beyond what is read are said to be that, not to be no JSON."""
+    with pytest.raises(RequestError) as caught:
+        parse(b'{"model": "m", "prompt": "x", "temperature": ' + number.encode() + b"}", CompletionRequest)
     assert words == caught.value.summary
 
 

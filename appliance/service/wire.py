@@ -293,8 +293,11 @@ def _document(body: bytes) -> dict[str, Any]:
             json.dumps(document, ensure_ascii=False).encode("utf-8")
     except RequestError:
         raise
-    except (ValueError, RecursionError):  # includes UnicodeError and numbers with too many digits
-        raise RequestError("malformed_json", "the body is not valid JSON in UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        text = isinstance(error, json.JSONDecodeError | UnicodeError)  # another ValueError is int's
+        raise RequestError("malformed_json", "the body is not valid JSON in UTF-8" if text else "the body is nested too "
+                           "deeply" if isinstance(error, RecursionError) else "a number in the body has too many digits"
+                           ) from None
     if not isinstance(document, dict):
         raise RequestError("malformed_json", "the body is not a JSON object")
     return document
@@ -327,7 +330,7 @@ def _no_constant(_name: str) -> float:
 _ALLOWED = {
     "string_type": "a text", "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number",
     "bool_type": "true or false", "list_type": "a list", "dict_type": "an object", "model_type": "an object",
-    "literal_error": "{expected}", "finite_number": "a finite number", "greater_than_equal": "{ge} or more",
+    "literal_error": "{expected}", "finite_number": "a number within 1.8e308 of 0", "greater_than_equal": "{ge} or more",
     "less_than_equal": "{le} or less", "less_than": "less than {lt}",
     **dict.fromkeys(("string_too_short", "too_short"), "a length of {min_length} or more"),
     **dict.fromkeys(("string_too_long", "too_long"), "a length of {max_length} or less"),
@@ -339,6 +342,9 @@ def _refusal(error: ValidationError) -> RequestError:
     """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is allowed, what was
     found. Paths, bounds, sizes and kinds of values, never a value."""
     found = error.errors(include_url=False)
+    for finding in found:  # an integer that is no float is one that is too large for it
+        if finding["type"] == "float_type" and type(finding["input"]) is int:
+            finding["type"] = "finite_number"
     # What is there before what is absent: `"content": null` goes with tool calls, which are the reason. Of a union's
     # branches the one that got furthest: whose type fits, then whose path is the longest, or leads to a later item.
     first = max(found, key=lambda finding: (
@@ -375,6 +381,8 @@ def _found(finding: ErrorDetails) -> str:
         return str(len(value))
     if kind in ("greater_than_equal", "less_than_equal", "less_than"):
         return "less" if kind == "greater_than_equal" else "more"
+    if kind == "finite_number":
+        return "more" if value > 0 else "less"
     return "another text" if kind == "literal_error" and isinstance(value, str) else _KINDS.get(type(value), "null")
 
 
