@@ -181,9 +181,11 @@ def test_tool_calls_in_the_form_that_a_template_takes(name: str, wanted: str) ->
 
 @pytest.mark.parametrize(("name", "wanted"), [
     ("enable_thinking", True), ("enable_thinkin", False), ("thinking", False), ("messages", False), ("tools", False),
-    ("add_generation_prompt", False), ("namespace", False), ("range", False), ("e.able_thinking", False)])
+    ("add_generation_prompt", False), ("namespace", False), ("range", False), ("e.able_thinking", False),
+    ("for", False), ("is", False), ("false", False)])
 def test_variables_that_a_template_takes(name: str, wanted: bool) -> None:
-    """Qwen3's template takes the variable that it reads, and no name that it does not, nor one of ours."""
+    """Qwen3's template takes the variable that it reads, and no name that it does not, nor one of ours
+    or of the language."""
     assert wanted == ChatTemplate(template_source("Qwen-Qwen3-0.6B.jinja"), SPECIAL).takes(name)
 
 

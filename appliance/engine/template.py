@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from appliance.engine.jinja import Template
+from appliance.engine.jinja.expression_parser import CONSTANTS, RESERVED
 from appliance.engine.jinja.text import is_marked, own_of, spans_of
 from appliance.engine.jinja.values import Budget, Function, Value
 from appliance.engine.template_messages import CHATML, Form, outside, prepare
@@ -88,8 +89,9 @@ class ChatTemplate:
                             hint="give a chat_template in the policy")
 
     def takes(self, name: str) -> bool:
-        """Whether a variable of this name may be given: the template has the word, and it is not one of our own."""
-        ours = name in _OWN or name.endswith("_token")
+        """Whether a variable of this name may be given: the template has the word, and it is not one of our own, nor of
+        the language."""
+        ours = name in _OWN | RESERVED | CONSTANTS.keys() or name.endswith("_token")
         return not ours and re.search(rf"\b{re.escape(name)}\b", self.source) is not None
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,

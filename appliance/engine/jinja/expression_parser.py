@@ -19,11 +19,11 @@ from appliance.errors import TemplateError
 T = TypeVar("T")
 
 MAX_DEPTH = 60  # of statements and expressions within each other
-_CONSTANTS: Mapping[str, object] = {
+CONSTANTS: Mapping[str, object] = {
     "true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
 _ESCAPES = frozenset("\n\\'\"abfnrtvxuUN")
-_RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for"])
+RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for"])
 _PRECEDENCE = {"+": 1, "-": 1, "~": 2, "*": 3, "/": 3, "//": 3, "%": 3}
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
@@ -90,7 +90,7 @@ class ExpressionParser:
         return error(f"{shown} found; expected {wanted}", found.line)
 
     def _name(self) -> str:
-        if self._now.kind != "name" or self._now.value in _RESERVED or self._now.value in _CONSTANTS:
+        if self._now.kind != "name" or self._now.value in RESERVED or self._now.value in CONSTANTS:
             raise self._unexpected("a name")
         return self._next().value
 
@@ -186,10 +186,10 @@ class ExpressionParser:
             return ex.Constant("".join(parts))
         if token.kind in ("int", "float"):
             return self._number(self._next())
-        if token.kind == "name" and token.value not in _RESERVED:
+        if token.kind == "name" and token.value not in RESERVED:
             self._next()
-            if token.value in _CONSTANTS:
-                return ex.Constant(_CONSTANTS[token.value])
+            if token.value in CONSTANTS:
+                return ex.Constant(CONSTANTS[token.value])
             return ex.Name(token.value)
         if self._take("("):
             return self._parenthesis()
@@ -314,7 +314,7 @@ class ExpressionParser:
         if self._take("("):
             arguments = self._arguments()
         elif (self._now.kind in ("string", "int", "float") or self._is("[", "{")
-              or (self._now.kind == "name" and self._now.value not in (_RESERVED | {"recursive"}))):
+              or (self._now.kind == "name" and self._now.value not in (RESERVED | {"recursive"}))):
             arguments = ex.Arguments([self._postfix(self._primary())])
         result = ex.Filter(target, function, arguments)
         return ex.Operation(UNARY["not"], [result]) if negated else result
