@@ -36,7 +36,8 @@ USAGE = [["check"], ["check", "valid.hcl", "--nope"], ["schema", "--format", "x"
          ["infer", "valid.hcl"], ["infer", "valid.hcl", "--prompt", "x", "--max-tokens", "many"], ["plan-memory"],
          ["plan-memory", "valid.hcl", "--memory", "-1"], ["kernels", "build", "--jobs", "0"], ["image"],
          ["image", "build"], ["image", "build", "-o", "x", "--target", "nope"], ["image", "kubevirt"],
-         ["image", "record"], ["image", "export", "x"], ["image", "sbom"], ["image", "container"], ["evidence"],
+         ["image", "record"], ["image", "export", "x"], ["image", "sbom"], ["image", "container"], ["image", "boot"],
+         ["evidence"],
          ["state", "disk"], ["nope"], []]
 
 
@@ -54,7 +55,7 @@ def test_bad_usage_is_an_object(words: list[str], capsys: pytest.CaptureFixture[
     ["model", "inspect", "absent"], ["model", "verify", "absent"], ["model", "key", "valid.hcl"],
     ["model", "seal", "valid.hcl", "-o", "x", "--key", "absent"], ["tokenize", "valid.hcl", "x"],
     ["tenants", "valid.hcl", "--key", "signer.pem"],
-    ["plan-memory", "findings.hcl"], ["image", "predict", "absent"], ["image", "lock", "--requirements", "absent"],
+    ["plan-memory", "findings.hcl"], ["image", "predict", "absent"], ["image", "boot", "absent"], ["image", "lock", "--requirements", "absent"],
     ["image", "lock", "--requirements", "."], ["image", "lock", "--requirements", "noise"],
     ["image", "lock", "--requirements", "valid.hcl", "--mirror", "debian=http://127.0.0.1:1", "--mirror",
      "debian-security=http://127.0.0.1:1"], ["state", "absent", "--key", "absent"]],

@@ -109,6 +109,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
                         help="switch it off after so long (default: when its service ends)")
     parser.add_argument("--qemu", metavar="WORD", action="append", default=[],
                         help="a further argument of QEMU; may be repeated")
+    parser.add_argument("--json", action="store_true",
+                        help="print how it ended as JSON, and the guest's console on standard error")
     parser.epilog = "exit codes: 0 the service ended well, 1 it did not, 2 the machine cannot be started"
 
 
@@ -150,11 +152,16 @@ def _boot(args: argparse.Namespace) -> int:
         accelerator=args.accelerator, direct=args.direct, tpm=args.tpm, tpm_state=args.tpm_state,
         confidential=args.confidential, extra=tuple(args.qemu))
 
-    def console(line: bytes) -> None:
-        sys.stdout.write(line.decode(errors="replace").replace("\r\n", "\n"))
-        sys.stdout.flush()
+    stream = sys.stderr if args.json else sys.stdout
 
-    return boot.boot(options, console=console, seconds=args.seconds)
+    def console(line: bytes) -> None:
+        stream.write(line.decode(errors="replace").replace("\r\n", "\n"))
+        stream.flush()
+
+    code = boot.boot(options, console=console, seconds=args.seconds)
+    if args.json:
+        print(json.dumps({"image": str(args.image), "exit_code": code, "ended_well": code == 0}, indent=2))
+    return code
 
 
 def _lock(args: argparse.Namespace) -> int:
