@@ -130,7 +130,8 @@ def test_a_policy_without_an_authority_accepts_no_list(tmp_path: Path, capsys: p
     (tmp_path / "policy.hcl").write_text(BASE)
     (tmp_path / "tenants.json").write_bytes(tenantlist.sign(_list(appliance="demo"), AUTHORITY))
     assert 2 == main(["tenants", str(tmp_path / "tenants.json"), "--policy", str(tmp_path / "policy.hcl")])
-    assert f"error[tenants-signature]: {tmp_path / 'tenants.json'}: tenant list: the policy pins no authority" in capsys.readouterr().err
+    said = f"error[tenants-signature]: {tmp_path / 'tenants.json'}: tenant list: the policy pins no authority"
+    assert said in capsys.readouterr().err
 
 
 def test_a_name_that_no_folder_can_have_is_nowhere(policy: Policy, tmp_path: Path) -> None:

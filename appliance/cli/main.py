@@ -151,7 +151,7 @@ def _run(words: list[str]) -> int:
 
 
 def _lost(error: OSError, args: argparse.Namespace) -> int:
-    """A full disk behind standard output, say, or one who read it and has gone, as `| head` does; 1 would be an answer."""
+    """A full disk behind standard output, say, or a reader that has gone, as `| head` does; 1 would be an answer."""
     if not isinstance(error, BrokenPipeError):
         _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
     _drop(sys.stdout)

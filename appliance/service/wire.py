@@ -294,10 +294,12 @@ def _document(body: bytes) -> dict[str, Any]:
     except RequestError:
         raise
     except (ValueError, RecursionError) as error:
-        text = isinstance(error, json.JSONDecodeError | UnicodeError)  # another ValueError is int's
-        raise RequestError("malformed_json", "the body is not valid JSON in UTF-8" if text else "the body is nested too "
-                           "deeply" if isinstance(error, RecursionError) else "a number in the body has too many digits"
-                           ) from None
+        problem = "a number in the body has too many digits"  # the only other ValueError
+        if isinstance(error, RecursionError):
+            problem = "the body is nested too deeply"
+        elif isinstance(error, json.JSONDecodeError | UnicodeError):
+            problem = "the body is not valid JSON in UTF-8"
+        raise RequestError("malformed_json", problem) from None
     if not isinstance(document, dict):
         raise RequestError("malformed_json", "the body is not a JSON object")
     return document
@@ -330,8 +332,8 @@ def _no_constant(_name: str) -> float:
 _ALLOWED = {
     "string_type": "a text", "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number",
     "bool_type": "true or false", "list_type": "a list", "dict_type": "an object", "model_type": "an object",
-    "literal_error": "{expected}", "finite_number": "a number within 1.8e308 of 0", "greater_than_equal": "{ge} or more",
-    "less_than_equal": "{le} or less", "less_than": "less than {lt}",
+    "literal_error": "{expected}", "finite_number": "a number within 1.8e308 of 0",
+    "greater_than_equal": "{ge} or more", "less_than_equal": "{le} or less", "less_than": "less than {lt}",
     **dict.fromkeys(("string_too_short", "too_short"), "a length of {min_length} or more"),
     **dict.fromkeys(("string_too_long", "too_long"), "a length of {max_length} or less"),
 }
