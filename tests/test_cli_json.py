@@ -64,7 +64,7 @@ def test_bad_usage_is_an_object(words: list[str], capsys: pytest.CaptureFixture[
 def test_an_error_is_an_object(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What was found and what to do about it, apart from each other."""
     code, found = _told(words, capsys)
-    assert (2, 2) == (code, found["exit_code"])
+    assert (2, 2, False) == (code, found["exit_code"], "usage" == found["code"])
     assert {"exit_code", "code", "reason", "hint"} <= set(found)
     assert ("diagnostics" in found) == ("findings.hcl" in words)
 
