@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from litestar import Litestar
 
+from appliance.service.routes import HANDLERS
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -271,3 +274,10 @@ def test_slow_bodies_are_bounded(strict_service: Server) -> None:
         connection.close()
     time.sleep(0.3)
     client.completions.create(model="tiny", prompt="x", max_tokens=1)
+
+
+def test_the_framework_deprecates_nothing_that_is_used() -> None:
+    """A service under `python -W error` would stop at its last step."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Litestar(route_handlers=HANDLERS, openapi_config=None, logging_config=None)

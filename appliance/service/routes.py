@@ -8,6 +8,7 @@ from typing import Any
 from litestar import Request, Response, get, post
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
+from litestar.params import FromPath
 from litestar.response import Stream
 
 from appliance.attestation.attestor import Channel
@@ -71,7 +72,7 @@ async def models(request: Incoming) -> Response[Any]:
 
 
 @get("/v1/models/{name:str}", guards=[asks])
-async def one_model(request: Incoming, name: str) -> Response[Any]:
+async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
     """One of them."""
     service, exchange = parts(request)
     if exchange.caller is None:
