@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import struct
 import subprocess
 import uuid
@@ -14,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ImageError
-from appliance.imaging import cpio, deb, fat, gpt, lockfile, mirrors, uki, verity, wheels
+from appliance.imaging import cpio, deb, fat, gpt, lockfile, mirrors, recipe, uki, verity, wheels
 from appliance.imaging.downloads import Downloads
 from appliance.imaging.tree import Tree, matches
-from tests.support.images import need
+from tests.support.images import ROOT, need
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 127, 128, 129, 16385])
@@ -159,6 +160,22 @@ def test_lock_file_errors_name_the_line(tmp_path: Path, line: str) -> None:
     path.write_text(f"# head\n{line}\n")
     with pytest.raises(ImageError, match=r"wheels\.lock:2"):
         lockfile.read_wheels(path)
+
+
+def test_each_wheel_is_of_the_version_that_is_locked() -> None:
+    """The image, and whoever installs by the locks with whatever Python, have one version of each package."""
+    rows = re.findall(r"^([^=\s]+)==(\S+)", (ROOT / "requirements-image.lock").read_text(), re.MULTILINE)
+    assert len(dict(rows)) == len(rows)
+    chosen = {wheel.name: wheel.version for wheel in lockfile.read_wheels(ROOT / "image" / "wheels.lock")}
+    assert chosen == {name: version for name, version in rows if name in chosen}
+
+
+@pytest.mark.parametrize("marker", ["python_full_version >= '3.12'", "os_name != 'nt' and python_version<'3.12'"])
+def test_versions_for_some_pythons_alone_are_refused(marker: str, tmp_path: Path) -> None:
+    """pip downloads for another Python, but judges markers by the one that it runs in."""
+    with pytest.raises(ImageError, match=r"numpy==2\.5\.5 is for some versions of Python"):
+        wheels.resolve(recipe.load(), f"anyio==4.16.0 \\\n    --hash=x\nnumpy==2.5.5 ; {marker} \\\n    --hash=x\n",
+                       Downloads(tmp_path))
 
 
 def test_packages_that_leave_their_folder_are_refused(tmp_path: Path) -> None:

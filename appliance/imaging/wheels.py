@@ -34,9 +34,12 @@ def read(requirements: Path) -> str:
 def resolve(recipe: Recipe, requirements: str, downloads: Downloads) -> list[Wheel]:
     """The wheels of hash-locked requirements, without what the recipe leaves out; they are kept in the cache."""
     listed = re.split(r"\n(?=\S)", requirements)
-    wanted = [entry for entry in listed if _distribution(entry) not in recipe.wheels_leave_out]
+    wanted = "\n".join(entry for entry in listed if _distribution(entry) not in recipe.wheels_leave_out)
+    if split := re.search(r"^(\S+) ?;[^\n]*python(?:_full)?_version", wanted, re.MULTILINE):
+        raise ImageError(f"{split[1]} is for some versions of Python: pip goes by the one it runs in, not the image's",
+                         hint="lock one version for all, by a bound in pyproject.toml")
     rows = []
-    for file, data in _download(recipe, "\n".join(wanted)):
+    for file, data in _download(recipe, wanted):
         digest = hashlib.sha256(data).hexdigest()
         downloads.put(digest, data)
         name, version = file.split("-")[:2]
