@@ -18,7 +18,6 @@ from appliance.boot import inspection
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, PinError, TamperedError
 from appliance.models import pins
-from appliance.models.disk import DiskFile
 from appliance.models.disk_random import RandomFile
 from appliance.sealing import digests
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
@@ -58,10 +57,10 @@ def test_a_file_that_shrinks_is_refused(tmp_path: Path) -> None:
     """A file cut while it is read is refused with the place where it ended."""
     path = tmp_path / "m"
     path.write_bytes(bytes(100))
-    with DiskFile(path) as file:
+    with RandomFile(path) as file:
         path.write_bytes(bytes(40))
-        with pytest.raises(ModelError, match="ended at byte 40 while it was read; its size was 100") as caught:
-            file.read_into(memoryview(bytearray(100)))
+        with pytest.raises(ModelError, match="ends at byte 40; its size was 100 when it was opened") as caught:
+            file.read_into(memoryview(bytearray(100)), 0)
     assert "model-tampered" == caught.value.code
 
 
@@ -69,8 +68,8 @@ def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
     """A file that goes on after its size at opening is refused."""
     path = tmp_path / "m"
     path.write_bytes(bytes(100))
-    with DiskFile(path) as file:
-        file.read_into(memoryview(bytearray(100)))
+    with RandomFile(path) as file:
+        file.read_into(memoryview(bytearray(100)), 0)
         with path.open("ab") as more:
             more.write(b"x")
         with pytest.raises(ModelError, match="goes on after byte 100") as caught:
@@ -82,8 +81,8 @@ def test_read_errors_are_named() -> None:
     """What the kernel says when a read fails is passed on, with the place."""
     with pytest.raises(ModelError, match="/proc/self/mem cannot be read at byte 0: Input/output error"):
         digests.sha256_of(Path("/proc/self/mem"))
-    with DiskFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="at byte 0") as caught:
-        file.read_into(memoryview(bytearray(8)))
+    with RandomFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="at byte 0") as caught:
+        file.read_into(memoryview(bytearray(8)), 0)
     assert "model-unreadable" == caught.value.code
 
 

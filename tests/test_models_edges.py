@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from appliance.boot.keys import CredentialKey, Secret
 from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
 from appliance.models import gguf, quants
 from appliance.models.cursor import Cursor
-from appliance.models.disk import CHUNK_NBYTES, DiskFile
+from appliance.models.disk_random import CHUNK_NBYTES, RandomFile
 from appliance.models.metadata import describe
 from appliance.sealing import digests
 from tests.support.ggufs import STRING, U16, U32, Tensor, build, kv, kv_array
@@ -38,18 +39,35 @@ def test_progress_counts_every_chunk(tmp_path: Path) -> None:
 
 
 def test_a_file_is_read_front_to_back(tmp_path: Path) -> None:
-    """Reads follow each other, the offset counts them, and the descriptor is closed at the end."""
+    """Pieces follow each other, none is read before the one in front of it is done with, a file that grew meanwhile is
+    refused behind them, and the descriptor is closed at the end."""
     path = tmp_path / "m"
-    path.write_bytes(bytes(range(10)))
-    with DiskFile(path) as file:
-        first, rest = bytearray(4), bytearray(6)
-        file.read_into(memoryview(first))
-        assert (4, 10) == (file.offset, file.size)
-        file.read_into(memoryview(rest))
+    data = os.urandom(2 * CHUNK_NBYTES + 5)
+    path.write_bytes(data)
+    with RandomFile(path) as file:
+        assert data == b"".join(map(bytes, file.chunks()))
+        pieces, found = file.chunks(), b""
+        for _ in range(3):
+            found += next(pieces)
+            with path.open("r+b") as other:  # of what was read nothing is read again
+                other.write(bytes(len(found)))
+        assert data == found
+        os.truncate(path, len(data) + 1)
+        with pytest.raises(FormatError, match=f"{path} goes on after byte {len(data)}, its size when it was opened"):
+            next(pieces)
+    with pytest.raises(ModelError, match="was closed"):
         file.expect_end()
-    assert bytes(range(10)) == bytes(first + rest)
-    with pytest.raises(ModelError, match="cannot be read at byte 10: Bad file descriptor"):
-        file.expect_end()
+
+
+def test_an_error_names_its_file_once(tmp_path: Path) -> None:
+    """Whatever a parser says about bytes leaves with the path in front, and what has the path already as it is."""
+    path = tmp_path / "m"
+    path.touch()
+    for said, expected in (("byte 0: bad", f"{path}: byte 0: bad"), (f"{path} is bad", f"{path} is bad"),
+                           (f"{path}x is bad", f"{path}: {path}x is bad")):
+        with pytest.raises(FormatError) as caught, RandomFile(path):
+            raise FormatError(said)
+        assert expected == caught.value.summary
 
 
 def test_a_cursor_gives_no_byte_too_many() -> None:

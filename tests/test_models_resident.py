@@ -161,7 +161,7 @@ def test_the_file_changes_while_it_is_read(tmp_path: Path) -> None:
         if done < 5 << 20:
             os.truncate(path, 6 << 20)
 
-    with pytest.raises(ModelError, match=f"ended at byte {6 << 20} while it was read"):
+    with pytest.raises(ModelError, match=f"{path} ends at byte {6 << 20}; its size was {10 << 20}"):
         open_resident(path, None, cut)
 
 

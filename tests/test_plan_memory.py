@@ -292,7 +292,7 @@ from pathlib import Path
 from appliance.engine import tokenizer
 from appliance.engine.template import ChatTemplate
 from appliance.models import gguf
-from appliance.models.disk import DiskFile
+from appliance.models.disk_random import RandomFile
 from tests.support.vocabularies import tokenizer_of
 
 def own(field):
@@ -303,8 +303,8 @@ ChatTemplate.from_metadata({}, override="{% for m in messages %}{{ m.content }}{
 gc.collect()
 before = own("RssAnon"), own("VmHWM")
 if sys.argv[2] == "file":
-    with DiskFile(Path(sys.argv[1])) as file:
-        head, found = gguf.read(lambda view, start: file.read_into(view), file.size)
+    with RandomFile(Path(sys.argv[1])) as file:
+        head, found = gguf.read(file.read_into, file.size)
     del head
     words = tokenizer.load(found.metadata)
     words.encode("Hello world")

@@ -37,7 +37,7 @@ from appliance.engine.kvcache import KVCache
 from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError, FormatError, ModelError
 from appliance.models import gguf, pins
-from appliance.models.disk import DiskFile, Progress
+from appliance.models.disk_random import Progress, RandomFile
 from appliance.models.metadata import optional_int
 from appliance.models.opened import Opened
 from appliance.models.tiles import Weight
@@ -89,7 +89,7 @@ class ForeignSource(Opened):
 
     def _read(self, path: Path, progress: Progress | None) -> bytes:
         digest = hashlib.sha256()
-        with DiskFile(path) as file:
+        with RandomFile(path) as file:
             for part in file.chunks(progress):
                 digest.update(part)
                 self._write(part, path)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.models import gguf, sealed, sealed_header
-from appliance.models.disk import DiskFile
-from appliance.models.disk_random import wipe
+from appliance.models.disk_random import RandomFile, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Metadata, Strings
 
@@ -65,7 +64,7 @@ def inspect(path: Path) -> Inspection:
     """Read the header of the file at `path`, plain or sealed. ModelError for what the disk does, FormatError for
     malformed bytes."""
     if not is_sealed(path):
-        with DiskFile(path) as file:
+        with RandomFile(path) as file:
             return _inspection(path, file.size, _header(file), None)
     found, tiles = sealed.structure(path)
     use = SealedUse(found.sha256.hex(), found.digest.hex(), found.size, found.tile_size, len(tiles), found.gaps)
@@ -77,21 +76,21 @@ def header(path: Path) -> GGUFFile:
     `inspect`."""
     if is_sealed(path):
         return sealed.structure(path)[1].gguf
-    with DiskFile(path) as file:
+    with RandomFile(path) as file:
         return _header(file)
 
 
 def is_sealed(path: Path) -> bool:
     """Whether the file calls itself a sealed model. ModelError for what the disk does."""
-    with DiskFile(path) as file:
+    with RandomFile(path) as file:
         start = bytearray(min(file.size, len(sealed_header.FAMILY)))
-        file.read_into(memoryview(start))
+        file.read_into(memoryview(start), 0)
         return sealed_header.is_sealed(bytes(start))
 
 
-def _header(file: DiskFile) -> GGUFFile:
+def _header(file: RandomFile) -> GGUFFile:
     """The header of a plain file, nothing of which was read before."""
-    read, found = gguf.read(lambda view, start: file.read_into(view), file.size)
+    read, found = gguf.read(file.read_into, file.size)
     wipe(read)  # its end may be weights
     return found
 

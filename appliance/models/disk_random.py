@@ -1,4 +1,7 @@
-"""Reading a file anywhere, again and again, from a disk that may lie: the caller authenticates what it gets.
+"""Reading a file from a disk that may lie: the caller authenticates what it gets.
+
+A second read may bring other bytes: whoever hashes a file reads each byte of it once, as `chunks` does. The size is
+fixed when the file is opened; a file that turns out shorter is refused, and by `expect_end` one that is longer.
 
 The file is never mapped: a mapped file that is cut short kills the process, and mapped bytes change after they were
 checked. Each read goes into memory of this process alone.
@@ -6,17 +9,25 @@ checked. Each read goes into memory of this process alone.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
+import re
 import resource
+import stat
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from appliance.errors import FormatError, ModelError, TamperedError
-from appliance.models.disk import open_regular
 
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+CHUNK_NBYTES = 4 << 20  # per read: large enough for the disk, small enough to be still in cache when it is hashed
 BLOCK = 4096
 """Reads past the page cache begin and end at a multiple of this."""
 
@@ -24,14 +35,24 @@ _PROBES = 64
 
 
 class RandomFile:
-    """A regular file, read by offset from any thread. `size` is what it was when it was opened."""
+    """A regular file, read by offset from any thread. `size` is what it was when it was opened. Errors that leave its
+    `with` block name it, whatever is wrong with its bytes."""
 
     def __init__(self, path: Path) -> None:
         """Open `path`. ModelError when it cannot be opened or is no regular file."""
         self.path = path
-        self._descriptor, self.size = open_regular(path)
+        self._descriptor, self.size = _open_regular(path)
         self.direct = False
         """Whether reads go past the page cache."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+        if isinstance(error, ModelError) and not re.search(rf"(?<!\w){re.escape(str(self.path))}(?!\w)", error.summary):
+            error.summary = f"{self.path}: {error.summary}"
 
     @property
     def descriptor(self) -> int:
@@ -86,6 +107,24 @@ class RandomFile:
             view = view[count:]
             offset += count
 
+    def chunks(self, progress: Progress | None = None) -> Iterator[memoryview]:
+        """The whole file, piece by piece; each is valid until the next. Refuses a file that goes on."""
+        buffer = memoryview(bytearray(min(CHUNK_NBYTES, self.size)))
+        for start in range(0, self.size, CHUNK_NBYTES):
+            part = buffer[:self.size - start]
+            self.read_into(part, start)
+            yield part
+            if progress is not None:
+                progress(start + len(part), self.size)
+        self.expect_end()
+
+    def expect_end(self) -> None:
+        """Refuse with FormatError a file that goes on after `size` bytes."""
+        with contextlib.suppress(TamperedError):
+            self.read_into(memoryview(bytearray(1)), self.size)
+            raise FormatError(f"{self.path} goes on after byte {self.size}, its size when it was opened",
+                              hint="the file must not change while it is loaded")
+
     def unreadable(self, offset: int, why: str) -> ModelError:
         """The error of a read that failed."""
         if self._descriptor < 0:
@@ -102,6 +141,26 @@ class RandomFile:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _open_regular(path: Path) -> tuple[int, int]:
+    """Open a regular file to read: its descriptor, and its size in bytes. ModelError when it cannot be opened or is
+    something else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for its writer
+    except OSError as error:
+        raise ModelError(f"{path} cannot be opened: {error.strerror or error}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ModelError(f"{path} is {_kind(status.st_mode)}; allowed: a regular file")
+    return descriptor, status.st_size
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
+             stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device"}
+    return kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _blocks_read() -> int:

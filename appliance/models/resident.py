@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from appliance.errors import ModelError
 from appliance.models import gguf, interrupts, layout, locked, pins, quants
-from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
+from appliance.models.disk_random import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.gguf import GGUFFile, TensorInfo
 from appliance.models.opened import Opened, check_runnable
 from appliance.models.tiles import Weight
@@ -106,14 +106,14 @@ def discard(pages: mmap.mmap, *, secret: bool = False) -> None:
 def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mmap.mmap, bytes]:
     """Read the file into memory and check its pin; hashing runs beside the next read."""
     digest = hashlib.sha256()
-    with DiskFile(path) as file:
+    with RandomFile(path) as file:
         source = anonymous(file.size, f"the file {path}")
         try:
             with memoryview(source) as view, ThreadPoolExecutor(1, "model-hash") as hasher:
                 hashed: Future[None] | None = None
-                while file.offset < file.size:
-                    start, end = file.offset, min(file.offset + CHUNK_NBYTES, file.size)
-                    file.read_into(view[start:end])
+                for start in range(0, file.size, CHUNK_NBYTES):
+                    end = min(start + CHUNK_NBYTES, file.size)
+                    file.read_into(view[start:end], start)
                     if hashed is not None:
                         hashed.result()
                     hashed = hasher.submit(digest.update, view[start:end])

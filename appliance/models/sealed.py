@@ -7,6 +7,7 @@ buffer, and wipes that buffer on any failure: an AEAD that refuses has already w
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 from pathlib import Path
@@ -17,7 +18,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import PinError, TamperedError
 from appliance.models import pins, sealed_header, stacks
-from appliance.models.disk import naming
 from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
@@ -134,37 +134,31 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
     TamperedError for a header that does not authenticate, FormatError and UnsupportedError for its content, ModelError
     for the disk.
     """
-    file = RandomFile(path)
-    try:
-        with naming(path):
-            header = sealed_header.read(file)
-            check_pins(path, header, header_sha256, sha256)
-            keys = header.keys(master_key)
-            try:
-                header.authenticate(keys)
-                file_gguf, tiles = header.layout()
-                sealed_header.check_size(file.size, tiles)
-                return SealedModel(file, header, file_gguf, tiles, keys)
-            finally:
-                keys.wipe()
-    except BaseException:
-        file.close()
-        raise
+    with contextlib.ExitStack() as failed:
+        file = failed.enter_context(RandomFile(path))
+        header = sealed_header.read(file)
+        check_pins(path, header, header_sha256, sha256)
+        keys = header.keys(master_key)
+        try:
+            header.authenticate(keys)
+            file_gguf, tiles = header.layout()
+            sealed_header.check_size(file.size, tiles)
+            model = SealedModel(file, header, file_gguf, tiles, keys)
+        finally:
+            keys.wipe()
+        failed.pop_all()
+        return model
 
 
 def structure(path: Path, header_sha256: bytes | None = None, sha256: bytes | None = None) -> tuple[Header, Tiling]:
     """Header and tiles of the sealed model at `path`, compared with pins that are given before they are parsed; none of
     it is authenticated. Errors as `open_sealed`."""
-    file = RandomFile(path)
-    try:
-        with naming(path):
-            header = sealed_header.read(file)
-            check_pins(path, header, header_sha256, sha256)
-            _, tiles = header.layout()
-            sealed_header.check_size(file.size, tiles)
-            return header, tiles
-    finally:
-        file.close()
+    with RandomFile(path) as file:
+        header = sealed_header.read(file)
+        check_pins(path, header, header_sha256, sha256)
+        _, tiles = header.layout()
+        sealed_header.check_size(file.size, tiles)
+        return header, tiles
 
 
 def check_pins(path: Path, header: Header, header_sha256: bytes | None, sha256: bytes | None) -> None:

@@ -20,10 +20,9 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.errors import FormatError, TamperedError
+from appliance.errors import TamperedError
 from appliance.models import gguf, layout, pins, stacks, tiling
-from appliance.models.disk import Progress, naming
-from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
+from appliance.models.disk_random import Progress, RandomFile, Scratch, fitting, wipe
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.models.locked import LockedBuffer, fill_randomly
 from appliance.models.opened import Opened
@@ -116,19 +115,17 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.I
     ModelError for the disk. The header is parsed before the pin is known; nothing of it leaves when that is wrong.
     """
     tiling.check_tile_size(tile_size)
-    key, file = LockedBuffer(KEY_NBYTES, "the key of a model"), RandomFile(path)  # of the first, nothing stays open
-    try:
+    with contextlib.ExitStack() as failed:
+        key = failed.enter_context(contextlib.closing(LockedBuffer(KEY_NBYTES, "the key of a model")))
+        file = failed.enter_context(RandomFile(path))
         fill_randomly(key.view[:KEY_NBYTES])
-        with naming(path):
-            scan = _Scan(file, tile_size, key)
+        scan = _Scan(file, tile_size, key)
         digest = scan.run(progress)
         if sha256 is not None:
             pins.check(path, sha256, digest)
-        return scan.result(digest, interleave)
-    except BaseException:
-        file.close()
-        key.close()
-        raise
+        tiles = scan.result(digest, interleave)
+        failed.pop_all()
+        return tiles
 
 
 class _Scan:
@@ -158,7 +155,7 @@ class _Scan:
                     self._tag(tile, view)
                     if progress is not None:
                         progress(tile.source_offset + tile.source_nbytes, self._file.size)
-            self._expect_end()
+            self._file.expect_end()
         finally:
             for used in (*buffers, memoryview(self._prefix)[self._tiling.header_nbytes:]):
                 wipe(used)
@@ -175,12 +172,6 @@ class _Scan:
         self._tags[start:start + TAG_NBYTES] = self._cipher.encrypt(_nonce(tile), b"", view)
         if tile.segment.kind == "gap" and not self._gaps:
             self._gaps = bool(np.frombuffer(view, np.uint8).any())
-
-    def _expect_end(self) -> None:
-        with contextlib.suppress(TamperedError):
-            self._file.read_into(memoryview(bytearray(1)), self._file.size)
-            raise FormatError(f"{self._file.path} goes on after byte {self._file.size}, its size when it was opened",
-                              hint="the file must not change while it is loaded")
 
     def result(self, digest: bytes, interleave: layout.Interleave) -> PlainTiles:
         """What was found. Gaps that hold only zeros get no tiles: they follow from the header."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from appliance.boot import inspection
 from appliance.errors import FormatError, PinError
-from appliance.models.disk import CHUNK_NBYTES, DiskFile, Progress
-from appliance.models.disk_random import RandomFile
+from appliance.models.disk_random import CHUNK_NBYTES, Progress, RandomFile
 
 _PIN = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 3  # names of tensors in an error
@@ -37,7 +36,7 @@ def parse(text: str) -> bytes:
 def sha256_of(path: Path, progress: Progress | None = None) -> tuple[bytes, int]:
     """The SHA-256 (32 bytes) and the size of a file, read once."""
     digest = hashlib.sha256()
-    with DiskFile(path) as file:
+    with RandomFile(path) as file:
         for part in file.chunks(progress):
             digest.update(part)
         return digest.digest(), file.size
@@ -49,8 +48,7 @@ def of(path: Path, progress: Progress | None = None) -> Digests:
     if inspection.is_sealed(path):
         raise FormatError(f"{path} is sealed; needed: a GGUF file", hint="unseal it first")
     places = sorted(inspection.header(path).tensors.values(), key=lambda info: info.offset)
-    file = RandomFile(path)
-    try:
+    with RandomFile(path) as file:
         whole, found, at = hashlib.sha256(), dict[str, bytes](), 0
         buffer = memoryview(bytearray(CHUNK_NBYTES))
 
@@ -72,8 +70,6 @@ def of(path: Path, progress: Progress | None = None) -> Digests:
             found[info.name] = part.digest()
         read(file.size)
         return Digests(whole.digest(), file.size, found)
-    finally:
-        file.close()
 
 
 def compare(path: Path, found: Mapping[str, bytes], original: Path, expected: Mapping[str, bytes]) -> None:
