@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.models.locked import LockedBuffer
-from appliance.models.resident import address as address_of
-from appliance.models.resident import anonymous, discard
+from appliance.models.locked import LockedBuffer, anonymous, discard
+from appliance.models.locked import address as address_of
 from tests.support.engines import running
 from tests.support.environment import unmeasured
 
@@ -39,6 +38,17 @@ def test_locked_buffer() -> None:
         os._exit(int(bytes(buffer.view[:3]) != bytes(3)))
     assert 0 == os.waitpid(child, 0)[1]
     buffer.close()
+    buffer.close()
+
+
+def test_a_view_that_is_still_held() -> None:
+    """A view that outlives its buffer, as in a traceback, shows zeros: the pages are given back, and unlocked. Closing
+    it again does nothing."""
+    buffer = LockedBuffer(5000)
+    held = buffer.view[:3]
+    held[:] = b"abc"
+    buffer.close()
+    assert (bytes(3), set()) == (bytes(held), {"lo"} & _flags(buffer.address))
     buffer.close()
 
 

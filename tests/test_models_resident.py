@@ -147,9 +147,9 @@ def test_no_memory_is_named(tmp_path: Path) -> None:
               "from tests.support.plain import open_resident\n"
               "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
               "try: open_resident(Path(sys.argv[1]))\n"
-              "except Exception as error: print(type(error).__name__, error)\n")
+              "except Exception as error: print(type(error).__name__, error.code, error)\n")
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
-    assert f"ModelError no memory for the file {path}: 4398046511104 bytes" in done.stdout
+    assert f"ModelError memory no memory for the file {path}: 4398046511104 bytes" in done.stdout
 
 
 def test_the_file_changes_while_it_is_read(tmp_path: Path) -> None:

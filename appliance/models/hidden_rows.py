@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from appliance.models.disk_random import wipe
 from appliance.models.layout import GROUP_ROWS
 from appliance.models.libcrypto import KEY_NBYTES
-from appliance.models.locked import SecretBytes, fill_randomly
-from appliance.models.resident import anonymous, discard
+from appliance.models.locked import SecretBytes, anonymous, discard, fill_randomly
 from appliance.models.tiling import TAG_NBYTES, Segment
 
 PIECE_NBYTES = 64 << 10

@@ -46,12 +46,6 @@ def protect(address: int, nbytes: int, what: str, *, own: bool = True) -> None:
             _unlocked[what] = (_unlocked.get(what, (0, ""))[0] + size, problem)
 
 
-def wipe(address: int, nbytes: int) -> None:
-    """Overwrite whole pages with zeros, and unlock them: locked ones cannot be given back."""
-    ctypes.memset(address, 0, nbytes)
-    _LIBC.munlock(address, nbytes)
-
-
 def shortfall() -> str | None:
     """What could not be locked so far, with figures; None when everything was."""
     with _turn:
@@ -85,21 +79,46 @@ def fill_randomly(buffer: Any) -> None:
         raise OSError(ctypes.get_errno(), "getrandom")
 
 
+def address(pages: mmap.mmap) -> int:
+    """Where the pages begin."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(pages))
+
+
+def anonymous(nbytes: int, what: str, *, secret: bool = False, huge: bool = True) -> mmap.mmap:
+    """Fresh zeroed pages that belong to this process alone; `huge` ones if the kernel has them, for fewer faults. With
+    `secret` they are protected, see `shortfall`. ModelError where there is no memory."""
+    try:
+        pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, MemoryError, OverflowError):
+        raise ModelError(f"no memory for {what}: {nbytes} bytes", hint="give the machine more memory, "
+                         "or use a model with smaller weights", code="memory") from None
+    if huge:
+        with contextlib.suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    if secret:
+        protect(address(pages), len(pages), what)
+    return pages
+
+
+def discard(pages: mmap.mmap, *, secret: bool = False) -> None:
+    """Give back the pages at once, whatever still refers to them (a traceback, say). Those of a secret are overwritten
+    first: what is given back is zeroed no sooner than when it is used again."""
+    if secret:
+        ctypes.memset(address(pages), 0, len(pages))
+        _LIBC.munlock(address(pages), len(pages))  # locked pages cannot be given back
+    pages.madvise(mmap.MADV_DONTNEED)
+    with contextlib.suppress(BufferError):
+        pages.close()
+
+
 class LockedBuffer:
     """A page-aligned, zeroed, protected block of at least `nbytes`: `.address`, `.view`. Close it to wipe it."""
 
     def __init__(self, nbytes: int, what: str = "decrypted tiles") -> None:
-        """Map the pages. ModelError where there is no memory; see `shortfall` for locking."""
-        total = -(-(nbytes + _SLACK) // mmap.PAGESIZE) * mmap.PAGESIZE
-        try:
-            self._pages = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, MemoryError) as error:
-            raise ModelError(f"no memory for {what}, {total} bytes: {error}", code="memory") from None
-        self._array = (ctypes.c_char * total).from_buffer(self._pages)
-        self.address = ctypes.addressof(self._array)
-        self.view = memoryview(self._pages)
-        self.nbytes = total
-        protect(self.address, total, what)
+        """Map the pages. Errors as `anonymous`."""
+        self.nbytes = -(-(nbytes + _SLACK) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._pages = anonymous(self.nbytes, what, secret=True, huge=False)
+        self.address, self.view = address(self._pages), memoryview(self._pages)
 
     def wipe(self) -> None:
         """Overwrite it with zeros."""
@@ -107,10 +126,6 @@ class LockedBuffer:
 
     def close(self) -> None:
         """Wipe, and give the pages back to the system. The address is void from here on."""
-        if self._pages.closed:
-            return
-        self.wipe()
-        self.view.release()
-        del self._array
-        with contextlib.suppress(BufferError):  # a view that an error's traceback still holds
-            self._pages.close()
+        if not self._pages.closed:
+            self.view.release()
+            discard(self._pages, secret=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from appliance.errors import ModelError
 from appliance.models.disk_random import BLOCK, RandomFile
-from appliance.models.resident import address, anonymous, discard
+from appliance.models.locked import address, anonymous, discard
 
 SPAN_NBYTES = 1 << 20
 """Of a stretch: large enough that a disk gives all it has."""

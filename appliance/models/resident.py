@@ -7,7 +7,6 @@ it, and no page is asked of the system twice.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 from collections.abc import Iterable, Mapping
@@ -17,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import ModelError
-from appliance.models import gguf, interrupts, layout, locked, pins, quants
+from appliance.models import gguf, interrupts, layout, pins, quants
 from appliance.models.disk_random import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.gguf import GGUFFile, TensorInfo
+from appliance.models.locked import address, anonymous, discard
 from appliance.models.opened import Opened, check_runnable
 from appliance.models.tiles import Weight
 
@@ -76,31 +75,6 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
     except BaseException:
         discard(source)
         raise
-
-
-def anonymous(nbytes: int, what: str, *, secret: bool = False) -> mmap.mmap:
-    """Fresh zeroed pages that belong to this process alone; huge ones if the kernel has them, for fewer faults. With
-    `secret` they are protected, see `locked`."""
-    try:
-        pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, MemoryError, OverflowError):
-        raise ModelError(f"no memory for {what}: {nbytes} bytes", hint="give the machine more memory, "
-                         "or use a model with smaller weights") from None
-    with contextlib.suppress(OSError):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    if secret:
-        locked.protect(address(pages), len(pages), what)
-    return pages
-
-
-def discard(pages: mmap.mmap, *, secret: bool = False) -> None:
-    """Give back the pages at once, whatever still refers to them (a traceback, say). Those of a secret are overwritten
-    first: what is given back is zeroed no sooner than when it is used again."""
-    if secret:
-        locked.wipe(address(pages), len(pages))
-    pages.madvise(mmap.MADV_DONTNEED)
-    with contextlib.suppress(BufferError):
-        pages.close()
 
 
 def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mmap.mmap, bytes]:
@@ -219,8 +193,3 @@ def vector(info: TensorInfo, data: memoryview) -> NDArray[np.float32]:
 def _packed_nbytes(info: TensorInfo) -> int:
     """Bytes of a matrix in kernel order."""
     return layout.interleaved_nbytes(info.format, info.rows, info.columns)
-
-
-def address(arena: mmap.mmap) -> int:
-    """Where the pages begin."""
-    return int(np.frombuffer(arena, np.uint8).ctypes.data)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.models.disk_random import Progress
+from appliance.models.locked import anonymous, discard
 from appliance.models.opened import check_runnable
-from appliance.models.resident import ALIGNMENT, ResidentSource, anonymous, discard, vector
+from appliance.models.resident import ALIGNMENT, ResidentSource, vector
 from appliance.models.sealed import SealedModel, open_sealed
 from appliance.models.tile_threads import ordered
 

@@ -27,10 +27,11 @@ from appliance.models import interrupts, libcrypto, native, stacks
 from appliance.models.disk_random import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
+from appliance.models.locked import address, anonymous, discard
 from appliance.models.native import Native
 from appliance.models.opened import Opened, check_runnable
 from appliance.models.read_ahead import ReadAhead, in_turn
-from appliance.models.resident import ALIGNMENT, address, anonymous, discard, vector
+from appliance.models.resident import ALIGNMENT, vector
 from appliance.models.sealed import SealedModel
 from appliance.models.tagged import PlainTiles
 from appliance.models.tiles import Weight

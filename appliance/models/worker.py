@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 
 from appliance.models.libcrypto import Cipher
-from appliance.models.locked import LockedBuffer
-from appliance.models.resident import ALIGNMENT, address
+from appliance.models.locked import LockedBuffer, address
+from appliance.models.resident import ALIGNMENT
 from appliance.models.tiling import RECORD_ALIGNMENT
 
 SLOTS = 2
