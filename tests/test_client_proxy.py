@@ -8,6 +8,7 @@ import http.client
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,9 +33,10 @@ from appliance.errors import PolicyError, RejectedEvidenceError
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from tests.support import fake_appliance as fake
-from tests.support.environment import usual_signals
+from tests.support.environment import unmeasured, usual_signals
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_appliance import FakeAppliance
+from tests.support.require import absent
 from tests.test_client_verify import _crl
 
 AMD = FakeAmd("Genoa")
@@ -94,6 +96,42 @@ def test_the_official_client_chats_through_the_proxy(running: tuple[FakeApplianc
     assert ["verified"] == [each.status for each in told]
     assert ["GET /v1/attestation", "POST /v1/chat/completions", "POST /v1/chat/completions"] == running[0].asked
     assert PROMPT.encode() in running[0].received
+
+
+SLEPT = """
+import ctypes, json, os, sys
+from pathlib import Path
+from appliance.attestation.trust import Roots
+from appliance.client import Channel, target
+from tests.support import fake_appliance as fake
+
+verifier = fake.verifier(Path(sys.argv[1]), roots=Roots(amd=json.loads(sys.argv[4])), need_revocation=False)
+told = []
+channel = Channel(verifier, target.endpoint(sys.argv[2]), tell=told.append)
+channel.give(channel.take())
+channel.give(channel.take())
+print(len(told))
+there = os.open(f"/proc/{sys.argv[3]}/ns/time", os.O_RDONLY)
+assert ctypes.CDLL(None, use_errno=True).setns(there, 0x80) == 0, os.strerror(ctypes.get_errno())
+channel.take()
+print(len(told))
+"""
+
+
+def test_a_verdict_ages_while_the_machine_sleeps(running: tuple[FakeAppliance, Path]) -> None:
+    """In a namespace of the kernel whose clock since the boot is past a verdict's life, and whose monotonic one is as
+    it was, as after a suspension: the next connection is verified."""
+    command = ["unshare", "--time", "--fork", "--kill-child", "--boottime", "600"]
+    if shutil.which("unshare") is None or subprocess.run([*command, "true"], check=False).returncode:
+        absent("the right to make time namespaces")
+    command += ["sh", "-c", "echo $$; exec sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asleep:
+        assert asleep.stdout is not None
+        there = asleep.stdout.readline().strip()
+        done = subprocess.run([sys.executable, "-c", SLEPT, running[1], running[0].url, there,
+                               json.dumps(AMD.roots)], env=unmeasured(), capture_output=True, text=True, check=False)
+        asleep.kill()
+    assert (0, "1\n2\n") == (done.returncode, done.stdout), done.stderr
 
 
 def _other_key(server: FakeAppliance) -> None:

@@ -18,6 +18,12 @@ from appliance.client.verifier import Verifier
 
 LIFE_SECONDS = 300.0
 MAX_IDLE = 32
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))  # None: Windows
+
+
+def _now() -> float:
+    """Seconds on a clock that nobody sets, and that goes on while the machine sleeps: Linux' monotonic one does not."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class Channel:
@@ -32,7 +38,7 @@ class Channel:
         self.endpoint = endpoint
         self._verifier, self._life, self._accept, self._tell = verifier, life, accept, tell
         self._lock = threading.Lock()
-        self._known: dict[bytes | None, float] = {}  # key (None: no TLS) -> until when its verdict holds, monotonic
+        self._known: dict[bytes | None, float] = {}  # key (None: no TLS) -> until when its verdict holds, by _now
         self._idle: list[Connection] = []
 
     def take(self) -> Connection:
@@ -80,7 +86,7 @@ class Channel:
 
     def _holds(self, key: bytes | None) -> bool:
         with self._lock:
-            return time.monotonic() < self._known.get(key, 0.0)
+            return _now() < self._known.get(key, 0.0)
 
     def _open(self) -> Connection:
         connection = connect(self.endpoint)
@@ -98,7 +104,7 @@ class Channel:
         return connection
 
     def _check(self, connection: Connection) -> Verdict:
-        begun = time.monotonic()
+        begun = _now()
         verdict = self._verifier.verify_connection(connection)
         if self._tell is not None:
             self._tell(verdict)
