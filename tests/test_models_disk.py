@@ -18,7 +18,7 @@ from appliance.boot import inspection
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, PinError, TamperedError
 from appliance.models import pins
-from appliance.models.disk_random import RandomFile
+from appliance.models.disk import RandomFile
 from appliance.sealing import digests
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 

@@ -14,7 +14,7 @@ from appliance.boot.keys import CredentialKey, Secret
 from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
 from appliance.models import gguf, quants
 from appliance.models.cursor import Cursor
-from appliance.models.disk_random import CHUNK_NBYTES, RandomFile
+from appliance.models.disk import CHUNK_NBYTES, RandomFile
 from appliance.models.metadata import describe
 from appliance.sealing import digests
 from tests.support.ggufs import STRING, U16, U32, Tensor, build, kv, kv_array

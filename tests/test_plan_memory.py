@@ -292,7 +292,7 @@ from pathlib import Path
 from appliance.engine import tokenizer
 from appliance.engine.template import ChatTemplate
 from appliance.models import gguf
-from appliance.models.disk_random import RandomFile
+from appliance.models.disk import RandomFile
 from tests.support.vocabularies import tokenizer_of
 
 def own(field):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from appliance.models import read_ahead
-from appliance.models.disk_random import RandomFile
+from appliance.models.disk import RandomFile
 from appliance.models.read_ahead import BUFFERS, SPAN_NBYTES, ReadAhead, Span, in_turn, spans
 
 MIB = 1 << 20

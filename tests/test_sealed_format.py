@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from appliance.boot import signature
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
 from appliance.models import sealed, sealed_header, tiling
-from appliance.models.disk_random import RandomFile
+from appliance.models.disk import RandomFile
 from appliance.sealing import restore, sealing
 from tests.fuzz import driver, sealed_fuzz
 from tests.support import sealed_by_spec as spec

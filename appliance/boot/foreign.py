@@ -37,7 +37,7 @@ from appliance.engine.kvcache import KVCache
 from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError, FormatError, ModelError
 from appliance.models import gguf, pins
-from appliance.models.disk_random import Progress, RandomFile
+from appliance.models.disk import Progress, RandomFile
 from appliance.models.metadata import optional_int
 from appliance.models.opened import Opened
 from appliance.models.tiles import Weight

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.models import gguf, sealed, sealed_header
-from appliance.models.disk_random import RandomFile, wipe
+from appliance.models.disk import RandomFile, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Metadata, Strings
 

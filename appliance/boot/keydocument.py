@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from appliance.errors import ModelKeyError
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.models.locked import SecretBytes
 
 NBYTES = 32

@@ -24,7 +24,7 @@ from appliance.boot import keydocument
 from appliance.boot.keyrelease_pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
 from appliance.boot.keys import Secret
 from appliance.errors import ModelKeyError
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.policy.schema.keys import Broker, Key
 
 SECONDS = 60.0  # for all brokers of a policy together

@@ -11,7 +11,7 @@ import select
 import struct
 import time
 
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.models.locked import SecretBytes
 
 TASK, NONCE, EVIDENCE, ANSWER, KEY, REFUSAL = b"T", b"N", b"E", b"A", b"K", b"X"

@@ -30,7 +30,7 @@ from appliance.boot.measure import take
 from appliance.boot.sandbox import capabilities, landlock
 from appliance.boot.sandbox.syscalls import MACHINES
 from appliance.errors import ApplianceError
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 
 MEMORY_BYTES, FILES = 1 << 30, 32
 READABLE = ("/usr", "/lib", "/lib64", "/etc", "/dev/urandom")  # libraries, and where names are looked up

@@ -22,7 +22,7 @@ from typing import Protocol, Self
 from appliance.boot import keydocument
 from appliance.boot.keydocument import NBYTES
 from appliance.errors import ModelKeyError
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.models.locked import SecretBytes, fill_randomly
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import ModelError
-from appliance.models.disk_random import RandomFile
+from appliance.models.disk import RandomFile
 from appliance.models.read_ahead import ReadAhead
 
 _TILE = 1 << 20

@@ -14,7 +14,7 @@ from appliance.boot import keydocument
 from appliance.boot.keyrelease import SUFFIX
 from appliance.boot.keys import Secret
 from appliance.errors import AttestationError, ModelKeyError
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from appliance.models.disk_random import Progress
+from appliance.models.disk import Progress
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.models.layout import GROUP_ROWS
 from appliance.models.libcrypto import KEY_NBYTES
 from appliance.models.locked import SecretBytes, anonymous, discard, fill_randomly

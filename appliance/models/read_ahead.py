@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.errors import ModelError
-from appliance.models.disk_random import BLOCK, RandomFile
+from appliance.models.disk import BLOCK, RandomFile
 from appliance.models.locked import address, anonymous, discard
 
 SPAN_NBYTES = 1 << 20

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.models import gguf, interrupts, layout, pins, quants
-from appliance.models.disk_random import CHUNK_NBYTES, Progress, RandomFile
+from appliance.models.disk import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.gguf import GGUFFile, TensorInfo
 from appliance.models.locked import address, anonymous, discard
 from appliance.models.opened import Opened, check_runnable

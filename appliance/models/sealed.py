@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import PinError, TamperedError
 from appliance.models import pins, sealed_header, stacks
-from appliance.models.disk_random import RandomFile, Scratch, fitting, wipe
+from appliance.models.disk import RandomFile, Scratch, fitting, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.models.locked import LockedBuffer

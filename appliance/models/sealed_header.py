@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from appliance.errors import FormatError, ModelKeyError, TamperedError, UnsupportedError
 from appliance.models import gguf, tiling
 from appliance.models.cursor import malformed, mistaken
-from appliance.models.disk_random import RandomFile, wipe
+from appliance.models.disk import RandomFile, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.locked import SecretBytes
 from appliance.models.tiling import RECORD_ALIGNMENT, Tiling

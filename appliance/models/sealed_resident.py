@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.models.disk_random import Progress
+from appliance.models.disk import Progress
 from appliance.models.locked import anonymous, discard
 from appliance.models.opened import check_runnable
 from appliance.models.resident import ALIGNMENT, ResidentSource, vector

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
 from appliance.models import interrupts, libcrypto, native, stacks
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.models.gguf import TensorInfo
 from appliance.models.hidden_rows import HiddenRows
 from appliance.models.locked import address, anonymous, discard

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import TamperedError
 from appliance.models import gguf, layout, pins, stacks, tiling
-from appliance.models.disk_random import Progress, RandomFile, Scratch, fitting, wipe
+from appliance.models.disk import Progress, RandomFile, Scratch, fitting, wipe
 from appliance.models.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.models.locked import LockedBuffer, fill_randomly
 from appliance.models.opened import Opened

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from appliance.boot import inspection
 from appliance.errors import FormatError, PinError
-from appliance.models.disk_random import CHUNK_NBYTES, Progress, RandomFile
+from appliance.models.disk import CHUNK_NBYTES, Progress, RandomFile
 
 _PIN = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 3  # names of tensors in an error

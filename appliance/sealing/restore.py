@@ -13,7 +13,7 @@ import numpy as np
 from appliance.boot import kernel_order
 from appliance.errors import FormatError, TamperedError
 from appliance.models import layout
-from appliance.models.disk_random import Progress, Scratch
+from appliance.models.disk import Progress, Scratch
 from appliance.models.sealed import SealedModel, open_sealed, structure
 from appliance.models.tile_threads import ordered
 from appliance.models.tiling import Tile, Tiling

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from appliance.boot import kernel_order
 from appliance.errors import ModelError
 from appliance.models import sealed_header, tiling
-from appliance.models.disk_random import RandomFile, Scratch
+from appliance.models.disk import RandomFile, Scratch
 from appliance.models.sealed import SealedModel, nonce
 from appliance.models.sealed_header import MAC_NBYTES, SALT_NBYTES, Header, Keys
 from appliance.models.tagged import PlainTiles, open_tagged

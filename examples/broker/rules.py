@@ -37,7 +37,7 @@ from appliance.attestation.verify import Claims
 from appliance.boot import keydocument
 from appliance.boot.keys import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from appliance.policy import Loaded, load
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it

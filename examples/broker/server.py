@@ -29,7 +29,7 @@ from appliance.attestation.tpm_credential import Challenge
 from appliance.attestation.tpm_ek import Activated
 from appliance.attestation.verify import Claims
 from appliance.errors import ApplianceError
-from appliance.models.disk_random import wipe
+from appliance.models.disk import wipe
 from examples.broker import jwe
 from examples.broker.rules import DeniedError, Rules
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance.errors import FormatError, ModelError
 from appliance.models import sealed_header, tiling
-from appliance.models.disk_random import RandomFile
+from appliance.models.disk import RandomFile
 from appliance.sealing import restore
 from appliance.sealing.sealing import make_header
 from tests.support import sealed_by_spec as spec
