@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.sampler import Sampler, Sampling, candidates, log_probabilities
+from appliance.engine.sampler import Sampler, Sampling, candidates, highest, invert, log_probabilities
 from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError
 
@@ -113,7 +114,7 @@ def numpy_adjust(logits, s, tail, counts):
 
 
 def numpy_draw(logits, s, draw):
-    """Steps 5 and 6 as expressions: a token, and the bits of what was compared."""
+    """Steps 5 and 6 as expressions: a token, and the bits of the candidates' weights."""
     ids = np.sort(np.argsort(-logits, kind="stable")[: s.top_k or None])
     if s.top_p < 1:
         weights = np.exp(logits[ids].astype(np.float64) - float(logits.max()))
@@ -123,9 +124,10 @@ def numpy_draw(logits, s, draw):
     if s.min_p > 0:
         ids = ids[logits[ids] >= np.float64(logits.max()) + math.log(s.min_p)]
     chosen = logits[ids]
-    cumulative = np.cumsum(np.exp((chosen.astype(np.float64) - float(chosen.max())) / s.temperature))
+    weights = np.exp((chosen.astype(np.float64) - float(chosen.max())) / s.temperature)
+    cumulative = np.cumsum(weights)
     at = int(np.searchsorted(cumulative, plain_uniform(s.seed, draw) * cumulative[-1], side="right"))
-    return int(ids[min(at, len(ids) - 1)]), cumulative.tobytes()
+    return int(ids[min(at, len(ids) - 1)]), weights.tobytes()
 
 
 @pytest.mark.parametrize("sampling", [
@@ -143,8 +145,8 @@ def test_scratch_memory_changes_no_bit(sampling, size):
         token, bits = numpy_draw(numpy_adjust(logits, sampling, tail, Counter(generated)), sampling, draw)
         before = logits.tobytes()
         choice = sampler.choose(logits)
-        if sampling.top_logprobs is None:  # else its sums are no longer there
-            assert bits == scratch.sums[:len(bits) // 8].tobytes()
+        if sampling.top_logprobs is None:  # else its weights are no longer there
+            assert bits == scratch.powers[:len(bits) // 8].tobytes()
         else:
             values = logits.astype(np.float64)
             total = values.max() + math.log(float(np.exp(values - values.max()).sum()))
@@ -154,6 +156,35 @@ def test_scratch_memory_changes_no_bit(sampling, size):
         assert (token, before) == (choice.token, logits.tobytes())
         sampler.accept(token)
         generated.append(token)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 2000), st.sampled_from([0.0, 0.5, 0.99]), st.integers(0, 2**32 - 1),
+       st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2**-53])))
+def test_inverted_in_blocks_as_in_fractions(size, zeros, seed, uniform):
+    """The place found is the one of exact arithmetic, but for shares that rounding cannot tell from a border; a weight
+    of 0 is never drawn."""
+    rng = np.random.default_rng(seed)
+    weights = np.exp(rng.normal(0, 8, size)) * (rng.random(size) >= zeros)
+    weights[rng.integers(size)] = 1.0
+    at = invert(weights, uniform, Scratch(size))
+    exact = [Fraction(w) for w in weights.tolist()]
+    before, total = sum(exact[:at]), sum(exact)
+    assert 0 < exact[at]
+    slack = total * Fraction(1, 2**44)
+    assert before - slack <= Fraction(uniform) * total < before + exact[at] + slack
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 2**32 - 1), st.sampled_from([1, 30, 10**6]))
+def test_highest_of_many(size, share, seed, spread):
+    """The highest are those that a stable sort puts first, infinite and equal logits and zeros of both signs too."""
+    logits = np.random.default_rng(seed).integers(-spread, spread + 1, size).astype(np.float32) / 7
+    logits[::5] *= -1
+    logits[3::97] = -np.inf
+    count = max(1, int(share * size))
+    expected = np.sort(np.argsort(-logits, kind="stable")[:count])
+    assert expected.tolist() == highest(logits, count, Scratch(size)).tolist()
 
 
 @settings(max_examples=100, deadline=None)

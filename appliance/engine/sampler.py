@@ -38,6 +38,7 @@ Logits = NDArray[np.float32]
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
+_BLOCK = 256  # weights that are summed up at once
 
 # field -> (lowest, highest) allowed value
 _RANGES: dict[str, tuple[float, float]] = {
@@ -155,10 +156,7 @@ class Sampler:
         scratch = self._scratch
         ids = candidates(logits, self.sampling, scratch)
         chosen = logits if ids is None else scratch.pick(logits, ids)
-        weights = scratch.exponentials(chosen, self.sampling.temperature)
-        cumulative = np.cumsum(weights, out=scratch.sums[:weights.size])
-        at = int(np.searchsorted(cumulative, self._uniform() * cumulative[-1], side="right"))
-        at = min(at, len(chosen) - 1)
+        at = invert(scratch.exponentials(chosen, self.sampling.temperature), self._uniform(), scratch)
         return at if ids is None else int(ids[at])
 
     def _uniform(self) -> float:
@@ -172,9 +170,10 @@ def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> NDArray[
     size = logits.shape[0]
     ids = None
     if 0 < sampling.top_k < size:
-        ids = _highest(logits, sampling.top_k, scratch)
+        ids = highest(logits, sampling.top_k, scratch)
     if sampling.top_p < 1.0:
-        ids = _nucleus(logits, ids, sampling.top_p, scratch)
+        inside = _nucleus(logits if ids is None else scratch.pick(logits, ids), sampling.top_p, scratch)
+        ids = inside if ids is None else ids[inside]
     if sampling.min_p > 0.0:
         floor = float(logits.max()) + math.log(sampling.min_p)
         kept = scratch.widened(logits if ids is None else scratch.pick(logits, ids))
@@ -183,21 +182,56 @@ def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> NDArray[
     return ids
 
 
+def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> int:
+    """The first place up to which the weights make more than the share `uniform` of their sum. Its weight is not 0.
+
+    One running sum over a vocabulary takes most of a draw's time, so: over sums of blocks, then within one block.
+    """
+    starts = np.arange(0, weights.size, _BLOCK)
+    blocks = np.add.reduceat(weights, starts, out=scratch.wide[:starts.size])
+    sums = np.cumsum(blocks, out=scratch.sums[:starts.size])
+    wanted = uniform * float(sums[-1])
+    block = _passing(sums, wanted)
+    before = float(sums[block - 1]) if block else 0.0
+    some = weights[starts[block]:starts[block] + _BLOCK]
+    return int(starts[block]) + _passing(np.cumsum(some, out=scratch.wide[:some.size]), wanted - before)
+
+
+def _passing(sums: NDArray[np.float64], wanted: float) -> int:
+    """The first place whose running sum is above `wanted`; where rounding left none, the first with the whole sum."""
+    return int(np.searchsorted(sums, min(wanted, math.nextafter(sums[-1], 0.0)), side="right"))
+
+
 def _float(place: int) -> np.float32:
     """The number at a place in the order of all: 0 at place 0, the least number above it at 1, and so on."""
     return np.int32(place if place >= 0 else place ^ 0x7FFFFFFF).view(np.float32)
 
 
-def _highest(logits: Logits, count: int, scratch: Scratch) -> NDArray[np.int64]:
-    """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids."""
-    mask, low, high, found = scratch.mask[:logits.size], -0x7F800001, 0x7F800001, -1  # from -inf past inf
+def _place(number: np.float32) -> int:
+    """The place of a number, see `_float`."""
+    bits = int(number.view(np.int32))
+    return bits if bits >= 0 else bits ^ 0x7FFFFFFF
+
+
+def highest(logits: Logits, count: int, scratch: Scratch) -> NDArray[np.int64]:
+    """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids.
+
+    Of as many blocks as are wanted, each has a logit that is no lower than the least of their maxima: what is lower
+    than that is out at once.
+    """
+    values = scratch.wide.view(np.float32)
+    starts = np.arange(count) * logits.size // count
+    floor = np.maximum.reduceat(logits, starts, out=values[:count]).min()
+    ids = np.flatnonzero(np.greater_equal(logits, floor, out=scratch.mask[:logits.size]))
+    some, mask = np.take(logits, ids, out=values[:ids.size], mode="clip"), scratch.mask[:ids.size]
+    low, high, found = _place(floor), _place(some.max()) + 1, ids.size
     while found != count and high - low > 1:  # not by numpy's sorting, which leaves values on the stack
         middle = (low + high) // 2
-        found = int(np.count_nonzero(np.greater_equal(logits, _float(middle), out=mask)))
+        found = int(np.count_nonzero(np.greater_equal(some, _float(middle), out=mask)))
         low, high = (middle, high) if found >= count else (low, middle)
     border = _float(low)
-    above = np.flatnonzero(np.greater(logits, border, out=mask))
-    equal = np.flatnonzero(np.equal(logits, border, out=mask))[: count - above.size]
+    above = ids[np.flatnonzero(np.greater(some, border, out=mask))]
+    equal = ids[np.flatnonzero(np.equal(some, border, out=mask))][: count - above.size]
     return np.sort(np.concatenate([above, equal]))
 
 
@@ -207,30 +241,30 @@ def _descending(logits: Logits, ids: NDArray[np.int64], scratch: Scratch) -> NDA
     return ids[np.argsort(np.negative(some, out=some), kind="stable")]
 
 
-def _nucleus(logits: Logits, ids: NDArray[np.int64] | None, mass: float, scratch: Scratch) -> NDArray[np.int64]:
-    """Ids, ascending, of the shortest run of the most probable whose share of the candidates' mass is `mass`."""
-    pool = logits if ids is None else scratch.pick(logits, ids)
-    weights = scratch.exponentials(pool)
+def _heavy(weights: NDArray[np.float64], wanted: float, scratch: Scratch) -> NDArray[np.int64]:
+    """Places, ascending, of weights that may be in the shortest run of the heaviest whose sum is `wanted`.
+
+    Outside of the run is `rest`. Of n weights, those lighter than rest / n weigh less than that, all together.
+    """
+    rest = float(weights.sum()) - wanted
+    return np.flatnonzero(np.greater_equal(weights, rest / weights.size, out=scratch.mask[:weights.size]))
+
+
+def _nucleus(logits: Logits, mass: float, scratch: Scratch) -> NDArray[np.int64]:
+    """Ids, ascending, of the shortest run of the most probable whose share of the mass is `mass`."""
+    weights = scratch.exponentials(logits)
     wanted = mass * float(weights.sum())
-    count = min(256, pool.size)
-    while True:
-        best = _highest(pool, count, scratch) if count < pool.size else np.arange(pool.size)
-        order = _descending(pool, best, scratch)
-        ordered = np.take(weights, order, out=scratch.wide[:order.size], mode="clip")
-        cumulative = np.cumsum(ordered, out=scratch.sums[:order.size])
-        if cumulative[-1] >= wanted or count == pool.size:
-            break
-        count = min(count * 8, pool.size)
-    kept = np.sort(order[: int(np.searchsorted(cumulative, wanted, side="left")) + 1])
-    return kept if ids is None else ids[kept]
+    ids = _heavy(weights, wanted, scratch)
+    ids = ids[_heavy(np.take(weights, ids, out=scratch.sums[:ids.size], mode="clip"), wanted, scratch)]
+    order = _descending(logits, ids, scratch)
+    ordered = np.take(weights, order, out=scratch.wide[:order.size], mode="clip")
+    cumulative = np.cumsum(ordered, out=scratch.sums[:order.size])
+    return np.sort(order[: int(np.searchsorted(cumulative, wanted, side="left")) + 1])
 
 
 def log_probabilities(logits: Logits, token: int, top: int,
                       scratch: Scratch) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Log-probability of `token`, and the `top` best (token, log-probability), by a float64 log-softmax."""
     total = float(logits.max()) + math.log(float(scratch.exponentials(logits).sum()))
-    best: tuple[tuple[int, float], ...] = ()
-    if top:
-        ids = _descending(logits, _highest(logits, min(top, logits.shape[0]), scratch), scratch)
-        best = tuple((int(i), float(logits[i]) - total) for i in ids)
-    return float(logits[token]) - total, best
+    ids = _descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
+    return float(logits[token]) - total, tuple((int(i), float(logits[i]) - total) for i in ids)

@@ -44,7 +44,8 @@ class Scratch:
         """exp((logits - the highest) / temperature), in `powers`; `wide` is used."""
         wide = self.widened(logits)
         np.subtract(wide, float(logits.max()), out=wide)
-        np.divide(wide, temperature, out=wide)
+        if temperature != 1.0:
+            np.divide(wide, temperature, out=wide)
         return np.exp(wide, out=self.powers[:wide.size])
 
     def widened(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
