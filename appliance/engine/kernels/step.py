@@ -47,53 +47,44 @@ def embed(p: int, thread: int) -> None:
 
 
 @device(inline=False)
-def project(p: int, layer: int, rows: int, thread: int) -> None:
-    """Queries, keys and values of the normalised rows, beside each other."""
-    team, x, norm = get_i64(p + S.TEAM), get_i64(p + S.RESIDUAL), get_i64(layer + L.ATTENTION_NORM)
-    prepare(p, layer + L.QUERY, 3, x, get_i64(p + S.RESIDUAL_STRIDE), 0, norm, rows, thread)
-    total, w, whole = 0, layer + L.QUERY, whole_tiles(layer + L.QUERY, 3, rows)
-    for _ in range(3):
-        total += units_of(w, unit_groups(w, whole))
-        w += WEIGHT_NBYTES
-    grain = units_grain(layer + L.QUERY, 3, rows, whole)
+def multiply_rows(p: int, w: int, count: int, x: int, stride: int, chosen: int, norm: int, rows: int, y: int,
+                  y_stride: int, accumulate: int, thread: int) -> None:
+    """y = (accumulate: y +) weights * rows at `x` (see `row_of`), normalised where `norm` is not 0; of `count` matrices
+    from `w` on, whose results are beside each other."""
+    team, whole = get_i64(p + S.TEAM), whole_tiles(w, count, rows)
+    prepare(p, w, count, x, stride, chosen, norm, rows, thread)
+    total, grain = 0, units_grain(w, count, rows, whole)
+    for index in range(count):
+        each = w + WEIGHT_NBYTES * index
+        total += units_of(each, unit_groups(each, whole))
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
-        prepare_row(p, layer + L.QUERY, 3, x, norm, 0, 1, thread)
+        prepare_row(p, w, count, row_of(x, stride, chosen, 0), norm, 0, 1, thread)
     while first < last:
-        offset, y, w = 0, get_i64(p + S.PROJECTED), layer + L.QUERY
-        for _ in range(3):
-            groups, unit = get_i64(w + W.GROUPS), unit_groups(w, whole)
-            multiply(p, w, activations_of(p, w, rows, thread), rows, y, get_i64(p + S.PROJECTED_STRIDE), 0,
+        offset, out = 0, y
+        for index in range(count):
+            each = w + WEIGHT_NBYTES * index
+            groups, unit = get_i64(each + W.GROUPS), unit_groups(each, whole)
+            multiply(p, each, activations_of(p, each, rows, thread), rows, out, y_stride, accumulate,
                      max(first - offset, 0) * unit, min((last - offset) * unit, groups), thread)
-            offset += units_of(w, unit)
-            y += 64 * groups
-            w += WEIGHT_NBYTES
-        first, last = claim(team, thread, total, grain)
-    finish(team, thread, total)
-
-
-@device(inline=False)
-def multiply_rows(p: int, w: int, x: int, stride: int, chosen: int, norm: int, rows: int, y: int, y_stride: int,
-                  accumulate: int, thread: int) -> None:
-    """y = (accumulate: y +) weights * rows at `x` (see `row_of`), normalised where `norm` is not 0."""
-    team, whole, groups = get_i64(p + S.TEAM), whole_tiles(w, 1, rows), get_i64(w + W.GROUPS)
-    prepare(p, w, 1, x, stride, chosen, norm, rows, thread)
-    unit, grain = unit_groups(w, whole), units_grain(w, 1, rows, whole)
-    total = units_of(w, unit)
-    first, last = claim(team, thread, total, grain)
-    if rows == 1 and first < last:
-        prepare_row(p, w, 1, row_of(x, stride, chosen, 0), norm, 0, 1, thread)
-    while first < last:
-        multiply(p, w, activations_of(p, w, rows, thread), rows, y, y_stride, accumulate, first * unit,
-                 min(last * unit, groups), thread)
+            offset += units_of(each, unit)
+            out += 64 * groups
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
 
 
 @device
+def project(p: int, layer: int, rows: int, thread: int) -> None:
+    """Queries, keys and values of the normalised rows, beside each other."""
+    multiply_rows(p, layer + L.QUERY, 3, get_i64(p + S.RESIDUAL), get_i64(p + S.RESIDUAL_STRIDE), 0,
+                  get_i64(layer + L.ATTENTION_NORM), rows, get_i64(p + S.PROJECTED), get_i64(p + S.PROJECTED_STRIDE), 0,
+                  thread)
+
+
+@device
 def project_back(p: int, w: int, x: int, stride: int, rows: int, thread: int) -> None:
     """Add weights * rows at `x` to the residual rows."""
-    multiply_rows(p, w, x, stride, 0, 0, rows, get_i64(p + S.RESIDUAL), get_i64(p + S.RESIDUAL_STRIDE), 1, thread)
+    multiply_rows(p, w, 1, x, stride, 0, 0, rows, get_i64(p + S.RESIDUAL), get_i64(p + S.RESIDUAL_STRIDE), 1, thread)
 
 
 @device(inline=False)
@@ -123,7 +114,7 @@ def expand(p: int, layer: int, rows: int, thread: int) -> None:
 @device
 def answer(p: int, thread: int) -> None:
     """Logits of the rows asked for."""
-    multiply_rows(p, p + S.OUTPUT_WEIGHT, get_i64(p + S.RESIDUAL), get_i64(p + S.RESIDUAL_STRIDE),
+    multiply_rows(p, p + S.OUTPUT_WEIGHT, 1, get_i64(p + S.RESIDUAL), get_i64(p + S.RESIDUAL_STRIDE),
                   get_i64(p + S.WANTED_ROWS), get_i64(p + S.OUTPUT_NORM), get_i64(p + S.WANTED), get_i64(p + S.LOGITS),
                   get_i64(p + S.LOGITS_STRIDE), 0, thread)
 
