@@ -146,26 +146,50 @@ def test_the_root_pin_holds_for_collateral_too() -> None:
         _verify(fake, fake.quote(), collateral=Collateral(documents=[dict(document)]))
 
 
+@pytest.mark.parametrize("options", [
+    {f"{whose}_{when}": day} for whose in ("platform", "root")
+    for when, day in (("listed", NOW + timedelta(seconds=1)), ("list_ends", NOW))])
+def test_revocation_lists_of_another_time_leave_it_open(options: dict[str, datetime]) -> None:
+    """A list of the future, or one that has ended, tells nothing of now; the PCK's as well as the root's."""
+    fake = FakeIntel(options)
+    with pytest.raises(UncheckedEvidenceError) as caught:
+        _verify(fake, fake.quote())
+    assert "tdx-collateral-time" == caught.value.code
+
+
+def test_revocation_lists_hold_from_their_first_second_to_their_last() -> None:
+    """A list counts in the second in which it was issued, and up to the one in which the next one is due."""
+    due = NOW + timedelta(seconds=1)
+    for options in ({"platform_listed": NOW, "root_listed": NOW}, {"platform_list_ends": due, "root_list_ends": due}):
+        fake = FakeIntel(options)
+        assert "UpToDate" == _verify(fake, fake.quote()).tcb.status
+
+
 @pytest.mark.parametrize("fields", [
-    {"attributes": 1 << 28 | 1}, {"attributes": 0}, {"attributes": 1 << 28 | 1 << 29}])
+    {"attributes": 1 << 28 | 1}, {"attributes": 0}, {"attributes": 1 << 28 | 1 << 29},
+    *({"attributes": 1 << 28 | 1 << bit} for bit in (4, 5, 6))])
 def test_a_td_that_its_host_may_read_is_rejected(fields: dict[str, Any]) -> None:
-    """Debug, no SEPT_VE_DISABLE, or migratable: authentic and not acceptable."""
+    """Debug, profiling, no SEPT_VE_DISABLE, or migratable: authentic and not acceptable."""
     fake = FakeIntel()
     with pytest.raises(RejectedEvidenceError) as caught:
         _verify(fake, fake.quote(**fields))
     assert "tdx-attributes" == caught.value.code
 
 
-def test_a_platform_below_every_listed_level_is_rejected() -> None:
-    """Authentic, but older than anything that Intel still judges."""
-    fake = FakeIntel()
+@pytest.mark.parametrize(("options", "fields"), [
+    ({}, {"tee_tcb_svn": bytes(16)}), ({}, {"tee_tcb_svn": b"\x03\x02" + bytes(14)}), ({"module_svn": 4}, {}),
+    ({"qe_svn": 7}, {}), ({}, {"version": 5, "td15": True, "tee_tcb_svn2": bytes(16)})])
+def test_a_platform_at_no_listed_level_is_rejected(options: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Authentic, but older than anything that Intel still judges: platform, TDX module at launch or now, QE."""
+    fake = FakeIntel(options)
     with pytest.raises(RejectedEvidenceError) as caught:
-        _verify(fake, fake.quote(tee_tcb_svn=bytes(16)))
+        _verify(fake, fake.quote(**fields))
     assert "tdx-tcb-level" == caught.value.code
 
 
 @pytest.mark.parametrize("known", [
-    Collateral(), FakeIntel({"fmspc": "00" * 6}).collateral(), Collateral(documents=[{"tcb_info": 1}]),
+    Collateral(), FakeIntel({"fmspc": "00" * 6}).collateral(), FakeIntel({"pce_id": "0100"}).collateral(),
+    Collateral(documents=[{"tcb_info": 1}]),
     Collateral(documents=[{**FakeIntel().document(), "tcb_info": "["}])])
 def test_without_collateral_for_the_platform_it_is_left_open(known: Collateral) -> None:
     """The signatures alone do not show that the quoting enclave is Intel's."""

@@ -40,7 +40,9 @@ from appliance.errors import (
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
 _ATTRIBUTES = re.compile(
-    r"Debug mode is enabled|Reserved bits in TD|SEPT_VE_DISABLE|TD migration is enabled|Invalid MR service TD")
+    "Debug mode is enabled|Reserved bits in TD|SEPT_VE_DISABLE|TD (migration|profiling) is|Invalid MR service TD")
+_LEVEL = re.compile("No matching TCB level|TDX module TCB level|current TDX TCB|QE ISVSVN")
+_TIME_HINT = "fetch collateral again, or judge by another time with --at"
 _TIME = re.compile(r"expired|in the future|not yet valid|NotValidYet|CertExpired|CrlExpired", re.IGNORECASE)
 
 
@@ -133,9 +135,10 @@ def _library() -> Any:
 
 
 def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[str, str], dict[str, Any]]:
-    """The collateral for this quote's platform (by FMSPC), and its TCB information, not yet verified."""
+    """The collateral for this quote's platform (by FMSPC and PCE), and its TCB information, not yet verified."""
     try:
-        wanted = str(library.parse_quote(quote).fmspc()).lower()
+        pck = library.parse_quote(quote).pck_extension()
+        wanted = (pck.fmspc.hex(), pck.pce_id.hex())
     except ValueError as error:
         raise MalformedEvidenceError(f"TDX quote: its PCK names no platform ({error})") from None
     for document in collateral.documents:
@@ -144,12 +147,12 @@ def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[
             continue
         try:
             info = json.loads(str(fields["tcb_info"]))
-            if str(info["fmspc"]).lower() == wanted:
+            if (str(info["fmspc"]).lower(), str(info["pceId"]).lower()) == wanted:
                 return {name: str(value) for name, value in fields.items()}, info
         except (ValueError, RecursionError, LookupError, TypeError):
             continue
     raise UncheckedEvidenceError(
-        f"TDX quote: TCB information and QE identity for the platform {wanted} are absent", code="tdx-collateral",
+        f"TDX quote: TCB information and QE identity for the platform {wanted[0]} are absent", code="tdx-collateral",
         hint="Intel's PCS serves it: https://api.trustedservices.intel.com")
 
 
@@ -172,16 +175,22 @@ def _check_issuers(fields: Mapping[str, str], root: str) -> None:
 
 
 def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> datetime:
-    """No certificate of the quote's chain is revoked; said here by name, which dcap-qvl's errors do not. Returns when
-    the PCK's list was issued: the root's lives for a year."""
-    crls = []
+    """No certificate of the quote's chain is revoked, by lists that are in force; said here by name, which dcap-qvl's
+    errors do not, and it takes lists of the future. Returns when the PCK's list was issued: the root's lives for a
+    year."""
+    crls = {}
     for name in ("root_ca_crl", "pck_crl"):
         try:
-            crls.append(revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}"))
+            crls[name] = revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}")
         except ValueError:
             raise MalformedEvidenceError(f"TDX collateral: {name} is not hex") from None
-    revocation.check(_chain(quote), crls, signed=_signed_crl, at=at)
-    return crls[1].last_update_utc
+    revocation.check(_chain(quote), crls.values(), signed=_signed_crl, at=at)
+    for name, crl in crls.items():
+        if crl.next_update_utc is None or not crl.last_update_utc <= at < crl.next_update_utc:
+            raise UncheckedEvidenceError(
+                f"TDX collateral: {name} is of {crl.last_update_utc:%Y-%m-%dT%H:%M:%SZ} and not in force at "
+                f"{at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT)
+    return crls["pck_crl"].last_update_utc
 
 
 def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
@@ -202,14 +211,13 @@ def _judge(library: Any, quote: bytes, fields: Mapping[str, str], at: datetime, 
         if _ATTRIBUTES.search(text):
             raise RejectedEvidenceError(
                 f"{text}: dcap-qvl gives no judgement of such a TD", code="tdx-attributes") from None
-        if "No matching TCB level" in text:
-            raise RejectedEvidenceError(f"{text}: below every level that Intel lists", code="tdx-tcb-level") from None
+        if _LEVEL.search(text):
+            raise RejectedEvidenceError(f"{text}: at no level that Intel lists", code="tdx-tcb-level") from None
         if "revoked" in text.lower():
             raise ForgedEvidenceError(text, code="certificate-revoked") from None
         if _TIME.search(text):
             raise UncheckedEvidenceError(
-                f"{text} at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time",
-                hint="fetch collateral again, or judge by another time with --at") from None
+                f"{text} at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT) from None
         raise ForgedEvidenceError(text, code="tdx-collateral-invalid") from None
     return judged
 
@@ -222,7 +230,7 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral
     does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time
     `at`, or the dcap-qvl package is; RejectedEvidenceError for a TD whose attributes that package refuses to judge
-    (debug, without SEPT_VE_DISABLE, migratable).
+    (debug or profiled, without SEPT_VE_DISABLE, migratable).
     """
     parsed = tdx_abi.parse(quote)
     chain = verify_signatures(parsed, at=at, root=root)

@@ -128,7 +128,7 @@ class FakeIntel:
     def _crl(self, issuer: str, signer: str, revoked: int | None) -> str:
         update = self.options.get(f"{signer}_listed", NOW - timedelta(days=1))
         builder = x509.CertificateRevocationListBuilder().issuer_name(name(issuer)).last_update(
-            update).next_update(NOW + timedelta(days=29)).add_extension(
+            update).next_update(self.options.get(f"{signer}_list_ends", NOW + timedelta(days=29))).add_extension(
             x509.CRLNumber(1), critical=False).add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(key(signer).public_key()), critical=False)
         if revoked is not None:
@@ -148,9 +148,10 @@ class FakeIntel:
         module = {"mrsigner": "00" * 48, "attributes": "00" * 8, "attributesMask": "FF" * 8}
         return json.dumps({
             "id": "TDX", "version": 3, **self._dates("info"), "fmspc": self.options.get("fmspc", FMSPC.hex().upper()),
-            "pceId": "0000", "tcbType": 0, "tcbEvaluationDataNumber": 17, "tdxModule": module,
-            "tdxModuleIdentities": [{"id": "TDX_01", **module, "tcbLevels": [
-                {"tcb": {"isvsvn": 2}, "tcbDate": "2025-01-01T00:00:00Z", "tcbStatus": "UpToDate"}]}],
+            "pceId": self.options.get("pce_id", "0000"), "tcbType": 0, "tcbEvaluationDataNumber": 17,
+            "tdxModule": module, "tdxModuleIdentities": [{"id": "TDX_01", **module, "tcbLevels": [
+                {"tcb": {"isvsvn": self.options.get("module_svn", 2)}, "tcbDate": "2025-01-01T00:00:00Z",
+                 "tcbStatus": "UpToDate"}]}],
             "tcbLevels": [level]}, separators=(",", ":"))
 
     def _qe_identity(self) -> str:
@@ -158,7 +159,8 @@ class FakeIntel:
             "id": "TD_QE", "version": 2, **self._dates("qe"), "tcbEvaluationDataNumber": 17, "miscselect": "00000000",
             "miscselectMask": "FFFFFFFF", "attributes": "11" + "00" * 15, "attributesMask": "FB" + "FF" * 7 + "00" * 8,
             "mrsigner": MRSIGNER.hex().upper(), "isvprodid": 2, "tcbLevels": [
-                {"tcb": {"isvsvn": 4}, "tcbDate": "2025-01-01T00:00:00Z", "tcbStatus": "UpToDate"}]},
+                {"tcb": {"isvsvn": self.options.get("qe_svn", 4)}, "tcbDate": "2025-01-01T00:00:00Z",
+                 "tcbStatus": "UpToDate"}]},
             separators=(",", ":"))
 
     def document(self) -> dict[str, str]:
