@@ -33,7 +33,7 @@ from appliance.client.verdict import (
     VERIFIED,
     Status,
 )
-from appliance.errors import AttestationError, ForgedEvidenceError, PolicyError
+from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, PolicyError
 from appliance.policy import load
 from tests.support import fake_appliance as fake
 
@@ -79,6 +79,15 @@ def test_every_altered_character_of_a_token_is_refused(key: Any) -> None:
             if token[place] != other:
                 with pytest.raises(AttestationError):
                     jws.verify(token[:place] + other + token[place + 1:], key.public_key())
+
+
+def test_extensions_that_must_be_understood_are_refused() -> None:
+    """RFC 7515, section 4.1.11: a token with `crit`, signed or not, says more than is read here."""
+    key = KEYS[0]
+    header, payload = jws.encode(b'{"alg":"EdDSA","b64":false,"crit":["b64"]}'), jws.encode(b"{}")
+    signed = f"{header}.{payload}"
+    with pytest.raises(MalformedEvidenceError, match="extensions"):
+        jws.verify(f"{signed}.{jws.encode(key.sign(signed.encode()))}", key.public_key())
 
 
 def test_the_algorithm_is_the_keys() -> None:

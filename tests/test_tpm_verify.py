@@ -170,6 +170,14 @@ def test_an_event_log_that_does_not_explain_them_is_forged() -> None:
     assert "tpm-event-log" == caught.value.code
 
 
+def test_an_event_log_does_not_start_pcr_0_twice() -> None:
+    """Events before a second start would stand in a log that gives the quoted values, and in no register."""
+    pcrs = {0: _extended(0, bytes(31) + b"\x03"), 4: _extended(4)}
+    invented = [(0, 8, b"never measured"), (0, 3, b"StartupLocality\0\x03"), *LOG]
+    with pytest.raises(MalformedEvidenceError, match="starts again"):
+        _quote(message=fake_tpm.quote(pcrs), pcrs={"sha256": pcrs}, log=fake_tpm.event_log(invented))
+
+
 @pytest.mark.parametrize("cut", range(1, 61, 7))
 def test_a_cut_event_log_is_malformed(cut: int) -> None:
     """A log that ends inside of an event is refused."""

@@ -82,7 +82,8 @@ def sign(payload: bytes, key: PrivateKey, *, typ: str = "JWT") -> str:
 def verify(token: str, key: PublicKey) -> bytes:
     """The payload of a token that `key` signed.
 
-    Raises MalformedEvidenceError `token-malformed`; ForgedEvidenceError `token-signature` if the signature is not this
+    Raises MalformedEvidenceError `token-malformed`, also for a header that names extensions which must be understood
+    (`crit`, RFC 7515, section 4.1.11); ForgedEvidenceError `token-signature` if the signature is not this
     key's, or the header names another algorithm than the key's.
     """
     parts = token.split(".")
@@ -93,6 +94,8 @@ def verify(token: str, key: PublicKey) -> bytes:
     except (ValueError, RecursionError):
         raise MalformedEvidenceError("token: its header is not JSON", code="token-malformed") from None
     payload, signature = decode(parts[1]), decode(parts[2])
+    if isinstance(header, dict) and "crit" in header:
+        raise MalformedEvidenceError("token: its header demands extensions, none is known", code="token-malformed")
     named = header.get("alg") if isinstance(header, dict) else None
     if named != algorithm(key) or not _signed(f"{parts[0]}.{parts[1]}".encode(), signature, key):
         raise ForgedEvidenceError("token: the signature is not by this key", code="token-signature")

@@ -89,13 +89,15 @@ def replay(events: Sequence[Event], bank: str) -> dict[int, bytes]:
     """The value of each register that the events extend, in one bank.
 
     Registers begin at zero, but for PCR 0 where the log names the locality of its start. Raises
-    MalformedEvidenceError if an event has no digest in this bank.
+    MalformedEvidenceError if an event has no digest in this bank, or the start of PCR 0 stands behind what it begins.
     """
     size = hashlib.new(bank).digest_size
     values: dict[int, bytes] = {}
     for event in events:
         if event.kind == EV_NO_ACTION:
             if event.register == 0 and event.data[:16] == STARTUP_LOCALITY and len(event.data) == 17:
+                if 0 in values:  # what stands before would be in the log, and in no register
+                    raise MalformedEvidenceError("event log: PCR 0 starts again after it was extended")
                 values[0] = bytes(size - 1) + event.data[16:]
             continue
         if bank not in event.digests:
