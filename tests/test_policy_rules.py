@@ -316,6 +316,18 @@ def test_warnings_on_hardware() -> None:
         if d.severity == "warning"]
 
 
+@pytest.mark.parametrize(("lines", "warned"), [
+    ("min_guest_svn = 3", True), ("min_guest_svn = 0", False),
+    *((f'min_guest_svn = 3\n{name} = "{bytes(range(48)).hex()}"', False)
+      for name in ("id_key_sha384", "author_key_sha384"))])
+def test_a_security_version_that_anybody_may_sign_is_warned_of(lines: str, warned: bool) -> None:
+    """The guest's security version is in an ID block: without a pinned key above that, it is the operator's word."""
+    checked = check(with_lines("tee", f"evidence {{\n sev_snp {{\n {lines}\n }}\n }}", HARDWARE))
+    assert checked.policy is not None
+    assert warned == any(d.path == "tee.evidence.sev_snp.min_guest_svn" and d.severity == "warning"
+                         for d in checked.diagnostics)
+
+
 def test_a_tpm_is_warned_of() -> None:
     """Measured boot protects nothing from the host, and the checker says so; other platforms get no such word."""
     warned = [found.summary for found in check(HARDWARE.replace('"sev-snp"', '"tpm"')).diagnostics

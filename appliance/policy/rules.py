@@ -62,7 +62,12 @@ def evidence(policy: Policy) -> Findings:
         yield Finding(("tee", "platforms"), "a TPM measures the boot, but protects nothing from the host: clients get "
                       'the verdict "measured boot, host trusted", never "verified"',
                       "use sev-snp or tdx where the host is not trusted", severity="warning")
-    tcb = policy.tee.evidence.sev_snp.min_tcb
+    snp = policy.tee.evidence.sev_snp
+    tcb = snp.min_tcb
+    if snp.min_guest_svn and snp.id_key_sha384 is None and snp.author_key_sha384 is None:
+        yield Finding(("tee", "evidence", "sev_snp", "min_guest_svn"),
+                      "min_guest_svn is compared with an ID block that anybody may sign, so the operator writes it",
+                      "pin who signs it: id_key_sha384 or author_key_sha384", severity="warning")
     if "sev-snp" in policy.tee.platforms and tcb.snp == 0 and tcb.microcode == 0:
         yield Finding(("tee", "evidence", "sev_snp", "min_tcb"), "min_tcb accepts any firmware, however old",
                       "write the security versions that your fleet has reached", severity="warning")

@@ -45,7 +45,8 @@ class SevSnp(Block):
     min_api: Annotated[str | None, API_VERSION] = Field(
         default=None, description="The lowest version of the SNP firmware's interface.")
     min_guest_svn: Annotated[int, Whole(0, 2**32 - 1)] = Field(
-        default=0, description="The lowest security version of the guest, from its ID block.")
+        default=0, description="The lowest security version of the guest, from its ID block; it tells "
+        "something only with one of the two keys below.")
     single_socket: Annotated[bool, Flag()] = Field(
         default=False, description="Require that the guest may run on one socket only.")
     ciphertext_hiding: Annotated[bool, Flag()] = Field(
