@@ -255,7 +255,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert _tensors(small()) == _json(capsys, "verify", plain)["tensors"]
     other.write_bytes(small(2))
     assert "model-tensors" == _json(capsys, "verify", secret, "--key", key, "--against", other, code=1)["code"]
-    assert "model-key" == _json(capsys, "verify", secret, "--against", plain, code=1)["code"]
+    assert "model-key" == _json(capsys, "verify", secret, "--against", plain, code=2)["code"]
     assert "model-signature" == _json(capsys, "verify", plain, *by, code=1)["code"]
     assert "model-pin-mismatch" == _json(capsys, "verify", secret, "--sha256", "00" * 32, code=1)["code"]
     assert made["sealed_header_sha256"] == _json(capsys, "pin", secret)["sealed_header_sha256"]

@@ -139,10 +139,14 @@ class _Asked:
 
 
 def _asked(args: argparse.Namespace) -> _Asked:
-    """PinError for pins, keys and signatures that are none or alone; ModelError for an original that cannot be read."""
+    """PinError for pins, keys and signatures that are none or alone; ModelError for an original that cannot be read;
+    ModelKeyError where a sealed file cannot be compared with it for want of a key."""
     if (args.signature is None) != (args.publisher is None):
         given, lacking = ("--signature", "--publisher") if args.publisher is None else ("--publisher", "--signature")
         raise PinError(f"{given} needs {lacking}", code="model-signature", hint=f"give {lacking} ed25519:HEX")
+    if args.against is not None and args.key is None and inspection.is_sealed(args.file):
+        raise ModelKeyError("the tensors of a sealed model cannot be compared without its key",
+                            hint="give it: --key FILE")
     return _Asked(*_pins(args), None if args.publisher is None else _tagged(args.publisher, 32),
                   None if args.signature is None else _tagged(args.signature, signature.NBYTES),
                   None if args.against is None else _digests(args.against, "hashing the original").tensors)
@@ -164,9 +168,6 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
         sha256, header, tensors = plain.sha256, None, plain.tensors
         report = {"file": str(args.file), "verdict": "not sealed", "sha256": sha256.hex(), "size": plain.size}
     if asked.original is not None:
-        if header is not None and key is None:
-            raise ModelKeyError("the tensors of a sealed model cannot be compared without its key",
-                                hint="give it: --key FILE")
         digests.compare(args.file, tensors, args.against, asked.original)
         report["equal_tensors"] = len(tensors)
     report["tensors"] = {name: digest.hex() for name, digest in tensors.items()}
