@@ -26,8 +26,11 @@ tee {
     sev_snp {
       products      = ["milan", "genoa", "turin"]
       signing_keys  = ["vcek"]
-      min_guest_svn = 3
       single_socket = true
+
+      # the image's builder signs its ID block; without this key the operator could sign one with any number
+      min_guest_svn = 3
+      id_key_sha384 = "ed54658a48bc65877ecbab9c4b763a53d63cd013facdb1c3a9eddcbfc8f744e295ba7d8ea24b55da129daeeaf26d8fa9"
 
       min_tcb {
         bootloader = 9

@@ -31,6 +31,7 @@ from tests.support.fake_intel import FakeIntel
 KEY = bytes(range(3, 35))
 IMAGE, OTHER_IMAGE, BOOTED = b"\x21" * 48, b"\x22" * 48, b"\x23" * 48
 ZERO = "00" * 32
+ID_KEY = hashlib.sha384(b"made up: an ID key").digest()
 PRODUCTION = (Path(__file__).parents[1] / "policies/sev-snp-production.hcl").read_text().replace(
     '["sev-snp"]', '["sev-snp", "tdx"]')
 GOOD_TCB = {"bootloader": 9, "tee": 0, "snp": 22, "microcode": 72}
@@ -77,7 +78,7 @@ class Snp(Provider):
         """A report of the right image under the right policy, but for `fields`."""
         return Collected(self.fake.report(version=5, **{
             "report_data": report_data, "measurement": IMAGE, "svn": 3, "policy": 1 << 17 | 1 << 20,
-            "host_data": host_data(self.digest), **self.fields}))
+            "id_key": ID_KEY, "host_data": host_data(self.digest), **self.fields}))
 
 
 @dataclass
@@ -164,6 +165,8 @@ ATTACKS: list[tuple[str, dict[str, Any], str]] = [
     ("older firmware", {"committed": bytes((9, 0, 0, 0, 0, 0, 21, 72))}, "tcb-committed: snp 21 is below 22"),
     ("another privilege level", {"vmpl": 1}, "vmpl: "),
     ("an older image", {"svn": 2}, "guest-svn: 2, at least 3"),
+    ("an ID block of the operator's own", {"svn": 9, "id_key": b"\x24" * 48}, "id-key: found 2424"),
+    ("no ID block", {"id_key": bytes(48)}, "id-key: found 0000"),
 ]
 
 

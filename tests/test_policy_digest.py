@@ -62,7 +62,7 @@ def test_known_digests() -> None:
 PINNED = {
     "demo.hcl": "09eda860066fcf3fbaf698b9f3aec2a3",
     "development.hcl": "ff65332007f6c2b4eff66fcb2e20ca20",
-    "sev-snp-production.hcl": "65164db11c79a2ac266ee5d9d3e6ebe8",
+    "sev-snp-production.hcl": "ec77521f6109f9ab3f9805c533351d01",
 }
 
 
