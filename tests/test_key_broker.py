@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,6 +191,36 @@ def test_a_revocation_list_is_needed_or_waived(deployment: Deployment) -> None:
     broker = deployment.broker()
     (deployment.folder / "collateral/list.crl").unlink()
     assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp")
+
+
+def _second_rule(collateral: str) -> str:
+    rule = CONFIG.partition("[[release]]")[2].replace("acme/production/model", "acme/other")
+    return f"[[release]]{rule}".replace('"collateral"', f'"{collateral}"')
+
+
+@pytest.mark.parametrize("folder", ["a", "b", "c", "d"])
+def test_a_rule_is_decided_by_its_own_collateral(tmp_path: Path, folder: str) -> None:
+    """What the list of one rule revokes gets no key by that rule, though another rule has an older list."""
+    deployment, fake = Deployment(tmp_path, config=CONFIG + _second_rule(folder)), FakeAmd("Genoa", tcb=GOOD_TCB)
+    broker = deployment.broker(fake)
+    shutil.copytree(tmp_path / "collateral", tmp_path / folder)
+    (tmp_path / "collateral/list.crl").write_bytes(fake.crl(serial=7, of=fake.ask_name).public_bytes(Encoding.DER))
+    with pytest.raises(_RefusedError) as caught:
+        deployment.ask(broker, Snp(deployment.policy.digest), "snp")
+    assert (403, True) == (caught.value.status, "not authentic by the rule's collateral" in deployment.reason())
+    assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp", resource="acme/other")
+
+
+@pytest.mark.parametrize("folder", ["a", "b", "c", "d"])
+def test_a_rule_has_its_list_though_another_has_none(tmp_path: Path, folder: str) -> None:
+    """Which rule's folder is looked at first makes no difference."""
+    deployment = Deployment(tmp_path, config=CONFIG + _second_rule(folder))
+    broker = deployment.broker()
+    shutil.copytree(tmp_path / "collateral", tmp_path / folder, ignore=shutil.ignore_patterns("*.crl"))
+    assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp")
+    with pytest.raises(_RefusedError):
+        deployment.ask(broker, Snp(deployment.policy.digest), "snp", resource="acme/other")
+    assert "revocation: not checked" in deployment.reason()
 
 
 def test_evidence_that_is_not_genuine(deployment: Deployment) -> None:

@@ -46,6 +46,7 @@ DECISIVE = {"sev-snp": ("launch-policy", "measurement", "revocation"),
             "tdx": ("launch-policy", "mrtd", "rtmr1", "rtmr2"),
             "tpm": ("policy-in-image", "pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
 ALWAYS = ("platform", "nonce", "policy", "release-key")
+Authentic = Mapping[Path | None, Claims]  # by folder of collateral
 
 
 class ConfigError(ApplianceError):
@@ -134,16 +135,20 @@ class Rules:
     roots: Roots = VENDORS
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    def authentic(self, given: evidence.Evidence) -> Claims:
-        """The claims of evidence that is genuine by some rule's collateral. AttestationError otherwise."""
+    def authentic(self, given: evidence.Evidence) -> Authentic:
+        """The claims of evidence by each rule's own collateral: what one rule knows to be revoked, another may not.
+        AttestationError where it is genuine by none."""
+        claims: dict[Path | None, Claims] = {}
         found: ApplianceError | None = None
         for folder in {rule.collateral for rule in self.rules} or {None}:
             try:
                 heap = None if folder is None else collateral.load(folder)
-                return verify.verify(given, collateral=heap, at=self.now(), roots=self.roots)
+                claims[folder] = verify.verify(given, collateral=heap, at=self.now(), roots=self.roots)
             except ApplianceError as error:
                 found = error
-        raise found or DeniedError("no rule")
+        if not claims:
+            raise found or DeniedError("no rule")
+        return claims
 
     def challenge(self, key: bytes, certificate: bytes, chain: Iterable[bytes]) -> tuple[Challenge, Activated] | None:
         """A challenge to a TPM, by TPM2B_PUBLIC of its attestation key and its EK certificate (DER), and what the right
@@ -164,15 +169,18 @@ class Rules:
             raise found
         return None
 
-    def release(self, resource: str, claims: Claims, nonce: bytes, release_spki_sha256: bytes,
+    def release(self, resource: str, claims: Authentic, nonce: bytes, release_spki_sha256: bytes,
                 activated: Activated | None = None) -> bytearray:
         """The key document of the first rule for `resource` that holds. DeniedError when none does."""
         reasons = []
         for rule in self.rules:
             if rule.resource != resource:
                 continue
+            if rule.collateral not in claims:
+                reasons.append(f"{resource}: the evidence is not authentic by the rule's collateral")
+                continue
             try:
-                rule.decide(claims, nonce, release_spki_sha256, self.now(), activated)
+                rule.decide(claims[rule.collateral], nonce, release_spki_sha256, self.now(), activated)
             except DeniedError as error:
                 reasons.append(error.summary)
                 continue

@@ -27,11 +27,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from appliance.attestation import evidence
 from appliance.attestation.tpm_credential import Challenge
 from appliance.attestation.tpm_ek import Activated
-from appliance.attestation.verify import Claims
 from appliance.errors import ApplianceError
 from appliance.models.disk import wipe
 from examples.broker import jwe
-from examples.broker.rules import DeniedError, Rules
+from examples.broker.rules import Authentic, DeniedError, Rules
 
 MAX_BODY_BYTES, MAX_SESSIONS = 2 << 20, 256
 NONCE_SECONDS, SESSION_SECONDS, SOCKET_SECONDS = 60, 60, 20
@@ -55,7 +54,7 @@ class _Session:
     nonce: bytes
     platform: str
     ends: float
-    claims: Claims | None = None
+    claims: Authentic | None = None
     release_key: ec.EllipticCurvePublicKey | None = None
     asked: tuple[Challenge, Activated] | None = None  # the TPM: what it was asked, and what the right answer shows
     activated: Activated | None = None
@@ -136,9 +135,9 @@ class Broker:
         except ApplianceError as error:
             self._log("refused", code=error.code, reason=error.summary)
             raise _RefusedError(401, f"the evidence is not accepted ({error.code})") from None
-        if claims.platform != session.platform:
+        if any(each.platform != session.platform for each in claims.values()):
             raise _RefusedError(401, "the evidence is of another kind of machine than was announced")
-        if claims.nonce != session.nonce:
+        if any(each.nonce != session.nonce for each in claims.values()):
             self._log("refused", code="nonce", reason="evidence for another nonce")
             raise _RefusedError(401, "the evidence is for another nonce")
         session.claims, session.release_key = claims, key
@@ -157,7 +156,7 @@ class Broker:
             self._log("denied", resource=resource[:128], reason=error.summary)
             raise _RefusedError(403, "no rule of this broker releases it to this image and policy") from None
         try:
-            self._log("released", resource=resource, policy=session.claims.statement.policy_sha384)
+            self._log("released", resource=resource, policy=_policy(session.claims))
             return jwe.encrypt(document, session.release_key)
         finally:
             wipe(document)
@@ -188,6 +187,11 @@ class Broker:
 def answer_in(additional: str) -> bytes:
     """A TPM's answer in `additional_evidence`; empty if there is none."""
     return bytes.fromhex(json.loads(additional)[ACTIVATION]) if additional else b""
+
+
+def _policy(claims: Authentic) -> str:
+    """The policy's digest in a statement: the same, by whatever collateral it is authentic."""
+    return next(iter(claims.values())).statement.policy_sha384
 
 
 def _spki_sha256(key: ec.EllipticCurvePublicKey) -> bytes:
