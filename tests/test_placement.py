@@ -16,6 +16,7 @@ from appliance.attestation.tpm_client import Tpm
 from appliance.attestation.tpm_device import read_pcrs
 from appliance.boot import launchdisk, placement
 from appliance.errors import BootError
+from appliance.imaging import boot
 from appliance.policy import Loaded, load
 from tests.fuzz import driver, launchdisk_fuzz
 from tests.fuzz.launchdisk_fuzz import archive
@@ -181,3 +182,17 @@ def test_fuzz() -> None:
     count, finding = driver.run(launchdisk_fuzz.fuzz, launchdisk_fuzz.seeds(), seconds=2, seed=1)
     assert finding is None
     assert count > 100
+
+
+def test_approvals_of_a_policy_are_on_its_launch_disk(tmp_path: Path) -> None:
+    """`image boot --policy` gives them to the guest, under the name that it looks for; nothing is there that no policy
+    asks for."""
+    (tmp_path / "fleet.hcl").write_text(BASE)
+    (tmp_path / "fleet.hcl.approvals").write_bytes(b"{}")
+    for block, names in (("", ["deployment.hcl"]), (
+            f'approvals {{\n  required = 1\n  approver "a" {{ public_key = "ed25519:{"8a" * 32}" }}\n}}\n',
+            ["deployment.hcl", "deployment.hcl.approvals"])):
+        (tmp_path / "fleet.hcl").write_text(BASE + block)
+        disk = boot._launch(load(tmp_path / "fleet.hcl"), tmp_path)
+        assert disk is not None
+        assert names == list(launchdisk.read(disk))

@@ -7,6 +7,7 @@ Nothing secret is in it, and nothing in it but a signature that verifies is beli
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -183,13 +184,15 @@ def tally(policy: Policy, policy_sha384: bytes, found: Approvals | None) -> Tall
     return Tally(0 if wanted is None else wanted.required, tuple(valid), tuple(wrong))
 
 
-def require(policy: Policy, policy_sha384: bytes, path: Path) -> Tally:
-    """The tally, with the approvals in a file. Raises PolicyError `approvals-missing` unless as many signed as the
-    policy requires."""
-    counted = tally(policy, policy_sha384, None if policy.approvals is None else read(path))
+def require(policy: Policy, policy_sha384: bytes, name: str, folders: Sequence[Path]) -> Tally:
+    """The tally, with the approvals in the first file of this name that `folders` have. Raises PolicyError
+    `approvals-missing` unless as many signed as the policy requires."""
+    files = (read(folder / name) for folder in folders) if policy.approvals is not None else ()
+    counted = tally(policy, policy_sha384, next((found for found in files if found is not None), None))
     if not counted.enough:
         raise PolicyError(f"approvals: {counted}", code="approvals-missing",
-                          hint=f"approvers sign with `appliance approve`; the file is expected as {path}")
+                          hint=f"approvers sign with `appliance approve`; {name} is looked for in "
+                               f"{', '.join(map(str, folders))}")
     return counted
 
 

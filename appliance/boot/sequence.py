@@ -87,7 +87,8 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
             bound = bind(loaded, provider, root=places.intel_root)
             audit.write("boot.start", version=__version__, platform=provider.platform,
                         policy_sha384=loaded.digest.hex())
-            approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path))
+            approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path).name,
+                                         [loaded.path.parent, *model_folders])
             fetcher.start(modelkeys.opened(files))  # hardening takes away the right to do so, and to connect
             note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
 

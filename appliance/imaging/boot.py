@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from appliance.attestation import approvals
 from appliance.boot import launchdisk
 from appliance.errors import ImageError
 from appliance.imaging import accelerator, confidential, manifest
@@ -101,12 +102,14 @@ def _one_policy(options: Options, document: dict[str, Any]) -> None:
 
 
 def _launch(policy: Loaded | None, scratch: Path) -> Path | None:
-    """A launch disk (docs/formats/launch-disk.md) with the policy."""
+    """A launch disk (docs/formats/launch-disk.md) with the policy, and the approvals beside it."""
     if policy is None:
         return None
     disk = scratch / "launch.img"
     with tarfile.open(disk, "w", format=tarfile.USTAR_FORMAT) as archive:
         archive.add(policy.path, launchdisk.POLICY, filter=_plain)
+        if policy.policy.approvals is not None and (signed := approvals.beside(policy.path)).is_file():
+            archive.add(signed, approvals.beside(Path(launchdisk.POLICY)).name, filter=_plain)
     return disk
 
 
