@@ -18,6 +18,7 @@ from appliance.boot.keyrelease import KeyRelease
 from appliance.cli.main import main
 from appliance.errors import AttestationError, MalformedEvidenceError, ModelKeyError
 from appliance.policy.schema.keys import Key
+from appliance.sealing import sealing
 from tests.support import swtpm
 from tests.support.require import absent
 from tests.test_key_broker import measurements
@@ -171,7 +172,7 @@ def test_from_the_command_to_the_boot(tpm_path: Path, tmp_path: Path, capsys: py
         main([*words, "--pcrs", "24"])
 
 
-def test_sealed_to_the_boot_of_an_image(tpm_path: Path, tmp_path: Path) -> None:
+def test_sealed_to_the_boot_of_an_image(tpm_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With measurements the key is sealed to what the image will measure; what they do not give is refused."""
     tpm = Tpm(tpm_path)
     before = tpm_device.read_pcrs(tpm, (7, 11))
@@ -185,6 +186,7 @@ def test_sealed_to_the_boot_of_an_image(tpm_path: Path, tmp_path: Path) -> None:
     words = ["model", "tpm-seal", str(tmp_path / "m"), "--key", str(key_file(tmp_path)), "--key-version", "3", "--tpm",
              str(tpm_path), "--measurements", str(path), "--pcrs", "7,11"]
     assert 2 == main(words), "PCR 7 needs a machine"
+    assert "--machine; recorded: q35" in capsys.readouterr().err
     assert 0 == main([*words, "--machine", "q35", "--json"])
     with pytest.raises(ModelKeyError, match="are not what the key was sealed to"):
         fetched(tmp_path / "m", tpm_path, [7, 11])
@@ -192,6 +194,27 @@ def test_sealed_to_the_boot_of_an_image(tpm_path: Path, tmp_path: Path) -> None:
     extend(tpm, 11, b"kernel")
     tpm.close()
     assert KEY == fetched(tmp_path / "m", tpm_path, [7, 11])
+
+
+def test_what_would_seal_a_key_for_nothing_is_refused(tpm_path: Path, tmp_path: Path, tiny_model: Path,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy or a machine that nothing would look at, the key of another model, a file that is no sealed model, a
+    folder that cannot be written: no file is made, and what is wrong is said."""
+    key, model = key_file(tmp_path), tmp_path / "m.sealed"
+    sealing.seal(tiny_model, model, SECRET[:32])
+    (tmp_path / "plain.gguf").write_bytes(tiny_model.read_bytes())
+    for file, words, said in ((tmp_path / "m", ["--policy", "p.hcl"], "--policy needs --measurements"),
+                              (tmp_path / "m", ["--machine", "q35"], "--machine needs --measurements"),
+                              (model, [], "not the key that the model was sealed under"),
+                              (tmp_path / "plain.gguf", [], "needed: a sealed model"),
+                              (tmp_path / "absent" / "m", [], "cannot be written: No such file or directory")):
+        assert 2 == main(["model", "tpm-seal", str(file), "--key", str(key), "--key-version", "3", "--tpm",
+                          str(tpm_path), "--pcrs", "15", *words])
+        assert said in capsys.readouterr().err, said
+        assert [] == list(tmp_path.rglob("*.tpm-key"))
+    key.write_text(SECRET[:32].hex())
+    assert 0 == main(["model", "tpm-seal", str(model), "--key", str(key), "--key-version", "3", "--tpm", str(tpm_path),
+                      "--pcrs", "15"])
 
 
 def test_no_tpm(tmp_path: Path) -> None:

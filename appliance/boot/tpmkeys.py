@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from appliance.attestation import measurements, tpm_device, tpm_seal
+from appliance.attestation import keyfile, measurements, tpm_device, tpm_seal
 from appliance.attestation.measurements import Measurements
 from appliance.attestation.tpm_client import Tpm
 from appliance.boot import keydocument
 from appliance.boot.keyrelease import SUFFIX
 from appliance.boot.keys import Secret
 from appliance.errors import AttestationError, ModelKeyError
+from appliance.models import sealed as sealed_model
 from appliance.models.disk import wipe
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
@@ -26,7 +26,8 @@ def predicted(pcrs: Collection[int], measured: Measurements, machine: str | None
     AttestationError for a register that nothing gives, or that has several values.
     """
     known = {number: sorted(values) for number, values in measured.tpm_pcrs().items()}
-    for golden in () if measured.tpm is None else measured.tpm.golden:
+    recorded = () if measured.tpm is None else measured.tpm.golden
+    for golden in recorded:
         if golden.machine == machine:
             known |= {int(name): [bytes.fromhex(value)] for name, value in golden.pcrs.items()}
     if policy_sha384 is not None:
@@ -35,7 +36,8 @@ def predicted(pcrs: Collection[int], measured: Measurements, machine: str | None
         if len(known.get(number, ())) != 1:
             raise AttestationError(
                 f"PCR {number}: the measurements give {len(known.get(number, ()))} values, needed: one",
-                code="tpm-prediction", hint="PCR 0 and 7 need a machine (--machine), PCR 15 a policy (--policy)")
+                code="tpm-prediction", hint="PCR 0 and 7 need a machine (--machine; recorded: "
+                f"{', '.join(golden.machine for golden in recorded) or 'none'}), PCR 15 a policy (--policy)")
     return {number: known[number][0] for number in sorted(pcrs)}
 
 
@@ -44,8 +46,14 @@ def seal_key(secret: Secret, version: int, pcrs: Mapping[int, bytes] | Collectio
     """Write the sealed key beside the file that it opens; returns its path.
 
     `pcrs`: what the registers will be, as `predicted` has it, or which of them count as they are now. AttestationError
-    as the TPM says; ModelKeyError when the file is there already or cannot be written.
+    as the TPM says; ModelKeyError when the key is not that of the sealed model, where there is one, or the file of the
+    sealed key is there already; PolicyError when it cannot be written.
     """
+    path = opened.with_name(opened.name + SUFFIX)
+    if path.exists():
+        raise ModelKeyError(f"{path} is there already", hint="to seal the key anew, take it away")
+    if opened.exists():
+        sealed_model.open_sealed(opened, secret.data, header_sha256=None).close()
     with contextlib.closing(Tpm(device)) as tpm:
         values = pcrs if isinstance(pcrs, Mapping) else tpm_device.read_pcrs(tpm, sorted(pcrs))
         document = keydocument.make(secret.data, version)
@@ -53,14 +61,7 @@ def seal_key(secret: Secret, version: int, pcrs: Mapping[int, bytes] | Collectio
             sealed = tpm_seal.seal(tpm, document, values)
         finally:
             wipe(document)
-    path = opened.with_name(opened.name + SUFFIX)
-    try:
-        with path.open("xb") as file:
-            file.write(sealed)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise ModelKeyError(f"{path} cannot be made: {error.strerror or error}") from None
+    keyfile.write_whole(path, sealed)
     return path
 
 

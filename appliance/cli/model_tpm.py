@@ -12,6 +12,7 @@ from appliance.boot import tpmkeys
 from appliance.boot.keydocument import LAST_VERSION
 from appliance.boot.keys import FileKey
 from appliance.cli import numbers
+from appliance.errors import AttestationError
 from appliance.policy import load
 
 HELP = "seal a model's key to PCRs of this machine's TPM"
@@ -46,6 +47,9 @@ def run(args: argparse.Namespace) -> int:
         digest = None if args.policy is None else load(args.policy).digest
         measured = tpmkeys.read_measurements(args.measurements)
         pcrs = tpmkeys.predicted(args.pcrs, measured, args.machine, digest)
+    elif args.policy is not None or args.machine is not None:
+        raise AttestationError(f"{'--machine' if args.policy is None else '--policy'} needs --measurements",
+                               code="tpm-prediction", hint="without it a key is sealed to the PCRs as they are now")
     with FileKey(args.key).key() as key:
         path = tpmkeys.seal_key(key, args.key_version, pcrs, args.file, args.tpm)
     if args.json:
