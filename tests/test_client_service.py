@@ -92,6 +92,8 @@ def test_another_image_gets_no_prompt(snp: tuple[str, Path]) -> None:
     with _chatting(other, url) as (client, told), pytest.raises(openai.InternalServerError, match="wrong image"):
         client.chat.completions.create(**CHAT)
     assert [NOT_MET] == [each.status for each in told]
+    verdict = other.verify(url)  # not "splice", although what the certificate carries is of another image as well
+    assert ("evidence-measurement", "wrong image") == (verdict.code, verdict.reason[:11])
 
 
 def test_the_certificate_by_itself(snp: tuple[str, Path], tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def judge(data: bytes, reference: Reference, question: Question) -> Verdict:
     try:
         parsed = evidence.parse(data)
         claims = authentic(parsed, reference, question.at)
-        findings = (*_authentic(claims), *question.seen, *_findings(claims, reference, question), *reference.findings())
+        # The certificate's own evidence last: what fails in both is no splice.
+        findings = (*_authentic(claims), *_findings(claims, reference, question), *question.seen, *reference.findings())
     except AttestationError as error:
         return failed(error, reference, question, data)
     status, code, reason, hint = _conclude(claims, findings, reference, question)
