@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from appliance.attestation import measurements
 from appliance.cli.main import main
-from appliance.imaging import predict, provenance
+from appliance.imaging import boot, container, predict, provenance
 from appliance.policy import load
 from tests.support import fake_firmware, fake_image, fake_tpm, images
 from tests.support.expected import ROOT
@@ -128,14 +129,53 @@ def test_a_disk_is_exported_and_a_manifest_rendered(tmp_path: Path, capsys: pyte
     for words in (("export", out, "--format", "raw"), ("container", out)):
         assert 2 == _run(*words, "-o", tmp_path / "pipe")
         assert "not a regular file" in capsys.readouterr().err
-    assert 2 == _run("export", out, "--format", "raw", "-o", "/")
+    for target, said in (("/", "/ cannot be written"), (tmp_path / "none/x", "none/x cannot be written: No such file"),
+                         (tmp_path / "out", "out cannot be written: Is a directory")):
+        assert 2 == _run("export", out, "--format", "raw", "-o", target)
+        assert said in capsys.readouterr().err
     assert {"disk", "out", "pipe"} == {each.name for each in tmp_path.iterdir()}
-    container = "registry.example/appliance@sha256:" + "ab" * 32
-    assert 0 == _run("kubevirt", DEMO, "--container", container, "-o", tmp_path / "vm.json", "--json")
+    pinned = "registry.example/appliance@sha256:" + "ab" * 32
+    assert 0 == _run("kubevirt", DEMO, "--container", pinned, "--models-claim", "models", "-o",
+                     tmp_path / "vm.json", "--json")
     assert str(tmp_path / "vm.json") == json.loads(capsys.readouterr().out)["file"]
     assert "List" == json.loads((tmp_path / "vm.json").read_bytes())["kind"]
     assert 0 != _run("kubevirt", DEMO, "--container", "registry.example/appliance:latest")
     assert "digest" in capsys.readouterr().err
+
+
+def test_a_container_is_of_the_file_that_the_manifest_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A root file system that was altered since the build does not get into one; no cache is asked for tools then."""
+    out = fake_image.write(tmp_path / "out")
+    (out / "root.img").write_bytes((out / "root.img").read_bytes() + b"x")
+    words = ("container", out, "-o", tmp_path / "root.tar", "--cache", tmp_path / "cache")
+    assert 2 == _run(*words)
+    assert "root.img: SHA-256 " in capsys.readouterr().err
+    fake_image.manifest(out)
+    assert 2 == _run(*words, "--mirror", f"debian=file://{tmp_path}/none", "--mirror", f"security=file://{tmp_path}/none")
+    assert f"file://{tmp_path}/none/" in capsys.readouterr().err, "tools that the cache lacks come from the mirrors"
+    assert {"out"} == {each.name for each in tmp_path.iterdir()}
+
+
+def test_the_command_of_a_container_is_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of the help that people copy."""
+    with pytest.raises(SystemExit):
+        _run("container", "--help")
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("docker import"))
+    assert ["docker", "import", "--change"] == (words := shlex.split(line))[:3]
+    assert list(container.COMMAND) == json.loads(words[3].removeprefix("ENTRYPOINT "))
+
+
+def test_a_state_disk_is_there_and_keeps_what_was_flushed(image: Path, tmp_path: Path,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """QEMU's `cache=unsafe` ignores a guest's flushes: this machine's power cut would take back what is on the disk."""
+    images.need("qemu-system-x86_64")
+    assert 2 == _run("boot", image, "--state", tmp_path / "state")
+    assert "truncate -s 1G" in capsys.readouterr().err
+    (tmp_path / "state").touch()
+    with boot.machine(boot.Options(image, state=tmp_path / "state", accelerator="tcg", direct=True,
+                                   confidential="none")) as words:
+        (drive,) = (word for word in words if f"file={tmp_path / 'state'}" in word)
+    assert "cache=writeback" in drive.split(",")
 
 
 def test_what_would_be_ignored_is_refused(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

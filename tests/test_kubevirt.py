@@ -87,7 +87,7 @@ def _problems(item: dict[str, Any]) -> list[str]:
 
 
 def _rendered(loaded: Loaded, **options: Any) -> list[dict[str, Any]]:
-    document = json.loads(kubevirt.render(loaded, Options(CONTAINER, **options)))
+    document = json.loads(kubevirt.render(loaded, Options(CONTAINER, **{"models_claim": "m", **options})))
     assert ("v1", "List") == (document["apiVersion"], document["kind"])
     items: list[dict[str, Any]] = document["items"]
     return items
@@ -142,16 +142,20 @@ def test_loopback_gets_no_service() -> None:
     ("registry.example/appliance:latest", {}, "digest"), ("registry.example/appliance@sha256:ab", {}, "digest"),
     (CONTAINER, {"platform": "simulated"}, "platform"), (CONTAINER, {"platform": None}, "platform"),
     (CONTAINER, {"name": "Bad_Name"}, "name"), (CONTAINER, {"cpus": 0}, "CPU"), (CONTAINER, {"replicas": 0}, "replica"),
+    (CONTAINER, {"models_claim": None}, "--models-claim"),
     (CONTAINER, {"models_claim": "a\nb: c"}, "volume claim"), (CONTAINER, {"models_claim": ""}, "volume claim"),
     (CONTAINER, {"state_claim": "Disk"}, "volume claim"), (CONTAINER, {"state_claim": "a..b"}, "volume claim"),
     (CONTAINER, {"replicas": 2, "state_claim": "s"}, "share")])
 def test_what_could_not_run_is_refused(tmp_path: Path, container: str, options: dict[str, Any], said: str) -> None:
-    """Containers by tag, platforms that the policy does not allow, names that Kubernetes refuses, shared state."""
+    """Containers by tag, platforms that the policy does not allow, names that Kubernetes refuses, shared state, a
+    machine without its models."""
     with pytest.raises(ImageError, match=said):
-        kubevirt.render(_policy(tmp_path, "sev-snp", "tdx"), Options(container, **{"platform": "tdx", **options}))
+        kubevirt.render(_policy(tmp_path, "sev-snp", "tdx"),
+                        Options(container, **{"platform": "tdx", "models_claim": "models", **options}))
 
 
 def test_rendering_is_always_the_same(tmp_path: Path) -> None:
     """The same policy, the same bytes."""
     loaded = _policy(tmp_path, "tdx")
-    assert kubevirt.render(loaded, Options(CONTAINER)) == kubevirt.render(loaded, Options(CONTAINER))
+    options = Options(CONTAINER, models_claim="models")
+    assert kubevirt.render(loaded, options) == kubevirt.render(loaded, options)

@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help="the hash-locked Python packages (default: requirements-image.lock of the checkout)")
     lock.add_argument("--json", action="store_true", help="print what was locked as JSON")
     summary = "write the root file system as a container's archive"
-    pack = actions.add_parser("container", help=summary, description=summary)
+    pack = actions.add_parser("container", help=summary, description=summary,
+                              formatter_class=argparse.RawDescriptionHelpFormatter)
     pack.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     pack.add_argument("-o", "--output", metavar="TAR", type=Path, required=True, help="the archive")
     pack.add_argument("--json", action="store_true", help="print the file and its size as JSON")
@@ -175,6 +176,6 @@ def _lock(args: argparse.Namespace) -> int:
 
 def _container(args: argparse.Namespace) -> int:
     container.export(args.image, args.output, recipe.load(args.recipe),
-                     Downloads((args.cache or default_folder()) / "downloads"))
+                     Downloads((args.cache or default_folder()) / "downloads"), dict(args.mirror))
     image_export.tell(args, args.output.stat().st_size)
     return 0

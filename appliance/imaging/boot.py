@@ -76,6 +76,8 @@ def machine(options: Options) -> Iterator[list[str]]:
         raise ImageError(f"{_VHOST_VSOCK} is not there", hint="modprobe vhost_vsock, on the machine that runs guests",
                          code="tool-missing")
     _one_policy(options, document)
+    if options.state is not None and not options.state.exists():
+        raise ImageError(f"{options.state} is not there", hint=f"make a disk: truncate -s 1G {options.state}")
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-boot-")))
         tpm = None

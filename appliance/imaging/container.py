@@ -10,13 +10,15 @@ import io
 import secrets
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.attestation import keyfile
 from appliance.errors import ImageError
 from appliance.imaging import lockfile, manifest, rootfs
 from appliance.imaging.downloads import Downloads
-from appliance.imaging.predict import entry
+from appliance.imaging.fetching import fetch_packages
+from appliance.imaging.predict import checked_files, entry
 from appliance.imaging.recipe import Recipe
 from appliance.imaging.toolchain import Toolchain
 from appliance.imaging.tree import FOLDER, PROGRAM, Tree
@@ -27,30 +29,38 @@ COMMAND = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8", "-m", "appliance", "
            "--models", "/models")
 
 
-def unpack(image: Path, into: Path, recipe: Recipe, downloads: Downloads) -> None:
-    """The files of root.img, by the pinned erofs tools. ImageError when it is damaged."""
+def unpack(image: Path, into: Path, recipe: Recipe, downloads: Downloads, mirrors: Mapping[str, str] | None = None
+           ) -> None:
+    """The files of root.img, by the pinned erofs tools, from `mirrors` where the cache lacks them. ImageError when it
+    is not the file of the manifest, or damaged."""
+    checked_files(image, manifest.read(image), ("root.img",))
     _, packages = lockfile.read_packages(recipe.file("packages.lock"))
+    wanted = [package for package in packages if package.role == "tools"]
+    fetch_packages(recipe, wanted, downloads, mirrors or {}, lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="appliance-tools-") as folder:
         tools = Tree(Path(folder, "tools"), dict(recipe.links))
-        rootfs.unpack(tools, [package for package in packages if package.role == "tools"], downloads)
+        rootfs.unpack(tools, wanted, downloads)
         Toolchain(tools.root).run(_READ_EROFS, f"--extract={into}", "--no-preserve-owner", "--preserve-perms",
                                   str(image / "root.img"))
 
 
-def export(image: Path, output: Path, recipe: Recipe, downloads: Downloads) -> None:
+def export(image: Path, output: Path, recipe: Recipe, downloads: Downloads, mirrors: Mapping[str, str] | None = None
+           ) -> None:
     """Write the archive: sorted, owned by root, with the image's time stamp."""
     epoch = int(entry(manifest.read(image), "source_date_epoch"))
     if keyfile.special(output):
         raise ImageError(f"{output}: not a regular file", hint="name a file to make or to replace")
     with tempfile.TemporaryDirectory(prefix="appliance-container-") as folder:
         root = Path(folder, "root")
-        unpack(image, root, recipe, downloads)
+        unpack(image, root, recipe, downloads, mirrors)
         fresh = output.parent / f".{output.name}.{secrets.token_hex(4)}"
         try:
             with tarfile.open(fresh, "x", format=tarfile.GNU_FORMAT) as archive:
                 for path in sorted(root.rglob("*")):
                     _add(archive, path, path.relative_to(root).as_posix(), epoch)
             fresh.replace(output)
+        except OSError as error:
+            raise ImageError(f"{output} cannot be written: {error.strerror}") from None
         finally:
             fresh.unlink(missing_ok=True)
 

@@ -59,7 +59,9 @@ def export(folder: Path, kind: Format, output: Path, progress: Progress | None =
             os.fsync(sink.fileno())
         part.replace(output)
     except OSError as error:
-        raise ImageError(f"{error.filename or output}: {error.strerror}") from None
+        if error.filename == str(disk):
+            raise ImageError(f"{disk}: {error.strerror}") from None
+        raise ImageError(f"{output} cannot be written: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
     return output.stat().st_size

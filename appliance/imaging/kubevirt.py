@@ -77,6 +77,8 @@ def _check(loaded: Loaded, options: Options) -> None:
                          hint="name it as registry.example/appliance@sha256:…")
     if options.cpus < 1 or options.replicas < 1:
         raise ImageError("at least one CPU and one replica")
+    if options.models_claim is None:
+        raise ImageError("the policy's models are on a disk of their own", hint="name its volume claim: --models-claim")
     for claim in (options.models_claim, options.state_claim):
         if claim is not None and (len(claim) > 253 or not all(map(_LABEL.fullmatch, claim.split(".")))):
             raise ImageError(f"{claim!r} is no name of a volume claim", hint="it has a-z, 0-9, hyphens and dots")

@@ -106,8 +106,9 @@ class Machine:
 
 
 def _disk(name: str, path: Path, *, read_only: bool, boot: bool = False) -> list[str]:
-    """A virtio disk; its serial number is the role that the guest looks for."""
-    return ["-drive", f"if=none,id={name},file={_escaped(path)},format=raw,cache=unsafe,"
+    """A virtio disk; its serial number is the role that the guest looks for. What a guest flushes is
+    on this machine's disk before it goes on."""
+    return ["-drive", f"if=none,id={name},file={_escaped(path)},format=raw,cache=writeback,"
             f"read-only={'on' if read_only else 'off'}",
             "-device", f"virtio-blk-pci,drive={name},serial=appliance-{name}{',bootindex=1' if boot else ''}"]
 

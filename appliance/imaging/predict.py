@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,10 +103,10 @@ def entry(document: Mapping[str, Any], *path: str) -> Any:
     return value
 
 
-def checked_files(folder: Path, document: Mapping[str, Any]) -> dict[str, str]:
-    """Name → SHA-256 of every file of the image, hashed here. Raises ImageError naming one that differs."""
+def checked_files(folder: Path, document: Mapping[str, Any], names: Sequence[str] = manifest.FILES) -> dict[str, str]:
+    """Name → SHA-256 of files of the image, hashed here. Raises ImageError naming one that differs."""
     found = {}
-    for name in manifest.FILES:
+    for name in names:
         wanted = entry(document, "files", name, "sha256")
         try:
             with (folder / name).open("rb") as file:

@@ -79,7 +79,7 @@ def to_json(golden: Golden) -> bytes:
 
 def load(path: Path) -> Golden:
     """What `to_json` wrote. Raises ImageError."""
-    data = _read(path)
+    data = _read(path, f"make it first: appliance image record DIR --machine NAME -o {path}")
     try:
         value = json.loads(data)
         if not isinstance(value, dict) or value.pop("format", None) != FORMAT:
@@ -94,10 +94,10 @@ def load(path: Path) -> Golden:
     return found
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, hint: str | None = None) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES)
     except OSError as error:
-        raise ImageError(f"{path}: {error.strerror}") from None
+        raise ImageError(f"{path}: {error.strerror}", hint=hint) from None
 
