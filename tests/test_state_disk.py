@@ -298,7 +298,16 @@ def test_the_command_reads_a_disk(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert 0 == main(["state", str(path), "--key", str(key), "--json"])
     said = json.loads(capsys.readouterr().out)
     assert (1, 4, 3) == (said["epoch"], said["records"], said["audit_lines"])
-    data = path.read_bytes()
+    assert said["followed"] is False
+    data, (last, end) = path.read_bytes(), [frame.end for frame in examine(path, Secret(bytearray(SECRET)))[2]][-2:]
+    path.write_bytes(data[:last] + b"!" + data[last + 1:])
+    assert 2 == main(["state", str(path), "--key", str(key)]), "the slot knows of it"
+    path.write_bytes(data[:end] + b"ASF1" + data[end + 4:])
+    assert 0 == main(["state", str(path), "--key", str(key)])
+    assert "is no record" in capsys.readouterr().err
+    (tmp_path / "new").write_bytes(bytes(MIN_DISK_BYTES))
+    assert 2 == main(["state", str(tmp_path / "new"), "--key", str(key)])
+    assert "is blank" in capsys.readouterr().err
     path.write_bytes(data[:LOG_AT + 200] + b"!" + data[LOG_AT + 201:])
     assert 2 == main(["state", str(path), "--key", str(key)])
     assert "error[state-tampered]" in capsys.readouterr().err

@@ -180,8 +180,10 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
     try:
         if not stat.S_ISREG(kind := os.fstat(file).st_mode) and not stat.S_ISBLK(kind):
             raise StateError(f"{path} is neither a disk nor a regular file")
-        slots = [form.open_slot(key.data, _read(file, place * form.SLOT_BYTES, form.SLOT_BYTES)) for place in (0, 1)]
-        opened = [found for found in slots if found is not None]
+        heads = [_read(file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        opened = [found for found in (form.open_slot(key.data, head) for head in heads) if found is not None]
+        if not opened and _never_used(heads, _read(file, form.LOG_AT, form.HEAD_BYTES)):
+            raise StateError(f"{path} is blank: no boot has begun to use it", hint="is it the right disk?")
         if not opened:
             raise StateError(f"{path}: neither slot opens", code="state-tampered",
                              hint="is it the right key, and the right disk?")
@@ -193,6 +195,14 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
         raise StateError(f"{path}: {len(found)} records authenticate, but {slot.sequence} were written",
                          code="state-tampered", hint="somebody cut or altered the log behind the last good record")
     return disk, slot, found
+
+
+def followed(path: Path, frames: list[Frame]) -> bool:
+    """Whether bytes follow the last record of a disk that `examine` read: one that was being written, what was there
+    before, or records that were altered behind what the slot knows."""
+    with path.open("rb") as file:
+        file.seek(frames[-1].end if frames else form.LOG_AT)
+        return any(file.read(form.HEAD_BYTES))
 
 
 def _never_used(slots: list[bytes], log: bytes) -> bool:

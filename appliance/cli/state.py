@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from appliance.boot.keys import FileKey
-from appliance.boot.state import examine
+from appliance.boot.state import examine, followed
 from appliance.boot.state_format import AUDIT
 
 
@@ -17,19 +17,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("disk", metavar="DISK", type=Path, help="the disk, or a copy of it; it is only read")
     parser.add_argument("--key", metavar="FILE", type=Path, required=True, help="its key, as `model key` writes one")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON instead of the audit log")
-    parser.epilog = "exit codes: 0 every record authenticates, 2 it cannot be read, or was altered or cut"
+    parser.epilog = ("exit codes: 0 every record that the disk's slots know of authenticates, 2 it cannot be read, or "
+                     "was altered or cut")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the log on standard output, the summary on standard error; or the summary alone as JSON."""
     with FileKey(args.key).key() as key:
         disk, slot, frames = examine(args.disk, key)
-    lines = [frame.payload for frame in frames if frame.kind == AUDIT]
+    lines, rest = [frame.payload for frame in frames if frame.kind == AUDIT], followed(args.disk, frames)
     if args.json:
         print(json.dumps({"disk": disk.hex(), "epoch": slot.epoch, "records": len(frames), "audit_lines": len(lines),
-                          "chain_sha256": frames[-1].chain.hex() if frames else None}))
+                          "chain_sha256": frames[-1].chain.hex() if frames else None, "followed": rest}))
         return 0
     for line in lines:
         sys.stdout.write(line.decode("ascii", "backslashreplace"))
     print(f"disk {disk.hex()}, epoch {slot.epoch}: {len(frames)} records authenticate", file=sys.stderr)
+    if rest:
+        print("note: what follows the last of them is no record: one that was being written, or somebody altered the "
+              "log behind what the disk's slots know of", file=sys.stderr)
     return 0
