@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.boot import budget, footprint, inspection, machine, models
+from appliance.boot import budget, footprint, inspection, keys, machine, models
 from appliance.boot import plan as planning
 from appliance.boot.footprint import activations_nbytes, widths
 from appliance.boot.plan import speeds
@@ -27,6 +27,7 @@ from appliance.engine.kvcache import KVCache
 from appliance.models import gguf
 from appliance.models.tiling import Tiling
 from appliance.policy import Policy, load
+from appliance.sealing import sealing
 from tests.support import server
 from tests.support.engines import kernels, running
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
@@ -233,7 +234,7 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
     assert resident.tokens_per_second == pytest.approx(8e9 / weights)
     policy = _policy(tmp_path, tiny_model, "true")
     [streamed] = speeds(policy, files, budget.divide(policy, files, 1 << 40), rates)
-    assert (weights, False) == (streamed.streamed_nbytes, streamed.from_disk)
+    assert (weights, 0, False) == (streamed.streamed_nbytes, streamed.kept_nbytes, streamed.from_disk)
     assert streamed.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 2e9))
     [slow] = speeds(policy, files, budget.divide(policy, files, _least(policy, files)), rates)
     assert slow.from_disk
@@ -401,6 +402,24 @@ def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixtu
     assert "are needed, there are 64 MiB" in told["refusal"]
     assert told["nbytes"] == sum(line["nbytes"] for line in told["lines"])
     assert [] == told["speeds"]
+
+
+def test_what_is_kept_comes_from_no_disk(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of a sealed model's speed counts what the plan keeps encrypted, and names a source of the rest alone."""
+    key = tmp_path / "key"
+    keys.new_key_file(key)
+    with keys.FileKey(key).key() as secret:
+        made = sealing.seal(tiny_model, tmp_path / "tiny.sealed", secret.data)
+    path = server.write_policy(tmp_path, {"tiny": tiny_model}, model="streaming_decrypt = true\nsealed_header_sha256 = "
+                               f'"{made.header_sha256.hex()}"\nkey {{\nprovider = "file"\npath = "{key}"\n}}')
+    path.write_text(path.read_text().replace(tiny_model.name, "tiny.sealed"))
+    for memory in (["--memory", "4096"], ["--memory", str(-(-_least(load(path).policy, {
+            "tiny": tmp_path / "tiny.sealed"}) >> 20))]):
+        assert 0 == main(["plan-memory", str(path), *memory])
+        said = capsys.readouterr().out
+        assert 0 == main(["plan-memory", str(path), *memory, "--json", "--no-speed"])
+        kept = json.loads(capsys.readouterr().out)["shares"]["tiny"]["kept"]
+        assert (memory[1] == "4096") == (kept > 0) == (" of it from " not in said), said
 
 
 @pytest.mark.parametrize("missing", [1, 1 << 19, (1 << 20) - 1])

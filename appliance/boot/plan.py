@@ -25,7 +25,8 @@ class Speed:
     model: str
     resident_nbytes: int  # of weights that a token reads from memory
     streamed_nbytes: int  # of weights that a token reads through the cipher
-    from_disk: bool  # whether the file is too large to stay in the page cache beside everything else
+    kept_nbytes: int  # of those, as they are kept in memory, encrypted
+    from_disk: bool  # the others: whether the file is too large to stay in the page cache beside everything else
     tokens_per_second: float
 
 
@@ -41,7 +42,7 @@ def speeds(policy: Policy, files: dict[str, Path], division: Division, rates: Ra
             from_disk = streamed > kept and left is not None and left < each.size - kept
             seconds = seconds_of_a_token(resident, kept, streamed - kept, rates, from_disk=from_disk,
                                          ahead=from_disk and each.readable_ahead > 0)
-            found.append(Speed(model.name, resident, streamed, from_disk, 1 / seconds if seconds else 0.0))
+            found.append(Speed(model.name, resident, streamed, kept, from_disk, 1 / seconds if seconds else 0.0))
     return found
 
 

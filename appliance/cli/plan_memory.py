@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"measured here, GB/s: memory {measured.memory / 1e9:.1f}, cipher {measured.cipher / 1e9:.1f}, "
               f"file in the page cache {measured.cache / 1e9:.1f}, from disk {measured.disk / 1e9:.1f}")
     for speed in expected:
-        where = "" if not speed.streamed_nbytes else " from disk" if speed.from_disk else " from the page cache"
+        read = speed.streamed_nbytes - speed.kept_nbytes
+        where = f", {mebibytes(read)} of it from {'disk' if speed.from_disk else 'the page cache'}" if read else ""
         print(f"{speed.model}: about {_two_digits(speed.tokens_per_second)} tokens/s for one request; each token reads "
               f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
               f"{mebibytes(speed.streamed_nbytes)}{where}")
