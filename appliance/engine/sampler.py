@@ -1,4 +1,4 @@
-"""Choose the next token from a row of logits: the same choice for the same seed, position and logits, always.
+"""Choose the next token from a row of logits: the same choice for the same seed, position and logits.
 
 Order of the steps (that of llama.cpp, with OpenAI's definitions of its own parameters):
 
@@ -14,9 +14,10 @@ Order of the steps (that of llama.cpp, with OpenAI's definitions of its own para
     order of token id.
 
 The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on nothing else, so
-speculation and batching cannot change an answer, and an auditor can replay it. Log-probabilities are those of
-the model, from the logits before step 1. What has values of logits stays in `scratch`. This module knows nothing of
-text.
+speculation and batching cannot change an answer, and an auditor can replay it. On another CPU, too, but that the last
+bit of numpy's exp depends on it: a draw within some 1e-15 of a border may fall to the neighbour. Log-probabilities are
+those of the model, from the logits before step 1. What has values of logits stays in `scratch`. This module knows
+nothing of text.
 """
 
 from __future__ import annotations
