@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,15 @@ def test_configurations_that_leave_something_open(tmp_path: Path, change: Callab
     with pytest.raises(ConfigError) as caught:
         deployment.broker()
     assert words in str(caught.value)
+
+
+def test_a_key_is_not_handed_out_under_another_version(tmp_path: Path) -> None:
+    """A rule for version 4 with the file of version 3, by a slip in a rotation: the broker does not start."""
+    deployment = Deployment(tmp_path)
+    for version, starts in ((3, False), (4, True)):
+        (tmp_path / "model.key").write_text(f"appliance/key/v1\nversion {version}\nkey {KEY.hex()}\n")
+        with nullcontext() if starts else pytest.raises(ConfigError, match="the key has version 3, not 4"):
+            deployment.broker()
 
 
 def test_weak_platforms_are_spelt_out(tmp_path: Path) -> None:

@@ -212,6 +212,10 @@ def test_what_would_seal_a_key_for_nothing_is_refused(tpm_path: Path, tmp_path: 
                           str(tpm_path), "--pcrs", "15", *words])
         assert said in capsys.readouterr().err, said
         assert [] == list(tmp_path.rglob("*.tpm-key"))
+    key.write_text(f"appliance/key/v1\nversion 2\nkey {SECRET[:32].hex()}\n")
+    assert 2 == main(["model", "tpm-seal", str(model), "--key", str(key), "--key-version", "3", "--tpm", str(tpm_path),
+                      "--pcrs", "15"])
+    assert "the key has version 2, not 3" in capsys.readouterr().err
     key.write_text(SECRET[:32].hex())
     assert 0 == main(["model", "tpm-seal", str(model), "--key", str(key), "--key-version", "3", "--tpm", str(tpm_path),
                       "--pcrs", "15"])

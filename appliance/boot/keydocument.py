@@ -43,11 +43,11 @@ def line(key: bytearray, head: bytes = b"") -> bytearray:
     return found
 
 
-def accept(text: bytearray, where: str, version: int | None) -> bytearray:
+def accept(text: bytearray, where: str, version: int | None, *, bare: bool = False) -> bytearray:
     """The 32 bytes of the key in a document or a bare key; both are the caller's to wipe.
 
-    `version` is the only one accepted; None accepts any, and a key without one. ModelKeyError, which tells nothing
-    of the key, for malformed text (`model-key`) or another version (`key-version`).
+    `version` is the only one accepted; None accepts any, and a key without one, as `bare` does. ModelKeyError, which
+    tells nothing of the key, for malformed text (`model-key`) or another version (`key-version`).
     """
     found, hexed = None, text
     if text.startswith(MAGIC):
@@ -58,8 +58,11 @@ def accept(text: bytearray, where: str, version: int | None) -> bytearray:
         found = int(match[1])
         start, end = match.span(2)
         hexed = SecretBytes(memoryview(text)[start:end])
-    if version is not None and found != version:
+    if version is not None and found != version and not (bare and found is None):
         shown = "no version" if found is None else f"version {found}"
+        if bare:
+            raise ModelKeyError(f"{where}: the key has {shown}, not {version}", code="key-version",
+                                hint="name the version that it has, or another key")
         raise ModelKeyError(f"{where}: the key has {shown}; the policy accepts version {version} alone",
                             code="key-version", hint="have the provider hand out that version, or change the policy")
     try:

@@ -78,15 +78,16 @@ class KeyProvider(Protocol):
 class FileKey:
     """A key in a file that only its owner can read."""
 
-    def __init__(self, path: Path, version: int | None = None) -> None:
-        """`version`: the one that is accepted, here and in the other providers; None for any."""
-        self._path, self._version = path, version
+    def __init__(self, path: Path, version: int | None = None, *, bare: bool = False) -> None:
+        """`version`: the one that is accepted, here and in the other providers; None for any. `bare`: a key that tells
+        no version is, too."""
+        self._path, self._version, self._bare = path, version, bare
 
     def key(self) -> Secret:
         """Read the file. ModelKeyError for a file that others may read, or that holds anything but one key."""
         text = _read_private(self._path)
         try:
-            return Secret(keydocument.accept(text, str(self._path), self._version))
+            return Secret(keydocument.accept(text, str(self._path), self._version, bare=self._bare))
         finally:
             wipe(text)
 

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.policy is not None or args.machine is not None:
         raise AttestationError(f"{'--machine' if args.policy is None else '--policy'} needs --measurements",
                                code="tpm-prediction", hint="without it a key is sealed to the PCRs as they are now")
-    with FileKey(args.key).key() as key:
+    with FileKey(args.key, args.key_version, bare=True).key() as key:
         path = tpmkeys.seal_key(key, args.key_version, pcrs, args.file, args.tpm)
     if args.json:
         print(json.dumps({"file": str(path), "pcrs": args.pcrs, "version": args.key_version}, indent=2))

@@ -117,8 +117,9 @@ class Rule:
                                     claims.hardware.events))
 
     def document(self) -> bytearray:
-        """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file is no key."""
-        with FileKey(self.key_file).key() as key:
+        """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file is no key, or one of
+        another version."""
+        with FileKey(self.key_file, self.version, bare=True).key() as key:
             return keydocument.make(key.data, self.version)
 
 
