@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,19 @@ def test_an_altered_revocation_list_counts_for_nothing() -> None:
         except AttestationError as error:
             outcomes.add(error.code)
     assert {False, "crl-signature"} == outcomes
+
+
+def test_a_list_with_an_odd_name_says_nothing_to_the_terminal() -> None:
+    """The parser warns of a country of eleven letters whenever a list's issuer is read; none of it is shown."""
+    fake = FakeAmd()
+    known, unit, country = fake.collateral(), bytes.fromhex("060355040b"), bytes.fromhex("0603550406")
+    odd = fake.crl().public_bytes(Encoding.DER)
+    assert unit in odd
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        known.add(odd.replace(unit, country), "list.crl")
+        assert 1 == len(known.crls)
+        assert None is _verify(fake, fake.report(), collateral=known).revocation
 
 
 def test_validity_is_judged_at_the_time_given() -> None:

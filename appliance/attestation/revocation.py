@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import der
-from appliance.attestation.x509chain import name_of
+from appliance.attestation.x509chain import lenient, name_of
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
 _PEM = b"-----BEGIN X509 CRL-----"
@@ -24,6 +24,7 @@ class Revocation:
     next_update: datetime
 
 
+@lenient()
 def load(data: bytes, what: str) -> x509.CertificateRevocationList:
     """A list in PEM or DER. Raises MalformedEvidenceError naming `what`."""
     try:
@@ -61,6 +62,7 @@ def _partial(crl: x509.CertificateRevocationList) -> bool:
     return False
 
 
+@lenient()  # a list's names are read anew each time
 def check(chain: list[x509.Certificate], crls: Iterable[x509.CertificateRevocationList], *,
           signed: Callable[[x509.CertificateRevocationList, x509.Certificate], bool],
           at: datetime) -> Revocation | None:

@@ -8,7 +8,8 @@ Each function that depends on the time takes `at`. Nothing here knows a vendor's
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from cryptography import x509
@@ -36,17 +37,24 @@ _PEM = b"-----BEGIN CERTIFICATE-----"
 READ = (x509.ExtendedKeyUsage.oid, x509.SubjectAlternativeName.oid, x509.CertificatePolicies.oid)
 
 
+@contextmanager
+def lenient() -> Iterator[None]:
+    """The parser's doubts are not told: AMD numbers every VCEK 0, which RFC 5280 forbids, and others' names are too
+    long. The signature counts here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@lenient()
 def load(data: bytes, what: str) -> list[x509.Certificate]:
     """The certificates in PEM text or one DER certificate. Raises MalformedEvidenceError naming `what`."""
-    with warnings.catch_warnings():
-        # AMD numbers every VCEK 0, which RFC 5280 forbids, and others' names are too long: the signature counts here.
-        warnings.simplefilter("ignore")
-        try:
-            found = x509.load_pem_x509_certificates(data) if _PEM in data else [x509.load_der_x509_certificate(data)]
-            for certificate in found:
-                _read_whole(certificate)
-        except Exception as error:  # noqa: BLE001 - the parser's errors are of many kinds, all of them: malformed
-            raise MalformedEvidenceError(f"{what}: a certificate cannot be read ({type(error).__name__})") from None
+    try:
+        found = x509.load_pem_x509_certificates(data) if _PEM in data else [x509.load_der_x509_certificate(data)]
+        for certificate in found:
+            _read_whole(certificate)
+    except Exception as error:  # noqa: BLE001 - the parser's errors are of many kinds, all of them: malformed
+        raise MalformedEvidenceError(f"{what}: a certificate cannot be read ({type(error).__name__})") from None
     return found
 
 
