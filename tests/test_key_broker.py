@@ -8,7 +8,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,22 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance.attestation import tpm_evidence, tpm_verify
 from appliance.attestation.binding import Build
+from appliance.attestation.collect_tpm import TpmProvider
 from appliance.attestation.evidence import Collected, Provider
-from appliance.attestation.measurements import Measurements
+from appliance.attestation.measurements import PREDICTED_PCRS, Measurements
 from appliance.attestation.release import ReleaseAttestor
+from appliance.attestation.tpm_client import Tpm
 from appliance.attestation.trust import Roots
-from appliance.boot import keydocument, keyrelease_jwe
+from appliance.boot import keydocument, keyrelease_jwe, placement
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from examples.broker.rules import ConfigError, read
 from examples.broker.server import Broker, _RefusedError
+from tests.support import swtpm
 from tests.support.brokers import Authority
+from tests.support.expected import ROOT
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
@@ -250,6 +255,26 @@ def test_tdx_evidence(tmp_path: Path) -> None:
         with pytest.raises(_RefusedError):
             deployment.ask(deployment.broker(), Tdx(digest, fake, fields), "tdx")
         assert reason in deployment.reason(), deployment.reason()
+
+
+def test_a_tpm_tells_a_policy_that_the_image_does_not_carry(tmp_path: Path) -> None:
+    """An image without a policy, one for many deployments: PCR 15 has the policy given at launch, or no key."""
+    with swtpm.running() as device:
+        with closing(TpmProvider(device, tmp_path / "none")) as provider:
+            key = tpm_verify.load_key(tpm_evidence.parse(provider.report(bytes(64))).key)
+            config = CONFIG.replace('"sev-snp", "tdx"', '"tpm"') + (
+                f'host_trusted = true\nattestation_keys = ["sha256:{hashlib.sha256(key.spki()).hexdigest()}"]\n')
+            deployment = Deployment(tmp_path, config=config, policy=(ROOT / "examples/vm/deployment.hcl").read_text())
+            (tmp_path / "measurements.json").write_bytes(measurements(tpm={
+                "bank": "sha256", "pcrs": {str(number): (ZERO,) for number in PREDICTED_PCRS}, "events": (),
+                "golden": ({"machine": "swtpm", "firmware_sha256": ZERO, "pcrs": {"0": ZERO, "7": ZERO}},)}))
+            with pytest.raises(_RefusedError):
+                deployment.ask(deployment.broker(), provider, "tpm")
+            assert "pcr15: found" in deployment.reason()
+        with closing(Tpm(device)) as tpm:
+            placement.measure(deployment.policy, tpm)
+        with closing(TpmProvider(device, tmp_path / "none")) as provider:
+            assert KEY == deployment.ask(deployment.broker(), provider, "tpm")
 
 
 def test_no_resource_without_its_own_rule(deployment: Deployment) -> None:

@@ -44,7 +44,7 @@ WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> wha
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.
 DECISIVE = {"sev-snp": ("launch-policy", "measurement", "revocation"),
             "tdx": ("launch-policy", "mrtd", "rtmr1", "rtmr2"),
-            "tpm": ("policy-in-image", "pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
+            "tpm": ("pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
 ALWAYS = ("platform", "nonce", "policy", "release-key")
 Authentic = Mapping[Path | None, Claims]  # by folder of collateral
 
@@ -102,17 +102,15 @@ class Rule:
         return ("ek-activation",) if self.ek_roots is not None and isinstance(claims.hardware, TpmClaims) else ()
 
     def _registers(self, claims: Claims, activated: Activated | None, at: datetime) -> tuple[Finding, ...]:
-        """A TPM has no launch field, so the policy must be part of the image that its registers tell."""
+        """A TPM has no launch field: the image that its registers tell measures its policy into PCR 15."""
         if not isinstance(claims.hardware, TpmClaims) or self.measured is None:
             return ()
-        baked = self.measured.policy_sha384 == self.policy.digest.hex()
         try:
             activation = tpm_validate.activation(claims.hardware, self.ek_roots, activated, at=at)
         except AttestationError as error:
             activation = judged("ek-activation", False, f"{error.summary} ({error.code})")
-        return (judged("policy-in-image", baked, "" if baked else "the image does not carry this policy"), activation,
-                tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False,
-                                    activated=activation.outcome == "holds"),
+        return (activation, tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False,
+                                                 activated=activation.outcome == "holds"),
                 *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest,
                                     claims.hardware.events))
 
