@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 
 from appliance.boot import budget, footprint, modelkeys, models
@@ -228,3 +229,37 @@ def test_a_service_tells_of_an_altered_file(how: str, sealed: Path, tiny_model: 
             assert right == ask("other").json()["choices"][0]["text"]
     finally:
         assert 0 == running.stop()
+
+
+def test_a_file_is_altered_while_an_answer_streams(sealed: Path, tiny_model: Path) -> None:
+    """The caller has right tokens up to there, then the error: nothing says that the answer is whole."""
+    running, body = server.Server(_short_of_memory(sealed, tiny_model), [sealed]).wait_ready(), sealed.read_bytes()
+
+    def answer(file: bytes) -> tuple[str, list[str], str | None]:
+        """The text, why it ended, and the error's code; the file is written once there is a piece of text."""
+        text = ""
+        reasons: list[str] = []
+        try:
+            for piece in running.client().completions.create(model="tiny", prompt="▁aa▁ba", max_tokens=200,
+                                                             temperature=0, stream=True):
+                if not text:
+                    with sealed.open("r+b") as there:  # which does not cut it first
+                        there.write(file)
+                [choice] = piece.choices
+                text += choice.text
+                reasons += [str(choice.finish_reason)] * bool(choice.finish_reason)
+        except openai.APIError as error:
+            return text, reasons, error.code
+        return text, reasons, None
+
+    try:
+        whole = part = answer(body)
+        assert (["length"], None) == whole[1:]
+        while whole == part:  # an answer may be ready before its first piece is read
+            part = answer(bytes(byte ^ 1 for byte in body))
+        assert ([], "model_tampered") == part[1:]
+        assert 0 < len(part[0]) < len(whole[0])
+        assert whole[0].startswith(part[0])
+    finally:
+        assert 0 == running.stop()
+    assert ["model_tampered"] == [record["code"] for record in running.audit("request.refused")]
