@@ -128,8 +128,10 @@ def test_what_was_asked_is_not_kept_as_objects(tmp_path: Path, tiny_model: Path)
     many = 16
     policy = write_policy(tmp_path, {"tiny": tiny_model}, model='chat_template = "{{ messages[-1].content }}"', limits=(
         f'concurrent_requests = {many}\n  prompt_tokens = 16\n  generation_tokens = 480\n  request_size = "128KiB"'))
-    lines = budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
-    allowed = sum(line.nbytes for line in lines if line.what.startswith(("requests", "answers")))
+    loaded = load(policy).policy
+    lines = {line.what.partition(",")[0]: line.nbytes
+             for line in budget.divide(loaded, {"tiny": tiny_model}, None).lines}
+    allowed = lines["requests"] + lines["answers"] + many * lines["connections"] // budget.connections(loaded.limits)
     body = json.dumps({"model": "tiny", "stream": True, "logit_bias": {str(token): -100 for token in range(3)},
                        "messages": [{"role": "user", "content": "a"}] * 4096}, separators=(",", ":")).encode()
     server = Server(policy, [tiny_model]).wait_ready()
