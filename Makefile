@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 TEST_WORKERS ?= 2
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes --no-deps
 
 .DEFAULT_GOAL := help
 .PHONY: help run dev test lint soak bench docs lock clean kernels demo vocabularies arm64
@@ -19,16 +19,19 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 2; }
 
-# The locked packages, then the project itself without touching the index again.
+# The locked packages and none but them (pip on its own weighs what the index has of late, and ends where that is
+# not locked), then the project itself without touching the index again.
 $(VENV)/.server: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing the locked packages into $(VENV)"
 	@$(PIP) --progress-bar on -q -r requirements.lock
 	@$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip --disable-pip-version-check check
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/.server
 	@echo "installing the locked development packages into $(VENV)"
 	@$(PIP) --progress-bar on -q -r requirements-dev.lock
+	@$(BIN)/python -m pip --disable-pip-version-check check
 	@touch $@
 
 dev: $(VENV)/.dev ## Install the locked packages of tests and benchmarks
