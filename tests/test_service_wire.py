@@ -177,6 +177,21 @@ def test_refuses_by_name(more: dict[str, Any], code: str, param: str | None) -> 
     assert not re.search("Input|should|valid ", caught.value.summary)  # as pydantic has it
 
 
+@pytest.mark.parametrize(("more", "param", "words"), [
+    ({"tool_choice": "required", "tools": [{"type": "function"}]}, "tools", "no value but [] or null"),
+    ({"function_call": {"name": "f"}, "functions": [{"name": "f"}]}, "functions", "no value but [] or null"),
+    ({"response_format": {"type": "json_object"}}, "response_format", 'no value but {"type": "text"} or null'),
+    ({"n": 2}, "n", "no value but 1 or null"),
+    ({"store": True}, "store", "no value but false or null"),
+    ({"verbosity": "low"}, "verbosity", "no value but null")])
+def test_an_unsupported_value_is_told_what_is_allowed(more: dict[str, Any], param: str, words: str) -> None:
+    """Tools are named before the choice among them, wherever clients write it; what would pass is told."""
+    with pytest.raises(RequestError) as caught:
+        _chat(**more)
+    assert ("unsupported_parameter", param) == (caught.value.code, caught.value.param)
+    assert f"{param}: this service supports {words}" == caught.value.summary
+
+
 MALFORMED = [
     b"", b"{", b"[]", b"7", b'{"model":"a","model":"b"}', b'{"model":NaN}', b'{"temperature":1e999}', b"\xff{}",
     b'{"a":' * 100_000, b"[" * 100_000, b'{"seed":' + b"9" * 5000 + b"}",

@@ -30,13 +30,14 @@ MAX_KEYS = 4096  # of one object
 MAX_VARIABLES, VARIABLE_CHARACTERS = 16, 1024  # of a chat template, and of the text of one
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
-# parameter -> values (besides null) that change nothing
+# parameter -> values (besides null) that change nothing; of several that are refused the first is named
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "functions": ([],),
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
     "function_call": ("none", "auto"),
-    "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
     "n": (1,),
@@ -49,7 +50,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -273,11 +273,12 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
     document = _document(body)
     for path in drop:
         _remove(document, path.split("."))
-    for name in [name for name in document if name in NEUTRAL]:
+    for name in [name for name in NEUTRAL if name in document]:
         value = document.pop(name)
         neutral = value is None or any(type(value) is type(same) and value == same for same in NEUTRAL[name])
         if not neutral:
-            raise RequestError("unsupported_parameter", f"this service does not support {name} = this value",
+            allowed = " or ".join([*map(json.dumps, NEUTRAL[name]), "null"])
+            raise RequestError("unsupported_parameter", f"{name}: this service supports no value but {allowed}",
                                param=name)
     fields = {name: value for name, value in document.items() if name not in DROPPED}
     try:
