@@ -105,6 +105,17 @@ def test_null_is_absent() -> None:
     assert not _chat(stream=True, stream_options={"include_usage": None}).include_usage
 
 
+def test_an_answer_of_another_service_comes_back() -> None:
+    """OpenAI's answers have `"annotations": []`, vLLM's `"tool_calls": []`; what these list is refused, as is another
+    turn that has them."""
+    answer = {"role": "assistant", "content": "x"}
+    assert _chat(messages=[TURN, answer]) == _chat(messages=[TURN, {**answer, "annotations": [], "tool_calls": []}])
+    for turn in ({**answer, "annotations": [{}]}, {**answer, "tool_calls": {}}, {**TURN, "annotations": []}):
+        with pytest.raises(RequestError) as caught:
+            _chat(messages=[turn])
+        assert "unknown_parameter" == caught.value.code
+
+
 @pytest.mark.parametrize("name", ["user", "metadata", "safety_identifier", "prompt_cache_key"])
 def test_drops_what_identifies_people(name: str) -> None:
     """Fields about the end user are accepted and discarded."""
@@ -217,7 +228,7 @@ def test_refuses_half_characters() -> None:
 EXPLAINED = [
     ({"stop": ["x"] * 17}, "stop: allowed: a length of 16 or less; found: 17"),
     ({"prompt": []}, "prompt: allowed: a length of 1 or more; found: 0"),
-    ({"prompt": ["a", "b"]}, "prompt: allowed: a length of 1 or less; found: 2"),
+    ({"prompt": ["a", "b"]}, "prompt: allowed: one prompt; found: 2"),
     ({"prompt": [[1], [2]]}, "prompt: allowed: one prompt; found: 2"),
     ({"prompt": [1, "a"]}, "prompt.1: allowed: an integer; found: a text"),
     ({"prompt": [[]]}, "prompt.0: allowed: a text or an integer; found: a list"),

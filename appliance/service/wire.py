@@ -56,6 +56,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 
+EMPTY = frozenset({"annotations", "tool_calls"})  # of an earlier answer, which may list none
+
 # Bounds on sampling are the policy's; here a number is only a number.
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
@@ -84,6 +86,14 @@ class Message(_Wire):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, value: Any) -> Any:
+        """Of an answer that comes back: other services write `"annotations": []` into theirs."""
+        if not isinstance(value, dict) or value.get("role") != "assistant":
+            return value
+        return {name: item for name, item in value.items() if not (item == [] and name in EMPTY)}
 
     @field_validator("content")
     @classmethod
@@ -233,7 +243,7 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """`POST /v1/completions`. `prompt` is text or token ids, or a list of one of these."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1, fail_fast=True)] | Annotated[
+    prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] | Annotated[
         list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
@@ -243,7 +253,7 @@ class CompletionRequest(SamplingRequest):
         match value:
             case [[int(), *_] as ids]:
                 return ids
-            case [list(), _, *_]:
+            case [list() | str(), _, *_]:
                 raise ValueError(f"allowed: one prompt; found: {len(value)}")
         return value
 
