@@ -338,3 +338,7 @@ def test_reference_lists_every_code_and_parameter() -> None:
     assert told == {code: status for status, codes in rows.items() for code in codes}
     for name in [*NEUTRAL, *DROPPED, *ChatRequest.model_fields, *CompletionRequest.model_fields]:
         assert f"`{name}" in reference, name
+    chat, text = set(ChatRequest.model_fields), set(CompletionRequest.model_fields)
+    for name in chat ^ text:  # what one of them alone takes is said to be its own
+        row = next(line for line in reference.splitlines() if line.startswith("| `") and f"`{name}`" in line)
+        assert ("chat: " if name in chat else "completions: ") in row, name
