@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -213,6 +214,21 @@ def test_official_client_raises_its_own_errors(
     assert (code, param) == (caught.value.code, caught.value.param)
 
 
+@pytest.mark.parametrize("path", ["/embeddings", "/v1/responses", "/chat/completions"])
+def test_an_endpoint_that_is_none_is_told_those_that_are(service: Server, path: str) -> None:
+    """As is a client whose base URL lacks /v1, or that asks the Responses API by default."""
+    with service.http() as http:
+        told = re.findall(r"/v1/\S*\w", http.post(path, json={}).json()["error"]["message"])
+        assert 3 == len(told)
+        assert all(http.post(path, json={}).status_code in {400, 405} for path in told)
+
+
+def test_a_long_prompt_is_refused_in_words_that_libraries_know(service: Server) -> None:
+    """LiteLLM tells a prompt that is too long, for which it may ask another model, by these words, not by the code."""
+    with pytest.raises(openai.BadRequestError, match=r"prompt is too long: at most \d+ tokens are allowed"):
+        _chat(service, messages=[{"role": "user", "content": "a " * 3000}])
+
+
 def test_variables_of_the_chat_template(tmp_path: Path, tiny_model: Path) -> None:
     """Qwen3's template gets `enable_thinking` from the client's extra body; what it does not read is refused."""
     source = template_source("Qwen-Qwen3-0.6B.jinja")
@@ -250,6 +266,7 @@ RAW: list[tuple[str, str, dict[str, str], bytes | None, int, str]] = [
     ("GET", "/v1/nothing", {}, None, 404, "not_found"),
     ("GET", "/v1/chat/completions", {}, None, 405, "method_not_allowed"),
     ("DELETE", "/v1/models", {}, None, 405, "method_not_allowed"),
+    ("DELETE", "/v1/nothing", {}, None, 404, "not_found"),
     ("POST", "/health", {}, b"", 405, "method_not_allowed"),
     ("POST", "/v1/chat/completions", JSON, b"", 400, "malformed_json"),
     ("POST", "/v1/chat/completions", JSON, b"{", 400, "malformed_json"),

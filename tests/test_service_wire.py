@@ -105,6 +105,17 @@ def test_null_is_absent() -> None:
     assert not _chat(stream=True, stream_options={"include_usage": None}).include_usage
 
 
+def test_an_answer_of_another_service_comes_back() -> None:
+    """OpenAI's answers have `"annotations": []`, vLLM's `"tool_calls": []`; what these list is refused, as is another
+    turn that has them."""
+    answer = {"role": "assistant", "content": "x"}
+    assert _chat(messages=[TURN, answer]) == _chat(messages=[TURN, {**answer, "annotations": [], "tool_calls": []}])
+    for turn in ({**answer, "annotations": [{}]}, {**answer, "tool_calls": {}}, {**TURN, "annotations": []}):
+        with pytest.raises(RequestError) as caught:
+            _chat(messages=[turn])
+        assert "unknown_parameter" == caught.value.code
+
+
 @pytest.mark.parametrize("name", ["user", "metadata", "safety_identifier", "prompt_cache_key"])
 def test_drops_what_identifies_people(name: str) -> None:
     """Fields about the end user are accepted and discarded."""
@@ -177,6 +188,21 @@ def test_refuses_by_name(more: dict[str, Any], code: str, param: str | None) -> 
     assert not re.search("Input|should|valid ", caught.value.summary)  # as pydantic has it
 
 
+@pytest.mark.parametrize(("more", "param", "words"), [
+    ({"tool_choice": "required", "tools": [{"type": "function"}]}, "tools", "no value but [] or null"),
+    ({"function_call": {"name": "f"}, "functions": [{"name": "f"}]}, "functions", "no value but [] or null"),
+    ({"response_format": {"type": "json_object"}}, "response_format", 'no value but {"type": "text"} or null'),
+    ({"n": 2}, "n", "no value but 1 or null"),
+    ({"store": True}, "store", "no value but false or null"),
+    ({"verbosity": "low"}, "verbosity", "no value but null")])
+def test_an_unsupported_value_is_told_what_is_allowed(more: dict[str, Any], param: str, words: str) -> None:
+    """Tools are named before the choice among them, wherever clients write it; what would pass is told."""
+    with pytest.raises(RequestError) as caught:
+        _chat(**more)
+    assert ("unsupported_parameter", param) == (caught.value.code, caught.value.param)
+    assert f"{param}: this service supports {words}" == caught.value.summary
+
+
 MALFORMED = [
     b"", b"{", b"[]", b"7", b'{"model":"a","model":"b"}', b'{"model":NaN}', b'{"temperature":1e999}', b"\xff{}",
     b'{"a":' * 100_000, b"[" * 100_000, b'{"seed":' + b"9" * 5000 + b"}",
@@ -202,7 +228,7 @@ def test_refuses_half_characters() -> None:
 EXPLAINED = [
     ({"stop": ["x"] * 17}, "stop: allowed: a length of 16 or less; found: 17"),
     ({"prompt": []}, "prompt: allowed: a length of 1 or more; found: 0"),
-    ({"prompt": ["a", "b"]}, "prompt: allowed: a length of 1 or less; found: 2"),
+    ({"prompt": ["a", "b"]}, "prompt: allowed: one prompt; found: 2"),
     ({"prompt": [[1], [2]]}, "prompt: allowed: one prompt; found: 2"),
     ({"prompt": [1, "a"]}, "prompt.1: allowed: an integer; found: a text"),
     ({"prompt": [[]]}, "prompt.0: allowed: a text or an integer; found: a list"),
@@ -312,3 +338,7 @@ def test_reference_lists_every_code_and_parameter() -> None:
     assert told == {code: status for status, codes in rows.items() for code in codes}
     for name in [*NEUTRAL, *DROPPED, *ChatRequest.model_fields, *CompletionRequest.model_fields]:
         assert f"`{name}" in reference, name
+    chat, text = set(ChatRequest.model_fields), set(CompletionRequest.model_fields)
+    for name in chat ^ text:  # what one of them alone takes is said to be its own
+        row = next(line for line in reference.splitlines() if line.startswith("| `") and f"`{name}`" in line)
+        assert ("chat: " if name in chat else "completions: ") in row, name

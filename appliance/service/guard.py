@@ -166,7 +166,7 @@ def check_head(scope: HTTPScope) -> None:
     if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
         raise RequestError("malformed_request")
     if scope["method"] not in ("GET", "POST"):
-        raise RequestError("method_not_allowed")
+        raise RequestError("not_found" if endpoint(scope["path"]) == "other" else "method_not_allowed")
     if not scope["path"]:
         raise RequestError("malformed_request")
 

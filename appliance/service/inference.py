@@ -90,7 +90,7 @@ def _most_tokens(service: Service, model: ServedModel) -> int:
 
 
 def _too_long(most: int) -> RequestError:
-    return RequestError("context_length_exceeded", f"the prompt is longer than {most} tokens")
+    return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
 
 
 def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:

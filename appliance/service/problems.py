@@ -52,14 +52,15 @@ PROBLEMS: dict[str, Problem] = {
     "unsupported_text": Problem(400, INVALID, "the text cannot be encoded for this model"),
     "template_refused": Problem(400, INVALID, "the model's chat template does not accept these messages"),
     "activation_refused": Problem(400, INVALID, "the TPM does not open the challenge: it is for another TPM or key"),
-    "context_length_exceeded": Problem(400, INVALID, "the prompt is longer than this service allows"),
+    "context_length_exceeded": Problem(400, INVALID, "the prompt is too long for this service"),
     "generation_length_exceeded": Problem(400, INVALID, "more tokens are asked for than this service allows"),
     # 401 and 403: who asks
     "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY'"),
     "permission_denied": Problem(403, "permission_error", "this API key may not use this endpoint"),
     # 404 to 431: what is asked
     "model_not_found": Problem(404, INVALID, "the model does not exist or this API key may not use it"),
-    "not_found": Problem(404, INVALID, "there is no such endpoint"),
+    "not_found": Problem(404, INVALID, "there is no such endpoint: those for models are "
+                         "/v1/chat/completions, /v1/completions and /v1/models"),
     "method_not_allowed": Problem(405, INVALID, "this endpoint does not take this method"),
     "request_timeout": Problem(408, INVALID, "the request did not arrive in time"),
     "body_too_large": Problem(413, INVALID, "the body is larger than this service allows"),
@@ -137,7 +138,7 @@ def refusal(error: BaseException) -> RequestError:
     if isinstance(error, RefusedMessagesError):
         return RequestError("template_refused", error.summary)
     if isinstance(error, TemplateError) and error.code == "template-exhausted":
-        return RequestError("context_length_exceeded", "the conversation is too long for the model's chat template")
+        return RequestError("context_length_exceeded", "the prompt is too long for the model's chat template")
     code = next((CODES[cls] for cls in type(error).__mro__ if cls in CODES), "internal_error")
     return RequestError(code)
 

@@ -30,13 +30,14 @@ MAX_KEYS = 4096  # of one object
 MAX_VARIABLES, VARIABLE_CHARACTERS = 16, 1024  # of a chat template, and of the text of one
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
-# parameter -> values (besides null) that change nothing
+# parameter -> values (besides null) that change nothing; of several that are refused the first is named
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "functions": ([],),
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
     "function_call": ("none", "auto"),
-    "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
     "n": (1,),
@@ -49,12 +50,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
 
 DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+
+EMPTY = frozenset({"annotations", "tool_calls"})  # of an earlier answer, which may list none
 
 # Bounds on sampling are the policy's; here a number is only a number.
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -84,6 +86,14 @@ class Message(_Wire):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, value: Any) -> Any:
+        """Of an answer that comes back: other services write `"annotations": []` into theirs."""
+        if not isinstance(value, dict) or value.get("role") != "assistant":
+            return value
+        return {name: item for name, item in value.items() if not (item == [] and name in EMPTY)}
 
     @field_validator("content")
     @classmethod
@@ -233,7 +243,7 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """`POST /v1/completions`. `prompt` is text or token ids, or a list of one of these."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1, fail_fast=True)] | Annotated[
+    prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] | Annotated[
         list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
@@ -243,7 +253,7 @@ class CompletionRequest(SamplingRequest):
         match value:
             case [[int(), *_] as ids]:
                 return ids
-            case [list(), _, *_]:
+            case [list() | str(), _, *_]:
                 raise ValueError(f"allowed: one prompt; found: {len(value)}")
         return value
 
@@ -273,11 +283,12 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
     document = _document(body)
     for path in drop:
         _remove(document, path.split("."))
-    for name in [name for name in document if name in NEUTRAL]:
+    for name in [name for name in NEUTRAL if name in document]:
         value = document.pop(name)
         neutral = value is None or any(type(value) is type(same) and value == same for same in NEUTRAL[name])
         if not neutral:
-            raise RequestError("unsupported_parameter", f"this service does not support {name} = this value",
+            allowed = " or ".join([*map(json.dumps, NEUTRAL[name]), "null"])
+            raise RequestError("unsupported_parameter", f"{name}: this service supports no value but {allowed}",
                                param=name)
     fields = {name: value for name, value in document.items() if name not in DROPPED}
     try:
