@@ -106,6 +106,7 @@ class Format:
     unit = 1  # weights are multiples of it
     most_scaled = 127  # weight less offset times scale, in magnitude
     again = True  # lines of weights are asked for a second time with AMX (`tile.Prefetch`)
+    in_order = True  # the lines of a block are read in the order of memory
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
     def __init__(self, name: str) -> None:
@@ -179,6 +180,7 @@ class Super(Format):
     """Blocks of 256 with sub-block scales."""
 
     largest_minimum = 63
+    in_order = False
 
     def minima(self, rows: Rows) -> tuple[list[Val], int, int] | None:
         """Words of 4 minima each, and the activation fields of high and low sums; None without minima."""
@@ -276,6 +278,7 @@ class Q4K(Super):
         self.high, self.quants, self.largest = high, quants, 15 if high is None else 31
         self.most_scaled, self.chains = self.largest * 63, 2 if high is None else 0
         self.again = high is not None  # as measured: Q4_K is 2% slower by it, Q5_K 9% faster
+        self.in_order = high is None
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-blocks 0..3, then 4..7."""

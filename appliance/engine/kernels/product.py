@@ -59,10 +59,17 @@ def _two_groups(format_name: str) -> bool:
     return compiling().vectors == "avx512vnni" and format_name not in _NARROW
 
 
-def _left_alone(format_name: str) -> bool:
-    """Whether the hardware prefetcher alone is faster with one token: on Zen 4 it is, where blocks are a few lines."""
+def _whole_rows(format_name: str) -> dict[int, Any]:
+    """Tiles that take a whole row at a time, by the number of tokens that they are for.
+
+    On Zen 4, one token or two leave bringing weights to the CPU, which does it best where a block is read in the order
+    of memory; where it is not, each line is asked for shortly before, in that order.
+    """
     target = compiling()
-    return target.evenly and not target.tiles and not isinstance(FORMATS.get(format_name), Super)
+    if not target.evenly or target.tiles:
+        return {1: tile(format_name, 1, 1, ahead=1)}
+    ahead = 0 if format_name not in FORMATS or FORMATS[format_name].in_order else 1
+    return {tokens: tile(format_name, 1, tokens, ahead, far=not ahead) for tokens in (1, 2)}
 
 
 def _place(format_name: str) -> Any:
@@ -204,10 +211,11 @@ def _panel_of_superblocks(format_name: str) -> Any:
 
 def _product(format_name: str) -> Any:
     shape = SHAPES[format_name]
-    elements, record = shape.elements, shape.record
+    elements, record, floats = shape.elements, shape.record, shape.activation == "f32"
     activation = ACTIVATIONS[shape.activation].nbytes
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
-    single, panel = tile(format_name, 1, 1, ahead=0 if _left_alone(format_name) else 1), _panel(format_name)
+    whole_rows, panel = _whole_rows(format_name), _panel(format_name)
+    most_whole, single, pair = max(whole_rows), whole_rows[1], whole_rows.get(2, whole_rows[1])
     row_bytes, two_groups, near = 4 * GROUP_ROWS, _two_groups(format_name), bytes_ahead()
     with_tiles = compiling().tiles and format_name in FORMATS
     least = amx.least_tokens(format_name) if with_tiles else 0
@@ -217,10 +225,14 @@ def _product(format_name: str) -> Any:
                 group1: int) -> None:
         blocks = k // elements
         stride, share = blocks * record, blocks * activation
-        if tokens == 1:
+        if tokens <= most_whole:
+            apart = share if floats else tokens * activation
             for g in range(group0, group1):
-                single(w + g * stride, stride, act, activation, y + g * row_bytes, ldy, blocks, accumulate == 0,
-                       near)
+                at, to = w + g * stride, y + g * row_bytes
+                if tokens == 1:
+                    single(at, stride, act, apart, to, ldy, blocks, accumulate == 0, near)
+                else:
+                    pair(at, stride, act, apart, to, ldy, blocks, accumulate == 0, near)
             return
         done = 0
         if with_tiles and tokens >= least:

@@ -40,11 +40,12 @@ Grid = dict[tuple[int, int], Val]  # by (stream, token)
 @dataclass(frozen=True)
 class Prefetch:
     """Asking for what lies `distance` bytes behind every `every`-th line that is read; 0: for nothing. With `again`,
-    targets that ask evenly ask once more, shortly before."""
+    targets that ask evenly ask once more, shortly before; without `far` only then."""
 
     distance: Val
     every: int
     again: bool = False
+    far: bool = True
 
     def shares(self, rows: list[Rows], nbytes: int, parts: int) -> Iterator[None]:
         """What belongs to `nbytes` of each stream, in the order of memory, some with each of `parts` steps.
@@ -59,7 +60,8 @@ class Prefetch:
             for stream in rows:
                 share = split(lines, part, parts) if stream.code.evenly else lines if part == 0 else ()
                 for line in share:
-                    stream.code.prefetch(stream.record + self.distance + line)
+                    if self.far:
+                        stream.code.prefetch(stream.record + self.distance + line)
                     if stream.code.evenly and self.again:
                         again = AGAIN_TILES if stream.code.tiles else AGAIN
                         stream.code.prefetch(stream.record + again + line, near=True)
@@ -76,21 +78,22 @@ def split(lines: range, part: int, parts: int) -> range:
     return lines[len(lines) * part // parts:len(lines) * (part + 1) // parts]
 
 
-def tile(format_name: str, groups: int, tokens: int, ahead: int) -> Any:
+def tile(format_name: str, groups: int, tokens: int, ahead: int, far: bool = True) -> Any:
     """The numba function `(w, stride, act, apart, y, ldy, blocks, fresh, distance)` of one tile shape.
 
     `w` is the first record of the first group, the next group `stride` bytes on; `act` the first token's block that
     belongs to it, the next block `apart` bytes on (of the kind f32, the next token); `y` the result
     of the first row and token, the next token `ldy` bytes on. Results start from zero where `fresh` is not 0, else from
     what y holds; the float operations on a row are the same however `blocks` is cut.
-    For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched.
+    For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched (`far`), and by
+    some targets the one shortly behind it.
     """
-    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "")
-    return calling(name, lambda code, args: _emit(code, format_name, groups, tokens, ahead, args),
+    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "") + "_near" * (not far)
+    return calling(name, lambda code, args: _emit(code, format_name, groups, tokens, ahead, far, args),
                    i64, i64, i64, i64, i64, i64, i64, i32, i64)
 
 
-def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, args: list[Val]) -> None:
+def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, far: bool, args: list[Val]) -> None:
     weights, stride, act, apart, y, ldy, blocks, fresh, distance = args
     shape, lanes = SHAPES[format_name], LANES[code.target]
     floats = shape.activation == "f32"
@@ -123,15 +126,16 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, ar
         for index, value in enumerate(emit(rows, vectors, old).values()):
             results.set(part * len(grid) + index, value)
 
+    # Two groups pass by many tokens: what asking again would bring is in the first-level cache already.
+    again = groups == 1 and (floats or FORMATS[format_name].again or not code.tiles)
+    prefetch = Prefetch(distance, ahead, again, far)
+
     def block(number: Val) -> None:
         def emit(rows: list[Rows], vectors: Tokens, old: Grid) -> Grid:
-            # Two groups pass by many tokens: what asking again would bring is in the first-level cache already.
             if floats:
                 count = code.smaller(blocks - number * SEGMENT, blocks.like(SEGMENT))
-                return emit_segment(format_name, rows, vectors, count, old, Prefetch(distance, ahead, groups == 1))
-            fmt = FORMATS[format_name]
-            again = groups == 1 and (fmt.again or not code.tiles)
-            return emit_block(fmt, rows, vectors, old, Prefetch(distance, ahead, again))
+                return emit_segment(format_name, rows, vectors, count, old, prefetch)
+            return emit_block(FORMATS[format_name], rows, vectors, old, prefetch)
         records = number * SEGMENT if floats else number
         here = act + number * (4 * SEGMENT if floats else apart)
         code.loop(parts, lambda part: update(part, weights + records * shape.record, here, emit))
