@@ -20,21 +20,21 @@ def _made(target: str, name: str) -> str:
                           capture_output=True, text=True, check=True, timeout=120).stdout
 
 
-def _order(target: str, name: str) -> str:
-    """What the loop for one token does in a turn, in order: n and f ask for a line, a dot is a product."""
-    body = re.search(rf"^define [^\n]*@tile_{name.lower()}_1_1_ahead1\(.*?^}}", _made(target, name),
+def _order(target: str, name: str, kind: str) -> str:
+    """What the loop of a tile does in a turn, in order: n and f ask for a line, a dot is a product."""
+    body = re.search(rf"^define [^\n]*@tile_{name.lower()}_{kind}\(.*?^}}", _made(target, name),
                      re.MULTILINE | re.DOTALL)
     assert body is not None
     found = re.findall(r"@llvm\.prefetch.*i32 0, i32 (\d), i32 1\)|@llvm\.x86\.avx512\.(vpdpbusd)", body[0])
     return "".join("." if product else LOCALITY[locality] for locality, product in found)
 
 
-@pytest.mark.parametrize("target", ["amx", "avx512vnni"])
+@pytest.mark.parametrize(("target", "tokens"), [("amx", 1), ("avx512vnni", 4)])
 @pytest.mark.parametrize("name", LINES)
-def test_some_are_asked_evenly(target: str, name: str) -> None:
+def test_some_are_asked_evenly(target: str, tokens: int, name: str) -> None:
     """Each line once for the second-level cache, no more than two with a product; where that gains anything, each
     again for the first."""
-    order = _order(target, name)
+    order = _order(target, name, f"1_{tokens}_ahead1")
     assert LINES[name] == order.count("f")
     assert (0 if (target, name) == ("amx", "Q4_K") else LINES[name]) == order.count("n")
     assert max(part.count("f") for part in order.split(".")) <= 2
@@ -43,11 +43,16 @@ def test_some_are_asked_evenly(target: str, name: str) -> None:
 
 def test_others_are_asked_at_the_beginning() -> None:
     """All lines before the first product."""
-    assert re.fullmatch(r"n{9}\.+", _order("zen5", "Q8_0"))
+    assert re.fullmatch(r"n{9}\.+", _order("zen5", "Q8_0", "1_1_ahead1"))
 
 
-@pytest.mark.parametrize(("target", "name", "alone"), [
-    ("avx512vnni", "Q8_0", True), ("avx512vnni", "Q4_K", False), ("zen5", "Q8_0", False), ("amx", "Q8_0", False)])
-def test_short_blocks_are_left_to_the_hardware(target: str, name: str, alone: bool) -> None:
-    """By `avx512vnni`, with one token: its tile asks for nothing there."""
-    assert alone == (f"@tile_{name.lower()}_1_1(" in _made(target, name))
+@pytest.mark.parametrize(("target", "name", "kinds"), [
+    ("avx512vnni", "Q8_0", {"1_1", "1_2"}), ("avx512vnni", "Q4_K", {"1_1", "1_2"}),
+    ("avx512vnni", "Q6_K", {"1_1_ahead1_near", "1_2_ahead1_near"}), ("zen5", "Q8_0", set()), ("amx", "Q8_0", set())])
+def test_one_token_or_two_are_left_to_the_hardware(target: str, name: str, kinds: set[str]) -> None:
+    """By `avx512vnni`: it asks for nothing, or where lines are not read in order, for each shortly before."""
+    found = re.findall(rf"^define [^\n]*@tile_{name.lower()}_(1_[12](?:_ahead1)?(?:_near)?)\(", _made(target, name),
+                       re.MULTILINE)
+    assert kinds == {kind for kind in found if not kind.endswith("ahead1")}
+    for kind in kinds:
+        assert set(_order(target, name, kind)) == ({"n", "."} if kind.endswith("near") else {"."})

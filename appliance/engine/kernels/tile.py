@@ -175,8 +175,8 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, pre
     code, grid = tokens.code, list(results)
     for stream in rows:
         fmt.begin(stream)
-    # Two chains are slower than integers for few tokens, on Zen 5 for two groups of many too (not measured on Zen 4).
-    floats = fmt.chains == 1 or (fmt.chains == 2 and len(grid) > 2 and (code.evenly or len(grid) < 12))
+    # Two chains are slower than integers for few tokens, and for two groups of many.
+    floats = fmt.chains == 1 or (fmt.chains == 2 and 2 < len(grid) < 12)
     element, chains = (F32, fmt.chains) if floats else (I32, 1)
     totals, whole = (Locals(code, vector(element, tokens.lanes), len(grid)) for _ in range(2))
     zero = code.constant(totals.kind, 0)
