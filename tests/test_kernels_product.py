@@ -163,11 +163,12 @@ def test_bits_do_not_depend_on_the_split(name: str, kernels: KernelTable) -> Non
             np.testing.assert_array_equal(whole, product(x, groups=groups).view(np.uint32))
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "F16"])
 def test_no_weights_stay_on_the_stack(name: str, kernels: KernelTable) -> None:
-    """What a product unpacks in its frame, it overwrites: neither bytes of weights nor signed ones are found there."""
+    """What a product unpacks in its frame, it overwrites: neither bytes of weights nor signed ones are found there, nor
+    floats."""
     rows, columns = 48, 1024
-    data, x = random_weights(name, rows, columns), _activations(40, columns)
+    data, x = random_weights(name, rows, columns), _activations(70, columns)
     product = Product(kernels, name, data, rows, columns)
     product(x)
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -182,9 +183,12 @@ def test_no_weights_stay_on_the_stack(name: str, kernels: KernelTable) -> None:
 
 
 def _unpacked(name: str, data: np.ndarray, group: int, columns: int) -> list[bytes]:
-    """64 bytes for every 4 columns of 16 rows, as `amx_blocks` and `amx_superblocks` have them in scratch memory."""
+    """64 bytes for every 4 columns of 16 rows, as `amx_blocks` and `amx_superblocks` have them in scratch memory; for
+    every column, as `widen` has."""
     nbytes = quants.FORMATS[name].row_nbytes(columns)
     matrix = data.view(np.uint8).reshape(-1, nbytes)[group:group + 16]
+    if name == "F16":
+        return [each.tobytes() for each in matrix.view(np.float16).astype(np.float32).T]
     if name == "Q8_0":
         quads = matrix.reshape(16, -1, 34)[:, :, 2:].reshape(16, -1, 4)
         return [each.tobytes() for each in quads.swapaxes(0, 1)]

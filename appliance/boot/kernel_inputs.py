@@ -22,13 +22,15 @@ COLUMNS = 1280   # five blocks of 256, forty of 32: longer than the runs that pr
 TOKENS = (1, 3, 10, 16)  # in tiles of 6, 4, 2 and 1, or of 16
 # Of shorter rows: tiles of two groups and of more than 16 tokens, what is left of them, and all that they lead to.
 MORE_TOKENS = (2, 11, 20, 31, 33, 65)
+MORE_FLOATS = (45, 68, 69, 96)  # unquantised weights: many tokens, and what is left of them
 
 
 def products(name: str) -> list[tuple[int, int]]:
     """(tokens, columns) of a format's products; other sizes run no more of a kernel's code (tested where it runs)."""
     elements = quants.FORMATS[name].elements
     short = 2 * elements if elements > 32 else 19 * 32  # not whole runs of blocks
-    return [*((tokens, COLUMNS) for tokens in TOKENS), *((tokens, short) for tokens in MORE_TOKENS)]
+    floats = [(tokens, 208) for tokens in MORE_FLOATS] if elements == 1 else []
+    return [*((tokens, COLUMNS) for tokens in TOKENS), *((tokens, short) for tokens in MORE_TOKENS), *floats]
 
 
 def stream(label: str, nbytes: int) -> NDArray[np.uint8]:

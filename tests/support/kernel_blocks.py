@@ -23,7 +23,8 @@ targets.compile_for(sys.argv[1])
 
 from appliance.engine.kernels import lower  # noqa: E402  fixes what numba compiles for
 
-TOKENS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 16, 17, 18, 24, 29, 30, 31, 32, 33, 40, 45, 47, 48, 63, 64, 70, 100, 210)
+TOKENS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 16, 17, 18, 24, 29, 30, 31, 32, 33, 40, 45, 47, 48, 63, 64, 68, 70, 81, 100,
+          210)
 BLOCKS = (1, 2, 3, 4, 7, 9, 40)  # of a row, or 16 columns
 _FUNCTION, _LABEL = re.compile(r'@("[^"]*"|[\w.$]+)\('), re.compile(r'("[^"]*"|[\w.$-]+):')
 

@@ -120,10 +120,7 @@ class Tiles:
 def scratch(format_name: str) -> Any:
     """The numba function `() -> address` of scratch memory in the caller's frame."""
     def take(code: Code) -> Val:
-        with code.b.goto_entry_block():
-            slot = code.b.alloca(vector(I32, LANES), size=_scratch_nbytes(format_name) // ROW)
-            slot.align = ROW
-        return Val(code, code.b.ptrtoint(slot, I64))
+        return code.frame(_scratch_nbytes(format_name))
     return operation(i64)(take)
 
 
@@ -150,7 +147,5 @@ def release(format_name: str) -> Any:
     """The numba function `(scratch)` that clears registers and scratch memory."""
     def emit(code: Code, address: Val) -> None:
         Tiles(code).release()
-        zero = code.constant(vector(I32, LANES), 0)
-        code.loop(_scratch_nbytes(format_name) // ROW, lambda index: code.store(address + index * ROW, zero))
-        code.keep(address)
+        code.clear(address, _scratch_nbytes(format_name))
     return operation(types.void, i64)(emit)

@@ -199,6 +199,19 @@ class Code:
             nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [slot.type]), "", "r", side_effect=True)
             self.b.call(nothing, [slot])
 
+    def frame(self, nbytes: int) -> Val:
+        """The address of memory in this function's frame, in whole cache lines."""
+        with self.b.goto_entry_block():
+            slot = self.b.alloca(ir.VectorType(I32, 16), size=nbytes // 64)
+            slot.align = 64
+        return Val(self, self.b.ptrtoint(slot, I64))
+
+    def clear(self, address: Val, nbytes: int) -> None:
+        """Zero memory of `frame`, for whoever comes upon this stack later."""
+        zero = self.constant(vector(I32, 16), 0)
+        self.loop(nbytes // 64, lambda index: self.store(address + index * 64, zero))
+        self.keep(address)
+
     def keep(self, address: Val) -> None:
         """Have all stores done here that somebody who knows `address` could see; no instruction. LLVM would leave out
         what is stored in a frame at its end."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.engine.kernels import amx, amx_blocks, amx_superblocks
+from appliance.engine.kernels import amx, amx_blocks, amx_superblocks, widen
 from appliance.engine.kernels.formats import FORMATS, Super
 from appliance.engine.kernels.jit import device
 from appliance.engine.kernels.registry import kernel
@@ -83,11 +83,12 @@ def _place(format_name: str) -> Any:
     return place
 
 
-def _panel(format_name: str) -> Any:
-    """All tiles of tokens first <= t < last over one or two groups and a run of blocks that stays in cache."""
-    six, four, two, one = (tile(format_name, 1, size, ahead=1) for size in TILES)
-    wide, every, second, fourth = (tile(format_name, 2, TILES[0], ahead=ahead) if _two_groups(format_name) else six
-                                   for ahead in (0, 1, 2, 4))
+def _panel(format_name: str, asks: bool = True) -> Any:
+    """All tiles of tokens first <= t < last over one or two groups and a run of blocks that stays in cache; it `asks`
+    for what is read next."""
+    six, four, two, one = (tile(format_name, 1, size, ahead=int(asks)) for size in TILES)
+    wide, every, second, fourth = (tile(format_name, 2, TILES[0], ahead=ahead * asks) if _two_groups(format_name)
+                                   else six for ahead in (0, 1, 2, 4))
     place, floats, near = _place(format_name), SHAPES[format_name].activation == "f32", bytes_ahead()
 
     @device(inline=False)
@@ -125,6 +126,24 @@ def _panel(format_name: str) -> Any:
                 s += 2
             if s < last:
                 one(v, stride, act + place(block, s, share, tokens), apart, z + s * ldy, ldy, blocks, fresh, near)
+    return panel
+
+
+def _widened(format_name: str) -> Any:
+    """`_panel` of 16-bit floats: many tokens take them as float32."""
+    unpack, scratch, clear, apart = widen.unpack(format_name), widen.scratch, widen.clear, widen.STRIDE
+    narrow, wide = _panel(format_name), _panel("F32", asks=False)
+
+    @device(inline=False)
+    def panel(w: int, stride: int, groups: int, act: int, share: int, tokens: int, y: int, ldy: int, blocks: int,
+              block: int, fresh: int, first: int, last: int, ahead: int) -> None:
+        if last - first < widen.LEAST:
+            narrow(w, stride, groups, act, share, tokens, y, ldy, blocks, block, fresh, first, last, ahead)
+            return
+        memory = scratch()
+        unpack(w, stride, groups, blocks, memory, ahead)
+        wide(memory, apart, groups, act, share, tokens, y, ldy, blocks, block, fresh, first, last, 0)
+        clear(memory)
     return panel
 
 
@@ -214,7 +233,8 @@ def _product(format_name: str) -> Any:
     elements, record, floats = shape.elements, shape.record, shape.activation == "f32"
     activation = ACTIVATIONS[shape.activation].nbytes
     inner = SEGMENT if elements == 1 else max(1, _INNER_BYTES // (2 * record))
-    whole_rows, panel = _whole_rows(format_name), _panel(format_name)
+    whole_rows = _whole_rows(format_name)
+    panel = _widened(format_name) if format_name in widen.FORMATS else _panel(format_name)
     most_whole, single, pair = max(whole_rows), whole_rows[1], whole_rows.get(2, whole_rows[1])
     row_bytes, two_groups, near = 4 * GROUP_ROWS, _two_groups(format_name), bytes_ahead()
     with_tiles = compiling().tiles and format_name in FORMATS
