@@ -38,8 +38,8 @@ def clear(code: Code, memory: Val) -> None:
 
 
 def unpack(format_name: str) -> Any:
-    """The numba function `(w, stride, groups, columns, memory, ahead)`: `columns` (a multiple of 16, at most SEGMENT) of
-    `groups` groups from `w` on, `stride` bytes apart, in the order of F32. What is `ahead` bytes on is prefetched."""
+    """The numba function `(w, stride, groups, columns, memory, ahead)`: `columns` (a multiple of 16, SEGMENT at most)
+    of `groups` groups from `w` on, `stride` bytes apart, in the order of F32. What is `ahead` bytes on is prefetched."""
     record, wide = SHAPES[format_name].record, SHAPES["F32"].record
 
     def emit(code: Code, args: list[Val]) -> None:
