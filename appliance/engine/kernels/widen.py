@@ -39,7 +39,7 @@ def clear(code: Code, memory: Val) -> None:
 
 def unpack(format_name: str) -> Any:
     """The numba function `(w, stride, groups, columns, memory, ahead)`: `columns` (a multiple of 16, SEGMENT at most)
-    of `groups` groups from `w` on, `stride` bytes apart, in the order of F32. What is `ahead` bytes on is prefetched."""
+    of `groups` groups from `w` on, `stride` bytes apart, in the order of F32. Asks for what is `ahead` bytes on."""
     record, wide = SHAPES[format_name].record, SHAPES["F32"].record
 
     def emit(code: Code, args: list[Val]) -> None:
