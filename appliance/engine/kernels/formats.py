@@ -106,7 +106,7 @@ class Format:
     unit = 1  # weights are multiples of it
     most_scaled = 127  # weight less offset times scale, in magnitude
     again = True  # lines of weights are asked for a second time with AMX (`tile.Prefetch`)
-    in_order = True  # the lines of a block are read in the order of memory
+    in_order = True  # the lines of a block are read in the order of memory (`product._whole_rows`)
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
     def __init__(self, name: str) -> None:

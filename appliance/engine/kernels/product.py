@@ -68,8 +68,9 @@ def _whole_rows(format_name: str) -> dict[int, Any]:
     target = compiling()
     if not target.evenly or target.tiles:
         return {1: tile(format_name, 1, 1, ahead=1)}
-    ahead = 0 if format_name not in FORMATS or FORMATS[format_name].in_order else 1
-    return {tokens: tile(format_name, 1, tokens, ahead, far=not ahead) for tokens in (1, 2)}
+    if format_name not in FORMATS or FORMATS[format_name].in_order:
+        return {tokens: tile(format_name, 1, tokens, ahead=0) for tokens in (1, 2)}
+    return {tokens: tile(format_name, 1, tokens, ahead=1, far=False) for tokens in (1, 2)}
 
 
 def _place(format_name: str) -> Any:

@@ -44,7 +44,7 @@ class Target:
     llvm_features: str
     required: frozenset[str] = field(default=frozenset(), repr=False)  # flags of /proc/cpuinfo
     tiles: bool = False  # AMX: matrix registers, which a process has to ask the kernel for
-    evenly: bool = False  # memory is asked for a line at a time, each of them twice (`tile.Prefetch`)
+    evenly: bool = False  # memory is asked for a line at a time, mostly each twice (`tile.Prefetch`)
 
     @property
     def vectors(self) -> str:
