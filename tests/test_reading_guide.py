@@ -50,3 +50,9 @@ def test_named_tests_exist() -> None:
     names = set(re.findall(r"`(test_\w+)`", GUIDE))
     assert names
     assert [] == sorted(name for name in names if not (ROOT / "tests" / f"{name}.py").exists())
+
+
+def test_size_of_the_plain_engine() -> None:
+    """An afternoon's reading stays one: the guide's size of the plain engine is today's."""
+    (stated,) = re.findall(r"`examples/plain_engine\.py`, about (\d+) lines", GUIDE)
+    assert _near(int(stated), count(ROOT / "examples/plain_engine.py"))

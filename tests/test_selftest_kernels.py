@@ -55,15 +55,10 @@ def test_every_kernel_has_a_known_answer_and_no_answer_is_left_over(kernels: Ker
     assert sorted(kernel_answers.selected(kernels, None)) == sorted(kernel_answers.known())
 
 
-EXACT = [test for test in kernel_answers.known() if goldens.exact(test) is not None]
-
-
-@pytest.mark.parametrize("test", EXACT)
-def test_known_answer_is_numpys(test: str) -> None:
-    """Quantisers and row decoders: the pinned answer is what plain numpy gives, with no kernel involved."""
-    expected = goldens.exact(test)
-    assert expected is not None
-    assert hashlib.sha256(expected).hexdigest() == kernel_answers.known()[test]
+@pytest.mark.parametrize("test", list(kernel_answers.known()))
+def test_no_kernel_takes_part_in_a_known_answer(test: str) -> None:
+    """Each pinned answer is what plain numpy, or the plain engine, makes of the fixed inputs."""
+    assert hashlib.sha256(goldens.exact(test)).hexdigest() == kernel_answers.known()[test]
 
 
 def test_kernels_of_this_machine_pass(kernels: KernelTable) -> None:
@@ -74,16 +69,6 @@ def test_kernels_of_this_machine_pass(kernels: KernelTable) -> None:
     assert first.digest == selftest.run(kernels, formats=_formats(kernels)).digest
     assert seen[-1][0] == seen[-1][1]
     assert first.digest.hex() in selftest.require(first)
-
-
-def test_products_and_passes_are_near_a_plain_computation(kernels: KernelTable) -> None:
-    """What only kernels can compute to the bit is still near float64, or a float32 model in plain numpy."""
-    formats = _formats(kernels)
-    for test in kernel_answers.selected(kernels, formats):
-        if test not in EXACT:
-            output = kernel_answers.output(kernels, test)
-            assert output is not None
-            assert goldens.error(test, output) <= 1, test
 
 
 def test_formats_choose_kernels(kernels: KernelTable) -> None:

@@ -1,7 +1,7 @@
 """Self-test of the kernels: each is run on fixed inputs, and the bits of its output must be the known ones.
 
 Results are the same bits on every CPU, so that one table serves all targets. `known_answers.json` holds it: SHA-256 of
-the output by test; tests/goldens/kernel_answers.py makes it from the plain reference twins. A kernel without a known
+the output by test; tests/goldens/kernel_answers.py makes it in plain numpy, without a kernel. A kernel without a known
 answer fails the test: none can be added and forgotten.
 """
 

@@ -1,0 +1,512 @@
+"""The engine's arithmetic in plain numpy: the same bits, slowly. For whoever wants to know in an afternoon what the
+kernels compute, or to check an answer without them.
+
+    appliance infer POLICY --prompt TEXT --temperature 0 --json > answer.json
+    python examples/plain_engine.py MODEL.gguf answer.json
+
+reads a GGUF file of the llama architecture, computes the logits after the prompt and after each token of the answer,
+and compares each token with the highest logit. It uses nothing of the appliance and follows docs/formats/arithmetic.md,
+whose sections have the numbers of those below; `tests/test_plain_engine.py` compares its logits with the engine's, bit
+for bit. It knows nothing of text, and checks nothing of the file: name one whose SHA-256 you know.
+
+Shapes: T tokens, P positions, R rows and C columns of a matrix, B blocks of a row, S sub-blocks of a block, H query
+heads, E elements of a head.
+"""
+
+from __future__ import annotations
+
+import argparse
+import decimal
+import json
+import math
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]  # of float32, where nothing else is said
+F32, F64 = np.float32, np.float64
+
+# --- The file ---------------------------------------------------------------------------------------------------------
+# GGUF version 3: metadata types by number; STRING and ARRAY apart.
+SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+STRING, ARRAY = 8, 9
+
+# ggml type -> name, and the fields of a block in the order of the file
+D, M = ("d", "<f2"), ("m", "<f2")
+LAYOUTS: dict[int, tuple[str, list[Any]]] = {
+    0: ("F32", [("x", "<f4")]), 1: ("F16", [("x", "<f2")]), 30: ("BF16", [("x", "<u2")]),
+    2: ("Q4_0", [D, ("qs", "u1", 16)]), 3: ("Q4_1", [D, M, ("qs", "u1", 16)]),
+    6: ("Q5_0", [D, ("qh", "u1", 4), ("qs", "u1", 16)]), 7: ("Q5_1", [D, M, ("qh", "u1", 4), ("qs", "u1", 16)]),
+    8: ("Q8_0", [D, ("qs", "i1", 32)]), 9: ("Q8_1", [D, ("s", "<f2"), ("qs", "i1", 32)]),
+    10: ("Q2_K", [("scales", "u1", 16), ("qs", "u1", 64), D, M]),
+    11: ("Q3_K", [("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), D]),
+    12: ("Q4_K", [D, M, ("scales", "u1", 12), ("qs", "u1", 128)]),
+    13: ("Q5_K", [D, M, ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]),
+    14: ("Q6_K", [("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), D])}
+
+
+class Gguf:
+    """A file's metadata, and its tensors as (format, shape, blocks)."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 4
+        version, tensors, pairs = self.take("<IQQ")
+        if self.data[:4] != b"GGUF" or version not in (2, 3):
+            raise ValueError("no GGUF file of version 2 or 3")
+        self.metadata = {self.text(): self.value(self.take("<I")[0]) for _ in range(pairs)}
+        entries = [(self.text(), self.take(f"<{self.take('<I')[0]}Q"), *self.take("<IQ")) for _ in range(tensors)]
+        align = self.metadata.get("general.alignment", 32)
+        start = -(-self.at // align) * align
+        self.tensors = {name: self.blocks(kind, shape[::-1], start + offset) for name, shape, kind, offset in entries}
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        """The next fields, by a format of `struct`."""
+        found = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return found
+
+    def text(self) -> str:
+        """The next string."""
+        nbytes = self.take("<Q")[0]
+        self.at += nbytes
+        return self.data[self.at - nbytes:self.at].decode("utf-8", "replace")
+
+    def value(self, kind: int) -> Any:
+        """The next value of metadata."""
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY:
+            kind, count = self.take("<IQ")
+            return [self.value(kind) for _ in range(count)]
+        return self.take(SCALARS[kind])[0]
+
+    def blocks(self, kind: int, shape: tuple[int, ...], offset: int) -> tuple[str, tuple[int, ...], Array]:
+        """A tensor."""
+        if kind not in LAYOUTS:
+            raise ValueError(f"a tensor is of ggml type {kind}; allowed: {sorted(LAYOUTS)}")
+        name, fields = LAYOUTS[kind]
+        elements = 1 if "F" in name else 256 if "K" in name else 32
+        count = math.prod(shape) // elements
+        return name, shape, np.frombuffer(self.data, np.dtype(fields), count, offset)
+
+
+# --- 1. Weights: d * scale * quant - m * minimum ----------------------------------------------------------------------
+@dataclass
+class Quantised:
+    """R rows of weights that are made of these parts; all but d and m are integers."""
+
+    d: Array  # (R, B) float32
+    scales: Array  # (R, B, S); S is 1 in blocks of 32 columns
+    quants: Array  # (R, B, S, columns of a sub-block)
+    m: Array | None  # (R, B) float32, of formats with minima
+    minima: Array  # (R, B, S); -1 in blocks of 32, where m is added
+
+
+Matrix = Quantised | Array  # weights that are not quantised: (R, C) float32
+
+
+def low_high(packed: Array) -> Array:
+    """Low nibbles of bytes, then their high nibbles."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
+
+
+def planes(packed: Array, bits: int, count: int) -> Array:
+    """(blocks, n, bytes) cut into `count` planes of `bits`: (blocks, n * count * bytes), plane after plane."""
+    shifts = (np.arange(count) * bits)[:, None]
+    return ((packed[:, :, None, :].astype(np.int32) >> shifts) & ((1 << bits) - 1)).reshape(len(packed), -1)
+
+
+def six_bits(packed: Array) -> tuple[Array, Array]:
+    """Scales and minima of Q4_K and Q5_K."""
+    a, b, c = packed[:, 0:4].astype(int), packed[:, 4:8].astype(int), packed[:, 8:12].astype(int)
+    return (np.concatenate([a & 63, c & 15 | a >> 6 << 4], axis=1),
+            np.concatenate([b & 63, c >> 4 | b >> 6 << 4], axis=1))
+
+
+def unpack(name: str, x: Array) -> tuple[Array, Array, Array]:
+    """Scales, minima (0 where there are none) and quants of the blocks of a quantised format, each (blocks, n)."""
+    ones = np.ones((len(x), 1), int)
+    if name in ("Q4_0", "Q4_1"):
+        return ones, -ones, low_high(x["qs"]).astype(int) - (8 if name == "Q4_0" else 0)
+    if name in ("Q5_0", "Q5_1"):
+        fifth = np.unpackbits(x["qh"], axis=-1, bitorder="little").astype(int) << 4
+        return ones, -ones, (low_high(x["qs"]) | fifth) - (16 if name == "Q5_0" else 0)
+    if name in ("Q8_0", "Q8_1"):
+        return ones, -ones, x["qs"].astype(int)
+    if name == "Q2_K":
+        return x["scales"] & 15, x["scales"] >> 4, planes(x["qs"].reshape(-1, 2, 32), 2, 4)
+    if name == "Q3_K":
+        packed = x["scales"]
+        scales = low_high(packed[:, :8]) | planes(packed[:, None, 8:], 2, 4) << 4
+        high = planes(x["hmask"].reshape(-1, 1, 32), 1, 8)
+        return scales - 32, 0 * scales, planes(x["qs"].reshape(-1, 2, 32), 2, 4) + 4 * high - 4
+    if name == "Q6_K":
+        low, high = planes(x["ql"].reshape(-1, 2, 64), 4, 2), planes(x["qh"].reshape(-1, 2, 32), 2, 4)
+        return x["scales"], 0 * x["scales"], (low | high << 4) - 32
+    low = planes(x["qs"].reshape(-1, 4, 32), 4, 2)
+    high = planes(x["qh"].reshape(-1, 1, 32), 1, 8) if name == "Q5_K" else 0 * low
+    return (*six_bits(x["scales"]), low | high << 4)
+
+
+def matrix(name: str, shape: tuple[int, ...], x: Array) -> Matrix:
+    """A tensor of the file; a vector is a matrix of one row."""
+    rows = shape[0] if len(shape) > 1 else 1
+    if name in ("F32", "F16"):
+        return x["x"].astype(F32).reshape(rows, -1)
+    if name == "BF16":
+        return (x["x"].astype(np.uint32) << 16).view(F32).reshape(rows, -1)
+    scales, minima, quants = (part.astype(np.int16).reshape(rows, len(x) // rows, -1) for part in unpack(name, x))
+    with_minima = "m" in (x.dtype.names or ())
+    return Quantised(x["d"].astype(F32).reshape(rows, -1), scales, quants.reshape(*scales.shape, -1),
+                     x["m"].astype(F32).reshape(rows, -1) if with_minima else None, minima)
+
+
+def count_rows(w: Matrix) -> int:
+    """R."""
+    return len(w.d) if isinstance(w, Quantised) else len(w)
+
+
+def decoded(w: Matrix, rows: Sequence[int]) -> Array:
+    """Some rows of a matrix as float32 (len(rows), C), rounded at each product and difference."""
+    chosen = list(rows)
+    if not isinstance(w, Quantised):
+        return w[chosen]
+    x = (w.d[chosen][:, :, None] * w.scales[chosen].astype(F32))[..., None] * w.quants[chosen].astype(F32)
+    if w.m is not None:
+        x = x - (w.m[chosen][:, :, None] * w.minima[chosen].astype(F32))[..., None]
+    return x.reshape(len(chosen), -1)
+
+
+# --- 2. Float operations ----------------------------------------------------------------------------------------------
+def fma(x: Array, y: Array, z: Any) -> Array:
+    """x * y + z, rounded once to float32; shapes are broadcast.
+
+    A product of two float32 is exact in float64, and so rounding the sum to float64 and then to float32 goes wrong only
+    where the first rounding ends halfway between two float32, or next to numbers that have fewer bits. There it goes to
+    the odd neighbour instead, if it was inexact (Boldo and Melquiond, "Emulation of a FMA", 2008).
+    """
+    product, z = np.multiply(x, y, dtype=F64), np.asarray(z, F64)
+    total = product + z
+    halfway = total.view(np.int64) & 0x1FFFFFFF == 1 << 28
+    where = np.nonzero(halfway | (np.abs(total) < 2.0**-126))
+    if len(where[0]):
+        product, z, found = (np.broadcast_to(part, total.shape)[where] for part in (product, z, total))
+        back = found - product
+        error = (product - (found - back)) + (z - back)  # found + error is the sum (Knuth's TwoSum)
+        even = (error != 0) & (found.view(np.int64) & 1 == 0)
+        total[where] = np.where(even, np.nextafter(found, np.copysign(np.inf, error)), found)
+    return total.astype(F32)
+
+
+POWER = [F32(c) for c in (0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.009618437848985195,
+                          0.0013398875016719103, 0.0001535333867650479)]
+
+
+def power_of_two(x: Array) -> Array:
+    """2^x for -126 <= x <= 127 (others are clamped): a polynomial of the part beyond the nearest integer."""
+    x = np.clip(x, F32(-126), F32(127))
+    whole = np.rint(x)
+    rest, total = x - whole, np.full_like(x, POWER[-1])
+    for coefficient in [*POWER[-2::-1], F32(1)]:
+        total = fma(total, rest, coefficient)
+    return np.asarray(np.ldexp(total, whole.astype(int)), F32)
+
+
+def fold(x: Array) -> Array:
+    """The sum of 16 lanes (..., 16): the upper half onto the lower half until one is left."""
+    for lanes in (8, 4, 2, 1):
+        x = x[..., :lanes] + x[..., lanes:]
+    return np.asarray(x[..., 0])
+
+
+def half(x: Array) -> Array:
+    """Rounded to binary16."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(F32)
+
+
+def divided(x: Any, y: Array) -> Array:
+    """x / y, and 0 where y is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(y != 0, F32(x) / y, F32(0)).astype(F32)
+
+
+def quants_of(x: Array, factor: Array) -> Array:
+    """x times a factor for each block, to the nearest integer (ties to even) within -127..127."""
+    return np.asarray(np.clip(np.rint(x * factor[..., None]), -127, 127))
+
+
+# --- 3. Matrix products -----------------------------------------------------------------------------------------------
+def quantised(x: Array, subblocks: int) -> tuple[Array, Array, Array]:
+    """Activations x (T, B, columns of a block) as integers, with a scale (T, B) and sums for the minima."""
+    first = np.abs(x).argmax(axis=-1)[..., None]
+    peak = np.take_along_axis(x, first, axis=-1)[..., 0]  # the first of largest magnitude, with its sign
+    if subblocks == 1:
+        values, exact = quants_of(x, divided(127, np.abs(peak))), np.abs(peak) / F32(127)
+        return values, half(exact), half(exact * values.sum(axis=-1).astype(F32))  # sums (T, B)
+    factor = divided(-127, peak)
+    values = quants_of(x, factor)
+    return values, divided(1, factor), values.reshape(*x.shape[:2], subblocks, -1).sum(axis=-1)  # sums (T, B, S)
+
+
+def exact_product(x: Array, w: Array) -> Array:
+    """x * transpose of w, of integers that stay below 2^53 and so are exact in any order; rounded once, at the end."""
+    return (x.astype(F64) @ w.astype(F64).T).astype(F32)
+
+
+def multiply(w: Matrix, x: Array, y: Array) -> Array:
+    """y + x * transpose of w, for x (T, C) and y (T, R): one chain over the blocks of a row."""
+    if not isinstance(w, Quantised):
+        return multiply_floats(w, x, y)
+    rows, blocks, subblocks, _ = w.quants.shape
+    values, scale, sums = quantised(x.reshape(len(x), blocks, -1), subblocks)
+    weights = (w.scales[..., None] * w.quants).reshape(rows, blocks, -1)
+    for b in range(blocks):
+        scaled = w.d[:, b] * exact_product(values[:, b], weights[:, b])  # (T, R)
+        if w.m is not None and subblocks > 1:
+            scaled = scaled - w.m[:, b] * exact_product(sums[:, b], w.minima[:, b])
+        y = fma(scaled, scale[:, b, None], y)
+        if w.m is not None and subblocks == 1:
+            y = fma(w.m[:, b], sums[:, b, None], y)
+    return y
+
+
+def multiply_floats(w: Array, x: Array, y: Array) -> Array:
+    """Segments of 256 columns: a chain over the even columns plus one over the odd ones, added to y."""
+    for start in range(0, w.shape[1], 256):
+        chains = np.zeros((2, *y.shape), F32)
+        for column in range(start, min(start + 256, w.shape[1]), 2):
+            pair = slice(column, column + 2)
+            chains = fma(w.T[pair, None, :], x.T[pair, :, None], chains)
+        y = y + (chains[0] + chains[1])
+    return y
+
+
+# --- 4. Attention -----------------------------------------------------------------------------------------------------
+BLOCK, SPAN, LANES = 64, 256, 16  # positions of a block; of a span; chains of the sum of weights
+NOTHING, HIDDEN = F32(-1e20), F32(-1e30)  # the score of no position; of one that a token must not see
+
+
+def rotate(x: Array, turns: Array) -> Array:
+    """Neighbouring pairs of x (T, heads, E) turned by the cosines and sines (T, E / 2, 2) of their positions."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    cosine, sine = turns[:, None, :, 0], turns[:, None, :, 1]
+    return np.stack([fma(even, cosine, -(odd * sine)), fma(odd, cosine, even * sine)], axis=-1).reshape(x.shape)
+
+
+def grouped(x: Array) -> Array:
+    """Elements (..., E) in groups of 32 (..., groups, 32), the last filled up with zeros."""
+    missing = -x.shape[-1] % 32
+    return np.concatenate([x, np.zeros((*x.shape[:-1], missing), F32)], axis=-1).reshape(*x.shape[:-1], -1, 32)
+
+
+def kept(x: Array, cache: str) -> tuple[Array, Array]:
+    """What the cache keeps of keys or values (..., E): numbers (..., groups, n) and a scale for each group."""
+    x = np.clip(x, F32(-65504), F32(65504))
+    if cache == "f16":
+        return half(x)[..., None, :], np.ones((*x.shape[:-1], 1), F32)
+    x = grouped(x)
+    if cache == "q8":
+        peak = np.abs(x).max(axis=-1)
+        scale = half(peak / F32(127))
+        return quants_of(x, np.where(scale > 0, divided(127, peak), F32(0))), scale
+    high, low = x.max(axis=-1), x.min(axis=-1)
+    peak = np.where(high > -low, high, low)
+    scale = half(peak / F32(-8))
+    factor = np.where(scale != 0, divided(-8, peak), F32(0))
+    return np.clip(np.rint(x * factor[..., None]), -8, 7), scale
+
+
+def scores_of(query: Array, keys: Array, scales: Array, cache: str) -> Array:
+    """Scores (H, T, P) of queries (T, H, E) with the keys (P, H, groups, n) of P positions."""
+    total = np.zeros((query.shape[1], len(query), len(keys)), F32)
+    if cache == "f16":
+        for element in range(query.shape[-1]):
+            key = keys[:, :, 0, element].T[:, None, :]  # (H, 1, P)
+            total = fma(key, query[:, :, element].T[:, :, None], total)
+        return total
+    query = grouped(query)
+    peak = np.abs(query).max(axis=-1)
+    values, own = quants_of(query, divided(127, peak)), peak / F32(127)  # (T, H, groups, 32), (T, H, groups)
+    for group in range(query.shape[2]):
+        dots = np.einsum("thn,phn->htp", values[:, :, group], keys[:, :, group], dtype=F64).astype(F32)
+        total = fma(dots, scales[:, :, group].T[:, None, :] * own[:, :, group].T[:, :, None], total)
+    return total
+
+
+def span(scores: Array, values: Array, scales: Array, seen: Array) -> tuple[Array, Array, Array]:
+    """Largest score (H, T), sums of weights (H, T, LANES) and weighted values (H, T, E) of up to SPAN positions, from
+    their scores (H, T, P), values (P, H, groups, n) with scales (P, H, groups), and which a token may see (T, P)."""
+    heads, rows, positions = scores.shape
+    groups, each = values.shape[2:]
+    largest = np.full((heads, rows), NOTHING)
+    sums, mixed = np.zeros((heads, rows, LANES), F32), np.zeros((heads, rows, groups, each), F32)
+    for start in range(0, positions, BLOCK):
+        count = min(BLOCK, positions - start)
+        block = np.full((heads, rows, BLOCK), HIDDEN)
+        block[..., :count] = np.where(seen[:, start:start + count], scores[..., start:start + count], HIDDEN)
+        before, largest = largest, np.maximum(largest, block.max(axis=-1))
+        shrink, below = power_of_two(before - largest), block - largest[..., None]
+        weights = np.where(below > -100, power_of_two(below), F32(0))
+        sums = sums * shrink[..., None]
+        for first in range(0, BLOCK, LANES):
+            sums = sums + weights[..., first:first + LANES]
+        mixed = mixed * shrink[..., None, None]
+        for position in range(count):
+            scaled = weights[..., position, None] * scales[start + position][:, None, :]  # (H, T, groups)
+            value = values[start + position][:, None]  # (H, 1, groups, n)
+            mixed = fma(value, scaled[..., None], mixed)
+    return largest, sums, mixed.reshape(heads, rows, -1)
+
+
+def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array], cache: str) -> Array:
+    """Attended values (T, H, E) of the last T positions' queries, over all positions."""
+    rows, heads, size = query.shape
+    shared = heads // keys[0].shape[1]
+    (k, k_scales), (v, v_scales) = ([np.repeat(part, shared, axis=1) for part in pair] for pair in (keys, values))
+    seen = np.arange(len(k)) <= np.arange(len(k) - rows, len(k))[:, None]  # (T, P)
+    scores = scores_of(query, k, k_scales, cache)
+    largest = np.full((heads, rows), NOTHING)
+    total = np.zeros((heads, rows, LANES + v.shape[2] * v.shape[3]), F32)  # sums, then values
+    for start in range(0, len(k), SPAN):
+        part = slice(start, start + SPAN)
+        peak, *found = span(scores[..., part], v[part], v_scales[part], seen[:, part])
+        most = np.maximum(largest, peak)
+        keep, take = power_of_two(largest - most)[..., None], power_of_two(peak - most)[..., None]
+        largest, total = most, fma(np.concatenate(found, axis=-1), take, total * keep)
+    scale = F32(1) / fold(total[..., :LANES])
+    return (total[..., LANES:LANES + size] * scale[..., None]).transpose(1, 0, 2)
+
+
+# --- 5. The model -----------------------------------------------------------------------------------------------------
+def norm(x: Array, weight: Array, epsilon: Any) -> Array:
+    """x / sqrt(mean(x²) + epsilon) * weight: 32 chains of squares."""
+    chains = np.zeros((len(x), 32), F32)
+    for start in range(0, x.shape[1], 32):
+        part = x[:, start:start + 32]
+        chains = fma(part, part, chains)
+    mean = fold(chains[:, :16] + chains[:, 16:]) / F32(x.shape[1])
+    return np.asarray(x * (F32(1) / np.sqrt(mean + epsilon))[:, None] * weight)
+
+
+def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Array | None) -> Array:
+    """Cosines and sines (positions, E / 2, 2), in float64 until they are rounded."""
+    pairs, base = head_size // 2, float(meta("rope.freq_base", 10000.0))
+    with decimal.localcontext(decimal.Context(prec=40)):
+        own = np.array([float(decimal.Decimal(base) ** (decimal.Decimal(-i) / pairs)) for i in range(pairs)])
+    if factors is not None:
+        own = own / factors.astype(F64)
+    kind, magnitude = meta("rope.scaling.type", "linear"), float(meta("rope.scaling.attn_factor", 1.0))
+    factor = float(meta("rope.scaling.factor", 0.0)) or float(meta("rope.scale_linear", 0.0)) or 1.0
+    frequency = own if kind == "none" else own / factor
+    if kind == "yarn":
+        context = meta("rope.scaling.original_context_length", meta("context_length"))
+        low, high = (pairs * math.log(context / (t * 2 * math.pi)) / math.log(base) for t in (32.0, 1.0))
+        low, high = max(0.0, math.floor(low)), min(2.0 * pairs - 1, math.ceil(high))
+        keep = 1.0 - np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0.0, 1.0)
+        frequency = frequency * (1.0 - keep) + own * keep
+        magnitude *= max(1.0, 1.0 + 0.1 * math.log(factor))
+    angles = np.outer(np.arange(positions, dtype=F64), frequency)
+    return (np.stack([np.cos(angles), np.sin(angles)], axis=-1) * magnitude).astype(F32)
+
+
+class Model:
+    """A model of the llama architecture, and the keys and values of one sequence."""
+
+    def __init__(self, data: bytes, cache: str = "f16") -> None:
+        """`data`: the GGUF file; `cache`: how keys and values are kept, f16, q8 or q4."""
+        self.file, self.cache = Gguf(data), cache
+        if self.file.metadata.get("general.architecture") != "llama":
+            raise ValueError("no model of the llama architecture")
+        self.heads = self.meta("attention.head_count")
+        self.kv_heads = self.meta("attention.head_count_kv", self.heads)
+        self.size = self.meta("attention.key_length", self.meta("embedding_length") // self.heads)
+        self.epsilon = F32(self.meta("attention.layer_norm_rms_epsilon"))
+        self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales
+        self.position = 0
+
+    def meta(self, key: str, default: Any = None) -> Any:
+        """A value of metadata."""
+        return self.file.metadata.get(f"llama.{key}", default)
+
+    def weight(self, name: str) -> Matrix:
+        """A matrix of weights."""
+        return matrix(*self.file.tensors[name])
+
+    def vector(self, name: str) -> Array:
+        """A vector of weights."""
+        return decoded(self.weight(name), [0])[0]
+
+    def project(self, layer: int, part: str, x: Array, y: Array | None = None) -> Array:
+        """y (0 without one) + weights * x, and then the bias."""
+        w = self.weight(f"blk.{layer}.{part}.weight")
+        found = multiply(w, x, np.zeros((len(x), count_rows(w)), F32) if y is None else y)
+        bias = f"blk.{layer}.{part}.bias"
+        return found + self.vector(bias) if bias in self.file.tensors else found
+
+    def attention(self, layer: int, x: Array, angles: Array) -> Array:
+        """What the heads attend to, for normalised rows x (T, C); their keys and values are remembered."""
+        rows = len(x)
+        query, key, value = (self.project(layer, part, x).reshape(rows, -1, self.size)
+                             for part in ("attn_q", "attn_k", "attn_v"))
+        query = rotate(query, angles) * F32(math.log2(math.e) / math.sqrt(self.size))
+        new = [*kept(rotate(key, angles), self.cache), *kept(value, self.cache)]
+        if layer in self.past:
+            new = [np.concatenate(both) for both in zip(self.past[layer], new, strict=True)]
+        self.past[layer] = new
+        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache).reshape(rows, -1)
+
+    def feed_forward(self, layer: int, x: Array) -> Array:
+        """silu(gate) * up, for normalised rows x (T, C)."""
+        gate, up = self.project(layer, "ffn_gate", x), self.project(layer, "ffn_up", x)
+        return np.asarray(gate / (power_of_two(gate * F32(-math.log2(math.e))) + F32(1)) * up)
+
+    def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
+        """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all)."""
+        factors = self.vector("rope_freqs.weight") if "rope_freqs.weight" in self.file.tensors else None
+        first, self.position = self.position, self.position + len(tokens)
+        angles = turns(self.meta, self.position, self.size, factors)[first:]
+        x = decoded(self.weight("token_embd.weight"), tokens)
+        for layer in range(self.meta("block_count")):
+            seen = self.attention(layer, norm(x, self.vector(f"blk.{layer}.attn_norm.weight"), self.epsilon), angles)
+            x = self.project(layer, "attn_output", seen, x)
+            hidden = self.feed_forward(layer, norm(x, self.vector(f"blk.{layer}.ffn_norm.weight"), self.epsilon))
+            x = self.project(layer, "ffn_down", hidden, x)
+        x = norm(x[len(x) - (len(x) if last is None else last):], self.vector("output_norm.weight"), self.epsilon)
+        head = self.weight("output.weight" if "output.weight" in self.file.tensors else "token_embd.weight")
+        return multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0: every token is what the model says; 1: one is not; 2: that cannot be told."""
+    parser = argparse.ArgumentParser(description="compare the tokens of an answer with what the model says",
+                                     epilog="exit codes: 0 they are the same, 1 one is another, 2 cannot be told")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the GGUF file")
+    parser.add_argument("answer", metavar="ANSWER", type=Path,
+                        help="what `appliance infer POLICY --prompt TEXT --temperature 0 --json` printed")
+    parser.add_argument("--cache", choices=("f16", "q8", "q4"), default="f16", help="kv_cache of the policy (f16)")
+    args = parser.parse_args(arguments)
+    try:
+        answer = json.loads(args.answer.read_text())
+        prompt, tokens = answer["prompt_tokens"], answer["tokens"]
+        logits = Model(args.model.read_bytes(), args.cache).logits([*prompt, *tokens][:-1], last=len(tokens))
+    except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    for index, (token, row) in enumerate(zip(tokens, logits, strict=True)):
+        if row.argmax() != token:
+            print(f"token {index + 1} of {len(tokens)} is {token}; the model says {row.argmax()}")
+            return 1
+    print(f"all {len(tokens)} tokens are what the model says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
