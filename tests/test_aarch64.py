@@ -22,6 +22,7 @@ from tests.support import arm64, kernel_bits, vector_bits
 from tests.support.engines import kernels, synthetic_model
 from tests.support.forward_bits import digests
 from tests.support.require import absent
+from tests.support.unmeasured import unmeasured
 
 NEON = targets.by_name("neon")
 FEW = ("Q4_1", "Q4_K", "Q6_K", "Q8_0")  # products of several shapes, and what the model needs
@@ -40,7 +41,8 @@ def _make(folder: Path, formats: tuple[str, ...]) -> Path:
     suffixes = {shape.suffix for name, shape in shapes.SHAPES.items() if name not in formats}
     names = [name for name in registry.definitions() if name.partition("_")[2] not in suffixes
              or name.partition("_")[0] not in ("product", "gather")]
-    return build.build(NEON, folder, names=names).library
+    with unmeasured():
+        return build.build(NEON, folder, names=names).library
 
 
 @pytest.fixture(scope="module")

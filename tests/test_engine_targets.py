@@ -11,7 +11,7 @@ import pytest
 from appliance.engine.kernels import targets
 from appliance.models import gguf
 from appliance.models.quants import FORMATS
-from tests.support import any_models
+from tests.support import any_models, libraries
 from tests.support.engines import kernels, synthetic_model
 from tests.support.forward_bits import digests
 
@@ -34,6 +34,7 @@ def test_same_bits_on_another_target(target, tmp_path):
         models.append(tmp_path / f"{len(models)}.gguf")
         models[-1].write_bytes(data)
     expected = [digest for model in models for digest in digests(model, 2, kernels())]
-    found = subprocess.run([sys.executable, "-m", "tests.support.forward_bits", target, "-", *models],
-                           cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True, timeout=280)
+    command = [sys.executable, "-m", "tests.support.forward_bits", target, libraries.library(target), *models]
+    found = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True,
+                           timeout=280)
     assert expected == found.stdout.split()

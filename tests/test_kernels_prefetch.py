@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.support.unmeasured import unmeasured
+
 LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; a quarter of 16 blocks of 144
 LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 
@@ -16,8 +18,9 @@ LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 @functools.cache
 def _made(target: str, name: str) -> str:
     """The compiled product of a format."""
-    return subprocess.run([sys.executable, "-m", "tests.support.kernel_llvm", target, f"product_{name.lower()}"],
-                          capture_output=True, text=True, check=True, timeout=120).stdout
+    with unmeasured():
+        return subprocess.run([sys.executable, "-m", "tests.support.kernel_llvm", target, f"product_{name.lower()}"],
+                              capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 def _order(target: str, name: str, kind: str) -> str:

@@ -186,6 +186,7 @@ def test_a_log_tells_which_event_departs() -> None:
         assert "event" not in unspoken
 
 
+@pytest.mark.no_cover  # it would take twice the time, and nothing else is run than by other tests
 def test_fuzzing_finds_nothing_in_seconds() -> None:
     """A little of what `make soak` does for minutes; every altered byte is refused or is another value."""
     data = _written()

@@ -318,6 +318,7 @@ else:
 
 
 def _takes(*words: object) -> int:
+    vocabulary_file("gpt-2")  # which the child reads
     done = subprocess.run([sys.executable, "-c", WORDS, *map(str, words)], capture_output=True, text=True, check=True)
     return int(done.stdout)
 

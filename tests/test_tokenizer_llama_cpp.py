@@ -86,6 +86,7 @@ def test_decoding(name: str) -> None:
     assert wanted in (found, re.sub(" (?='(?:[sm]|re|ve))", "", cleaned))
 
 
+@pytest.mark.no_cover  # it would take twice the time, and nothing else is run than by other tests
 def test_every_pre_tokenizer() -> None:
     """Under every name of a pre-tokenizer, hard texts are cut as llama.cpp cuts them."""
     metadata, golden = metadata_of("deepseek-coder"), _golden("pre-tokenizers")
