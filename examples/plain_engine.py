@@ -1,13 +1,14 @@
 """The engine's arithmetic in plain numpy: the same bits, slowly. For whoever wants to know in an afternoon what the
 kernels compute, or to check an answer without them.
 
-    appliance infer POLICY --prompt TEXT --temperature 0 --json > answer.json
+    appliance infer POLICY --prompt TEXT --json > answer.json
     python examples/plain_engine.py MODEL.gguf answer.json
 
 reads a GGUF file of the llama architecture, computes the logits after the prompt and after each token of the answer,
-and compares each token with the highest logit. It uses nothing of the appliance and follows docs/formats/arithmetic.md,
-whose sections have the numbers of those below; `tests/test_plain_engine.py` compares its logits with the engine's, bit
-for bit. It knows nothing of text, and checks nothing of the file: name one whose SHA-256 you know.
+chooses by them as the answer's settings and seed say, and compares. It uses nothing of the appliance and follows
+docs/formats/arithmetic.md, whose sections have the numbers of those below; `tests/test_plain_engine.py` compares its
+logits with the engine's, bit for bit. It knows nothing of text, and checks nothing of the file: name one whose SHA-256
+you know.
 
 Shapes: T tokens, P positions, R rows and C columns of a matrix, B blocks of a row, S sub-blocks of a block, H query
 heads, E elements of a head.
@@ -17,11 +18,13 @@ from __future__ import annotations
 
 import argparse
 import decimal
+import hashlib
 import json
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,7 +204,7 @@ def fma(x: Array, y: Array, z: Any) -> Array:
         error = (product - (found - back)) + (z - back)  # found + error is the sum (Knuth's TwoSum)
         even = (error != 0) & (found.view(np.int64) & 1 == 0)
         total[where] = np.where(even, np.nextafter(found, np.copysign(np.inf, error)), found)
-    return total.astype(F32)
+    return np.asarray(total, F32)
 
 
 POWER = [F32(c) for c in (0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.009618437848985195,
@@ -234,7 +237,7 @@ def half(x: Array) -> Array:
 def divided(x: Any, y: Array) -> Array:
     """x / y, and 0 where y is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(y != 0, F32(x) / y, F32(0)).astype(F32)
+        return np.asarray(np.where(y != 0, F32(x) / y, F32(0)), F32)
 
 
 def quants_of(x: Array, factor: Array) -> Array:
@@ -441,7 +444,7 @@ class Model:
 
     def vector(self, name: str) -> Array:
         """A vector of weights."""
-        return decoded(self.weight(name), [0])[0]
+        return np.asarray(decoded(self.weight(name), [0])[0])
 
     def project(self, layer: int, part: str, x: Array, y: Array | None = None) -> Array:
         """y (0 without one) + weights * x, and then the bias."""
@@ -483,6 +486,46 @@ class Model:
         return multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
 
 
+# --- 6. The choice of a token -----------------------------------------------------------------------------------------
+def uniform(seed: int, draw: int) -> float:
+    """The number in 0..1 that draw number `draw` of a seed takes."""
+    data = b"appliance sampler draw v1\0" + seed.to_bytes(8, "little") + draw.to_bytes(8, "little")
+    return float((int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 11) * 2.0**-53)
+
+
+def adjusted(logits: Array, s: Mapping[str, Any], prompt: Sequence[int], answer: Sequence[int]) -> Array:
+    """Logits (vocabulary,) with biases and penalties, after what there is of the answer."""
+    x = logits.copy()
+    for token, bias in s["logit_bias"].items():
+        x[int(token)] += F32(bias)
+    last, penalty = s["repeat_last_n"], F32(s["repeat_penalty"])
+    for token in set([*prompt, *answer][-last:] if last else ()):
+        x[token] = x[token] / penalty if x[token] > 0 else x[token] * penalty
+    for token, times in Counter(answer).items():
+        x[token] -= F32(times * s["frequency_penalty"] + s["presence_penalty"])
+    return x
+
+
+def choose(logits: Array, s: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int]) -> int:
+    """The next token of an answer."""
+    x = adjusted(logits, s, prompt, answer)
+    if s["temperature"] == 0:
+        return int(x.argmax())  # the lowest id among equals
+    below = x.astype(F64) - float(x.max())
+    order = np.argsort(-x, kind="stable")  # the best first, the lowest id among equals
+    if s["top_k"]:
+        order = order[:s["top_k"]]
+    if s["top_p"] < 1:
+        mass = np.cumsum(np.exp(below[order]))
+        order = order[:np.searchsorted(mass, s["top_p"] * mass[-1], side="left") + 1]
+    if s["min_p"] > 0:
+        order = order[below[order] >= math.log(s["min_p"])]
+    ids = np.sort(order)
+    mass = np.cumsum(np.exp(below[ids] / s["temperature"]))
+    place = np.searchsorted(mass, uniform(seed, len(answer)) * mass[-1], side="right")
+    return int(ids[min(place, len(ids) - 1)])
+
+
 # --- The command ------------------------------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0: every token is what the model says; 1: one is not; 2: that cannot be told."""
@@ -490,19 +533,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                      epilog="exit codes: 0 they are the same, 1 one is another, 2 cannot be told")
     parser.add_argument("model", metavar="MODEL", type=Path, help="the GGUF file")
     parser.add_argument("answer", metavar="ANSWER", type=Path,
-                        help="what `appliance infer POLICY --prompt TEXT --temperature 0 --json` printed")
+                        help="what `appliance infer POLICY --prompt TEXT --json` printed")
     parser.add_argument("--cache", choices=("f16", "q8", "q4"), default="f16", help="kv_cache of the policy (f16)")
     args = parser.parse_args(arguments)
     try:
         answer = json.loads(args.answer.read_text())
-        prompt, tokens = answer["prompt_tokens"], answer["tokens"]
+        prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
         logits = Model(args.model.read_bytes(), args.cache).logits([*prompt, *tokens][:-1], last=len(tokens))
-    except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
+        said = [choose(row, settings, answer["seed"], prompt, tokens[:index]) for index, row in enumerate(logits)]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error) as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    for index, (token, row) in enumerate(zip(tokens, logits, strict=True)):
-        if row.argmax() != token:
-            print(f"token {index + 1} of {len(tokens)} is {token}; the model says {row.argmax()}")
+    for index, (token, other) in enumerate(zip(tokens, said, strict=True)):
+        if token != other:
+            print(f"token {index + 1} of {len(tokens)} is {token}; the model says {other}")
             return 1
     print(f"all {len(tokens)} tokens are what the model says")
     return 0

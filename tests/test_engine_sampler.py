@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections import Counter
@@ -15,22 +16,9 @@ from hypothesis import strategies as st
 from appliance.engine.sampler import Sampler, Sampling, candidates, highest, invert, log_probabilities
 from appliance.engine.scratch import Scratch
 from appliance.errors import EngineError
+from examples import plain_engine
 
 SCRATCH = Scratch(1000)
-
-
-def plain_adjust(logits, sampling, prompt, generated):
-    """Steps 1 to 3 of the documented order, one token at a time, in float32."""
-    out = [np.float32(x) for x in logits]
-    for token, bias in sampling.logit_bias.items():
-        out[token] = np.float32(out[token] + np.float32(bias))
-    tail = (list(prompt) + generated)[-sampling.repeat_last_n:] if sampling.repeat_last_n else []
-    r = np.float32(sampling.repeat_penalty)
-    for token in set(tail):
-        out[token] = out[token] / r if out[token] > 0 else out[token] * r
-    for token, times in Counter(generated).items():
-        out[token] -= np.float32(times * sampling.frequency_penalty + sampling.presence_penalty)
-    return out
 
 
 def plain_candidates(logits, sampling):
@@ -59,22 +47,6 @@ def plain_uniform(seed, draw):
     return (int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 11) / 2**53
 
 
-def plain_choice(logits, sampling, prompt, generated):
-    """All steps."""
-    adjusted = plain_adjust(logits, sampling, prompt, generated)
-    if sampling.temperature == 0:
-        return min(range(len(adjusted)), key=lambda i: (-adjusted[i], i))
-    ids = plain_candidates(adjusted, sampling)
-    best = max(adjusted[i] for i in ids)
-    weights = [math.exp((float(adjusted[i]) - float(best)) / sampling.temperature) for i in ids]
-    goal, running = plain_uniform(sampling.seed, len(generated)) * sum(weights), 0.0
-    for i, weight in zip(ids, weights, strict=True):
-        running += weight
-        if running > goal:
-            return i
-    return ids[-1]
-
-
 CASES = [
     Sampling(temperature=0.0),
     Sampling(seed=7),
@@ -90,13 +62,14 @@ CASES = [
 
 @pytest.mark.parametrize("sampling", CASES)
 def test_sequences_follow_the_documented_steps(sampling):
-    """Forty tokens in a row equal those of the plain twin, state and all."""
+    """Forty tokens in a row equal those of the plain engine, state and all."""
     rng = np.random.default_rng(sampling.seed % 1000)
     prompt, generated = [1, 2, 3, 3, 7], []
     sampler = Sampler(sampling, prompt, 50, Scratch(50))
     for _ in range(40):
         logits = rng.normal(0, 3, 50).astype(np.float32)
-        expected = plain_choice(logits, sampling, prompt, generated)
+        settings_ = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
+        expected = plain_engine.choose(logits, settings_, sampling.seed, prompt, generated)
         assert expected == sampler.choose(logits).token
         generated.append(expected)
         sampler.accept(expected)

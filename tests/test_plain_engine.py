@@ -163,8 +163,9 @@ def _run(*words: object) -> subprocess.CompletedProcess[str]:
                           check=False)
 
 
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+@pytest.fixture(scope="module", params=["0", "1.2"])
+def answered(request: pytest.FixtureRequest,
+             tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
     """A model, a file with an answer of `appliance infer --json`, and what is in it."""
     from tests.test_engine_infer import KEY, POLICY
     folder = tmp_path_factory.mktemp("plain")
@@ -172,14 +173,14 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict
     (folder / "tiny.gguf").write_bytes(data)
     (folder / "policy.hcl").write_text(POLICY.format(sha256=hashlib.sha256(data).hexdigest(), key=KEY))
     done = subprocess.run([sys.executable, "-m", "appliance", "infer", str(folder / "policy.hcl"), "--prompt", "aa bb",
-                           "--raw", "--temperature", "0", "--max-tokens", "6", "--json", "--models", str(folder)],
-                          capture_output=True, text=True, check=True, cwd=ROOT)
+                           "--raw", "--temperature", request.param, "--max-tokens", "6", "--json", "--models",
+                           str(folder)], capture_output=True, text=True, check=True, cwd=ROOT)
     (folder / "answer.json").write_text(done.stdout)
     return folder / "tiny.gguf", folder / "answer.json", json.loads(done.stdout)
 
 
 def test_an_answer_is_found_right(answered: tuple[Path, Path, dict[str, Any]]) -> None:
-    """Exit code 0 for the engine's own answer; the program needs nothing but numpy (isolated, from another folder)."""
+    """Exit code 0 for the engine's own answer, greedy or drawn; the program needs nothing but numpy (isolated)."""
     model, answer, content = answered
     done = _run(model, answer)
     assert (0, f"all {len(content['tokens'])} tokens are what the model says\n") == (done.returncode, done.stdout)

@@ -51,7 +51,7 @@ class Answer:
     tokens: tuple[int, ...]  # without the token that ended the answer
     text: str
     finish_reason: str
-    seed: int
+    sampling: Sampling
     load_seconds: float
     prompt_seconds: float  # until the first token
     token_seconds: float  # of each further token
@@ -95,7 +95,7 @@ class Session:
             on_text(step.text)
             reason = step.finish_reason or reason
         timings = watched[0].timings
-        return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling.seed,
+        return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling,
                       self._load_seconds, timings.prompt_seconds, timings.token_seconds)
 
 

@@ -19,6 +19,9 @@ from appliance.cli import numbers
 from appliance.engine.kernels import quota
 from appliance.policy import InvalidPolicyError
 
+_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "frequency_penalty",
+             "presence_penalty")
+
 
 def _text(value: str) -> str:
     """A text of the command line: Python reads what is no UTF-8 there as halves of characters."""
@@ -47,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "than once")
     parser.add_argument("--threads", metavar="N", type=numbers.whole(1, quota.MOST),
                         help="threads (default: what affinity and quota allow)")
-    parser.add_argument("--json", action="store_true", help="print JSON: token ids, text, timings")
+    parser.add_argument("--json", action="store_true",
+                        help="print JSON: token ids, text, how tokens were chosen, timings")
     parser.epilog = "exit codes: 0 answered, 1 the policy has findings, 2 refused or cannot run"
 
 
@@ -97,9 +101,11 @@ def _quiet(text: str) -> None:
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
+    settings = {name: getattr(answer.sampling, name) for name in _SETTINGS}
     return {
         "model": answer.model, "prompt_tokens": list(answer.prompt_tokens), "tokens": list(answer.tokens),
-        "text": answer.text, "finish_reason": answer.finish_reason, "seed": answer.seed,
+        "text": answer.text, "finish_reason": answer.finish_reason,
+        "seed": answer.sampling.seed, "sampling": {**settings, "logit_bias": dict(answer.sampling.logit_bias)},
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},
     }
