@@ -20,9 +20,9 @@ from appliance.errors import EngineError
 from appliance.imaging import kernels as build
 from tests.support import arm64, kernel_bits, vector_bits
 from tests.support.engines import kernels, synthetic_model
+from tests.support.environment import children_unmeasured
 from tests.support.forward_bits import digests
 from tests.support.require import absent
-from tests.support.unmeasured import unmeasured
 
 NEON = targets.by_name("neon")
 FEW = ("Q4_1", "Q4_K", "Q6_K", "Q8_0")  # products of several shapes, and what the model needs
@@ -41,7 +41,7 @@ def _make(folder: Path, formats: tuple[str, ...]) -> Path:
     suffixes = {shape.suffix for name, shape in shapes.SHAPES.items() if name not in formats}
     names = [name for name in registry.definitions() if name.partition("_")[2] not in suffixes
              or name.partition("_")[0] not in ("product", "gather")]
-    with unmeasured():
+    with children_unmeasured():
         return build.build(NEON, folder, names=names).library
 
 

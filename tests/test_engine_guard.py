@@ -12,7 +12,7 @@ import pytest
 from appliance.engine.engine import Engine
 from tests.support import debug_pass, step_tables
 from tests.support.engines import kernels, opened, synthetic_model
-from tests.support.unmeasured import unmeasured
+from tests.support.environment import children_unmeasured
 
 pytest.importorskip("numba")
 
@@ -21,7 +21,7 @@ pytest.importorskip("numba")
 @pytest.mark.parametrize("kind", ["q8"])
 def test_debug_build(kind):
     """A whole pass has the bits of the release build; each spoiled word is found as what it is, and nothing is hurt."""
-    with unmeasured():
+    with children_unmeasured():
         done = subprocess.run([sys.executable, "-m", "tests.support.debug_pass", kind], cwd=Path(__file__).parents[1],
                               capture_output=True, text=True, check=False, timeout=280)
     assert 0 == done.returncode, done.stderr

@@ -1,4 +1,5 @@
-"""A disk that hangs: reads of a model's file that never return, in a service that is told to end."""
+"""A disk that hangs: reads of a model's file, or writes of the audit log, that never return, in a service that is told
+to end."""
 
 from __future__ import annotations
 
@@ -38,9 +39,10 @@ class Deployment:
     traces: Traces
     switch: Path
 
-    def hang(self) -> None:
-        """From now on no read returns."""
+    def hang(self, at: int = 0) -> None:
+        """From now on no read returns (0), or no write of the log (2)."""
         with self.switch.open("r+b") as file:
+            file.seek(at)
             file.write(b"\1")
 
     @property
@@ -118,6 +120,31 @@ def test_the_service_ends_without_it(deployed: Deployment) -> None:
     assert (503, {200}) == (answers.pop(), set(answers))  # who hung was told that the service ends
     assert [len(answers)] == [record["requests"] for record in running.audit("service.stopped")]
     assert 1 == len(running.audit("audit.closed"))
+
+
+@pytest.mark.slow
+def test_the_service_ends_without_its_log(deployed: Deployment) -> None:
+    """SIGTERM while the event loop waits for a write of the audit log: after the drain's time, and that for a pass and
+    for all else, memory is wiped and the process ends, though no Python code of its main thread runs any more."""
+    running = deployed.running
+    assert 200 == _ask(running)
+    traced = Traced(running.process)
+    deployed.hang(2)
+
+    def ask() -> None:
+        with suppress(httpx.HTTPError):
+            _ask(running)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    deployed.wait_until_hanging()
+    begun = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    assert {} == traced.at_exit(deployed.traces.found)
+    assert 3 == running.process.returncode
+    assert 21 < time.monotonic() - begun < 30
+    asking.join()
+    assert [] == running.audit("service.draining")
 
 
 UNUSED = """

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support.unmeasured import unmeasured
+from tests.support.environment import children_unmeasured
 
 LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; a quarter of 16 blocks of 144
 LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
@@ -18,7 +18,7 @@ LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 @functools.cache
 def _made(target: str, name: str) -> str:
     """The compiled product of a format."""
-    with unmeasured():
+    with children_unmeasured():
         return subprocess.run([sys.executable, "-m", "tests.support.kernel_llvm", target, f"product_{name.lower()}"],
                               capture_output=True, text=True, check=True, timeout=120).stdout
 

@@ -18,9 +18,9 @@ from appliance.engine.kernels.tile import split
 from appliance.errors import EngineError
 from appliance.models import quants
 from tests.support import decoders, kernel_reference, libraries
+from tests.support.environment import children_unmeasured
 from tests.support.kernel_bits import bits
 from tests.support.kernel_cases import Product, largest_weights, random_weights
-from tests.support.unmeasured import unmeasured
 
 FORMATS = list(shapes.SHAPES)
 OTHERS = [target.name for target in targets.supported()[1:]]
@@ -31,7 +31,7 @@ LIBRARY = "avx2"  # of the others, which other tests need, too
 def others() -> Iterator[dict[str, Any]]:
     """The other targets of this CPU, at work in processes of their own since before the first test."""
     command = [sys.executable, "-m", "tests.support.kernel_bits"]
-    with unmeasured():
+    with children_unmeasured():
         running = {name: subprocess.Popen([*command, name, ",".join(FORMATS)], stdout=subprocess.PIPE, text=True)
                    for name in OTHERS if name != LIBRARY and not _prebuilt(name)}
     yield running

@@ -23,8 +23,8 @@ from appliance.engine.kernels.table import KernelTable
 from appliance.engine.kernels.threads import Pool
 from appliance.errors import BootError, EngineError
 from tests.goldens import kernel_answers as goldens
+from tests.support.environment import children_unmeasured
 from tests.support.require import absent
-from tests.support.unmeasured import unmeasured
 
 # Without a prebuilt library every format costs seconds of compiling: then one stands for all.
 FEW = frozenset({"Q8_0"})
@@ -88,7 +88,7 @@ CHOSEN = ("F16", "Q4_1", "Q6_K")  # of each kind of product
 def test_no_product_runs_code_that_the_self_test_does_not(target: str, formats: Sequence[str]) -> None:
     """Of the blocks that a product's machine code is made of, those that products of many other sizes run, too, for
     each target of this CPU."""
-    with unmeasured():
+    with children_unmeasured():
         done = subprocess.run([sys.executable, "-m", "tests.support.kernel_blocks", target, *formats],
                               cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     assert {name: [] for name in formats} == json.loads(done.stdout)

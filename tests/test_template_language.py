@@ -13,8 +13,8 @@ from appliance.engine.jinja import Template
 from appliance.engine.jinja.text import mark, spans_of
 from appliance.engine.jinja.values import Budget
 from appliance.errors import TemplateError
+from tests.support.environment import children_unmeasured
 from tests.support.template_cases import CASES, VARIABLES
-from tests.support.unmeasured import unmeasured
 
 FOLDER = Path(__file__).parent / "goldens/template"
 GOLDENS = json.loads((FOLDER / "language.json").read_text())
@@ -46,7 +46,7 @@ def test_escapes_are_read_without_a_warning(source: str, wanted: str) -> None:
 
 def test_hostile_templates() -> None:
     """Templates that try to run away end with an error, in bounded time and memory that the kernel enforces."""
-    with unmeasured():
+    with children_unmeasured():
         done = subprocess.run([sys.executable, "-m", "tests.support.hostile_templates"], cwd=FOLDER.parents[2],
                               check=False, capture_output=True, text=True, timeout=280)
     assert (0, "") == (done.returncode, done.stderr[-500:])

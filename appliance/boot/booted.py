@@ -79,6 +79,16 @@ class Booted:
             for model in self.models.values():  # who drafts for others was loaded before them
                 closing.callback(model.wipe if abandoned else model.close)
 
+    def wipe(self) -> None:
+        """Wipe keys and what models hold, and write nothing: for a process in which other threads hang, as in a write
+        to the audit log or the state disk. It must end then."""
+        with contextlib.ExitStack() as closing:
+            if self.state is not None:
+                closing.callback(self.state.wipe)
+            closing.callback(self.attestor.close)
+            for model in self.models.values():
+                closing.callback(model.wipe)
+
 
 def undo(fetcher: KeyRelease, keys: Mapping[str, Secret], running: Mapping[str, RunningModel],
          provider: Provider | None, audit: AuditLog, disk: StateDisk | None, state_key: Secret | None,

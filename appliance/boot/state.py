@@ -107,6 +107,11 @@ class StateDisk:
                 self._key.wipe()
                 del self._session  # its key schedule, which OpenSSL wipes
 
+    def wipe(self) -> None:
+        """Wipe the key and what came of it, whatever another thread does with the disk; the process must end then."""
+        self._key.wipe()
+        self.__dict__.pop("_session", None)
+
     def _found(self, fresh: bool) -> tuple[bytes, Slot]:
         """The newer of the slots that authenticate, brought forward to the log's end; or those of a new disk."""
         heads = [_read(self._file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]

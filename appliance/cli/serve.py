@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", metavar="FILE", type=Path, help="the audit log's file, if the policy grants log_sink")
     parser.add_argument("--json", action="store_true", help="report the boot as JSON lines")
     parser.epilog = ("exit codes: 0 served and drained, 1 the policy has findings, 2 the boot was refused or failed, "
-                     "3 a model's work did not end after the drain, as where its disk hangs: memory was wiped; "
+                     "3 something did not end after the drain, as where a disk hangs: memory was wiped; "
                      "130 interrupted before it served")
 
 

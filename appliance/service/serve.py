@@ -3,7 +3,7 @@
 SIGTERM, SIGINT or SIGHUP: no new connections, requests in progress may end within the policy's `drain_timeout`, exit 0.
 A second one: whatever still runs is cancelled, exit 0 all the same; the audit log says what was cut off.
 Where a pass of a model then does not end, as it waits for a disk that hangs, it is waited for no longer than
-`PASS_SECONDS`: memory is wiped, exit 3.
+`PASS_SECONDS`: memory is wiped, exit 3. So it is where something else does not end, `LAST_SECONDS` later.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from appliance.service.listen import Door, Listening, listen_tcp, listen_unix, l
 from appliance.service.loop import Loop, started
 from appliance.service.quotas import Keeper
 from appliance.service.tls import RaTls
+from appliance.service.watchdog import Watchdog
 
 KEEP_ALIVE_SECONDS = 15
 PASS_SECONDS = 10.0  # for the pass that is under way when everything was cancelled
+LAST_SECONDS = 10.0  # for all else: wiping, the audit log's and the state disk's last records
 ABANDONED = 3  # the exit code where it did not end
 DRAIN_STEP = 0.05  # seconds from one look at who is still there to the next
 Announce = Callable[[list[Listening]], None]
@@ -57,6 +59,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service, listening, identities)
+        Watchdog(booted.policy.service.drain_timeout_ms / 1000 + PASS_SECONDS + LAST_SECONDS, lambda: _end(booted))
         threads = started()
         stack.callback(threads.shutdown)
         booted.ready()
@@ -90,6 +93,14 @@ def _give_up(booted: Booted, listening: list[Listening]) -> NoReturn:
         booted.close(abandoned=True)
         for place in listening:
             place.close()
+    finally:
+        os._exit(ABANDONED)
+
+
+def _end(booted: Booted) -> None:
+    """Wipe, and end the process whatever its other threads do."""
+    try:
+        booted.wipe()
     finally:
         os._exit(ABANDONED)
 

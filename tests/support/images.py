@@ -21,8 +21,8 @@ from appliance.imaging.steps import Steps
 from appliance.policy import load
 from appliance.sealing import sealing
 from tests.support import server
+from tests.support.environment import children_unmeasured
 from tests.support.require import absent
-from tests.support.unmeasured import unmeasured
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.hcl"
@@ -68,7 +68,7 @@ def need(*tools: str) -> None:
 
 def make(output: Path, *, policy: Path | None = DEMO, folder: Path = recipe.FOLDER, **more: Any) -> Path:
     """Build an image with kernels for emulated guests only."""
-    with unmeasured():
+    with children_unmeasured():
         build.build(build.Options(recipe=recipe.load(folder), output=output, policy=load(policy) if policy else None,
                                   targets=TARGETS, **more), Steps())
     return output

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from appliance.engine.kernels import ahead, targets
-from tests.support.unmeasured import unmeasured
+from tests.support.environment import children_unmeasured
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "tests" / "kernels"
@@ -19,7 +19,7 @@ def library(target: str) -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with unmeasured():
+        with children_unmeasured():
             subprocess.run([sys.executable, "-m", "appliance", "kernels", "build", "--target", target, "-o",
                             str(FOLDER), "--if-stale"], cwd=ROOT, check=True, capture_output=True, timeout=280)
     return ahead.default_path(targets.by_name(target), FOLDER)
