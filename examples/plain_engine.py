@@ -406,7 +406,7 @@ def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Arr
     if factors is not None:
         own = own / factors.astype(F64)
     kind, magnitude = meta("rope.scaling.type", "linear"), float(meta("rope.scaling.attn_factor", 1.0))
-    factor = float(meta("rope.scaling.factor", 0.0)) or float(meta("rope.scale_linear", 0.0)) or 1.0
+    factor = float(meta("rope.scaling.factor", meta("rope.scale_linear", 0.0))) or 1.0  # 0 stands for none
     frequency = own if kind == "none" else own / factor
     if kind == "yarn":
         context = meta("rope.scaling.original_context_length", meta("context_length"))

@@ -1,4 +1,5 @@
-"""Models of dimensions drawn from a seed: close to the reference, and the same bits however they are run."""
+"""Models of dimensions drawn from a seed: close to the reference, and the same bits however they are run, which are
+the plain engine's."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pytest
 from appliance.engine.engine import Engine
 from appliance.engine.kernels.attention_layout import CACHE_FORMATS
 from appliance.models.streamed import StreamedSource
+from examples import plain_engine
 from tests.support import any_models, switching
 from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
@@ -51,6 +53,17 @@ def test_close_to_the_reference(seed: int) -> None:
     if exact:
         assert np.abs(found - reference).max() < 2e-3 * reference.std()
     assert divergence(reference, found).mean() < (0.02 if kind == "q4" else 0.005)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_plain_engines_bits(seed: int) -> None:
+    """Of all positions, for the beginning of the prompt."""
+    data, ids, kind, _ = _drawn(seed)
+    ids = ids[:40]
+    with opened(data) as source:
+        found = _logits(source, ids, kind, threads=2)
+    plain = plain_engine.Model(data, kind).logits(ids)
+    assert np.array_equal(plain.view(np.uint32), found.view(np.uint32))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
