@@ -57,6 +57,7 @@ arm64: $(VENV)/.dev
 lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/plain_engine.py
 	$(BIN)/lint-imports
 
 test: $(VENV)/.dev demo kernels vocabularies arm64 lint ## Everything that must pass before a change lands
