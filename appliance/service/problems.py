@@ -99,6 +99,11 @@ CODES: dict[type, str] = {
 }
 
 
+FOLLOWED, LONGEST_MINUTE = 59, 61
+"""Seconds: some clients follow no `Retry-After` of a minute or more and come at once, and a limit for a minute may ask
+for that. Who comes a little early is told what is left."""
+
+
 class RequestError(ServiceError):
     """A refusal that a caller sees: `code` (a key of PROBLEMS), own message, `param`, `retry_after` seconds."""
 
@@ -116,7 +121,8 @@ class RequestError(ServiceError):
         """Response headers that this refusal brings."""
         headers = {}
         if self.retry_after is not None:
-            headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+            seconds = max(1, math.ceil(self.retry_after))
+            headers["retry-after"] = str(min(seconds, FOLLOWED) if seconds <= LONGEST_MINUTE else seconds)
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         if self.status in {408, 413, 431}:
