@@ -211,7 +211,7 @@ POWER = [F32(c) for c in (0.6931471824645996, 0.24022647738456726, 0.05550332367
                           0.0013398875016719103, 0.0001535333867650479)]
 
 
-def power_of_two(x: Array) -> Array:
+def exp2(x: Array) -> Array:
     """2^x for -126 <= x <= 127 (others are clamped): a polynomial of the part beyond the nearest integer."""
     x = np.clip(x, F32(-126), F32(127))
     whole = np.rint(x)
@@ -355,8 +355,8 @@ def span(scores: Array, values: Array, scales: Array, seen: Array) -> tuple[Arra
         block = np.full((heads, rows, BLOCK), HIDDEN)
         block[..., :count] = np.where(seen[:, start:start + count], scores[..., start:start + count], HIDDEN)
         before, largest = largest, np.maximum(largest, block.max(axis=-1))
-        shrink, below = power_of_two(before - largest), block - largest[..., None]
-        weights = np.where(below > -100, power_of_two(below), F32(0))
+        shrink, below = exp2(before - largest), block - largest[..., None]
+        weights = np.where(below > -100, exp2(below), F32(0))
         sums = sums * shrink[..., None]
         for first in range(0, BLOCK, LANES):
             sums = sums + weights[..., first:first + LANES]
@@ -381,7 +381,7 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
         part = slice(start, start + SPAN)
         peak, *found = span(scores[..., part], v[part], v_scales[part], seen[:, part])
         most = np.maximum(largest, peak)
-        keep, take = power_of_two(largest - most)[..., None], power_of_two(peak - most)[..., None]
+        keep, take = exp2(largest - most)[..., None], exp2(peak - most)[..., None]
         largest, total = most, fma(np.concatenate(found, axis=-1), take, total * keep)
     scale = F32(1) / fold(total[..., :LANES])
     return (total[..., LANES:LANES + size] * scale[..., None]).transpose(1, 0, 2)
@@ -468,7 +468,7 @@ class Model:
     def feed_forward(self, layer: int, x: Array) -> Array:
         """silu(gate) * up, for normalised rows x (T, C)."""
         gate, up = self.project(layer, "ffn_gate", x), self.project(layer, "ffn_up", x)
-        return np.asarray(gate / (power_of_two(gate * F32(-math.log2(math.e))) + F32(1)) * up)
+        return np.asarray(gate / (exp2(gate * F32(-math.log2(math.e))) + F32(1)) * up)
 
     def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
         """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all)."""
