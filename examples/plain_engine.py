@@ -419,6 +419,11 @@ def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Arr
     return (np.stack([np.cos(angles), np.sin(angles)], axis=-1) * magnitude).astype(F32)
 
 
+def gated(gate: Array, up: Array) -> Array:
+    """silu(gate) * up."""
+    return np.asarray(gate / (exp2(gate * F32(-math.log2(math.e))) + F32(1)) * up)
+
+
 class Model:
     """A model of the llama architecture, and the keys and values of one sequence."""
 
@@ -467,8 +472,7 @@ class Model:
 
     def feed_forward(self, layer: int, x: Array) -> Array:
         """silu(gate) * up, for normalised rows x (T, C)."""
-        gate, up = self.project(layer, "ffn_gate", x), self.project(layer, "ffn_up", x)
-        return np.asarray(gate / (exp2(gate * F32(-math.log2(math.e))) + F32(1)) * up)
+        return gated(self.project(layer, "ffn_gate", x), self.project(layer, "ffn_up", x))
 
     def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
         """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all)."""

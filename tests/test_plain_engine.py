@@ -135,9 +135,12 @@ def test_vectors() -> None:
     kept = json.loads(vectors.VECTORS.read_text())
     assert vectors.vectors() == kept
     for case in kept["products"]:
-        row = np.frombuffer(bytes.fromhex(case["row"]), np.uint8)
-        found = Product(kernels(), case["format"], row, 1, case["columns"])(vectors.activations(case["format"]))
-        assert case["y"] == vectors.bits(found[0, :1])
+        rows = np.frombuffer(bytes.fromhex(case["rows"]), np.uint8)
+        before = np.zeros((vectors.TOKENS, 16), np.float32)
+        before[:, :vectors.ROWS] = vectors.start()
+        found = Product(kernels(), case["format"], rows, vectors.ROWS, case["columns"])(
+            vectors.activations(case["format"]), start=before)
+        assert case["y"] == vectors.bits(found[:, :vectors.ROWS])
 
 
 def test_the_specifications_example() -> None:

@@ -24,15 +24,20 @@ Floats = NDArray[np.float32]
 SCALINGS: tuple[dict[str, Any], ...] = (
     {}, {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, {"rope.freq_base": 500000.0, "factors": True},
     {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64,
-     "rope.scaling.attn_factor": 0.9})
+     "rope.scaling.attn_factor": 0.875}, {"rope.scaling.type": "none", "rope.scaling.factor": 4.0},
+    {"rope.scale_linear": 2.0})
 POSITIONS = (0, 1, 77, 511)
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "repeat_last_n": 64,
          "frequency_penalty": 0.0, "presence_penalty": 0.0, "logit_bias": {}}
 CHOICES: tuple[dict[str, Any], ...] = (
-    {"temperature": 0.0}, {}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.3, "top_p": 0.8}, {"min_p": 0.2},
-    {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "min_p": 0.01}, {"temperature": 0.0, "repeat_penalty": 1.4},
-    {"repeat_last_n": 0, "repeat_penalty": 1.4}, {"frequency_penalty": 0.7, "presence_penalty": 0.4},
-    {"logit_bias": {"3": 5.0, "9": -100.0}})
+    {"temperature": 0.0}, {}, {"temperature": 1.5, "top_k": 5}, {"temperature": 1.3, "top_p": 0.8}, {"min_p": 0.2},
+    {"temperature": 2.0, "top_k": 20, "top_p": 0.9, "min_p": 0.01}, {"temperature": 2.0, "top_p": 0.0},
+    {"temperature": 0.0, "repeat_penalty": 1.1, "repeat_last_n": 6}, {"repeat_last_n": 0, "repeat_penalty": 1.4},
+    {"temperature": 0.0, "frequency_penalty": 0.3, "presence_penalty": 0.1},
+    {"frequency_penalty": -0.2, "presence_penalty": 0.7}, {"temperature": 3.0, "logit_bias": {"3": 5.0, "9": -100.0}})
+TOKENS, ROWS, DRAWN = 3, 4, 24  # of a product; of an answer
+# Of one head: the largest magnitude with both signs, a group of zeros, numbers beyond binary16, halves between quants.
+EDGES = [*(-1.0, 1.0, 0.5, 0.0625), *[0.0] * 60, *(1e6, -1e6, 7e4, 257.0, 0.5), *[0.0] * 27, *(2.0, 1.0, 0.25)]
 
 
 def bits(values: Any) -> str:
@@ -48,32 +53,32 @@ def labelled(label: str, *shape: int) -> Floats:
 
 
 def activations(name: str) -> Floats:
-    """What a row of a format is multiplied with: (1, columns), with a part that is zeros."""
+    """What rows of a format are multiplied with: (TOKENS, columns), with a part that is zeros."""
     each = quants.FORMATS[name].elements
-    x = labelled(f"product {name}", 1, {1: 272, 32: 96, 256: 768}[each])
+    x = labelled(f"product {name}", TOKENS, {1: 272, 32: 96, 256: 768}[each])
     start, end = (256, 512) if each == 256 else (32, 64)
     x[:, start:end] = 0
     return x
 
 
-def row(name: str, columns: int, what: str) -> bytes:
-    """A row of weights."""
-    return kernel_inputs.weights(name, 1, columns, label=what, scale=0.25)
+def start() -> Floats:
+    """What the results of a product start from."""
+    return labelled("product start", TOKENS, ROWS)
 
 
 @functools.cache
 def product(name: str) -> dict[str, Any]:
-    """One row of a format times one token."""
+    """Rows of a format times tokens."""
     x = activations(name)
-    data = row(name, x.shape[1], "product")
-    y = plain_engine.multiply(matrix(name, data, 1, x.shape[1]), x, np.zeros((1, 1), np.float32))
-    return {"format": name, "label": f"product {name}", "columns": x.shape[1], "row": data.hex(), "y": bits(y)}
+    data = kernel_inputs.weights(name, ROWS, x.shape[1], label="product", scale=0.25)
+    y = plain_engine.multiply(matrix(name, data, ROWS, x.shape[1]), x, start())
+    return {"format": name, "label": f"product {name}", "columns": x.shape[1], "rows": data.hex(), "y": bits(y)}
 
 
 def embedding(name: str) -> dict[str, Any]:
     """One block of a format, decoded."""
     columns = max(quants.FORMATS[name].elements, 16)
-    data = row(name, columns, "embedding")
+    data = kernel_inputs.weights(name, 1, columns, label="embedding", scale=0.25)
     return {"format": name, "row": data.hex(), "y": bits(plain_engine.decoded(matrix(name, data, 1, columns), [0]))}
 
 
@@ -87,10 +92,26 @@ def rotation(scaling: dict[str, Any]) -> dict[str, Any]:
             "sine": bits(found[list(POSITIONS), :, 1])}
 
 
-def cache(kind: str) -> dict[str, Any]:
-    """What a cache keeps of a head."""
-    numbers, scales = plain_engine.kept(labelled("cache", 1, HEAD_SIZE), kind)
-    return {"cache": kind, "label": "cache", "numbers": bits(numbers + np.float32(0)), "scales": bits(scales)}
+def rotated() -> dict[str, Any]:
+    """One head, turned as without scaling."""
+    angles = plain_engine.turns(lambda key, default=None: default, POSITIONS[-1] + 1, 2 * PAIRS, None)
+    x = labelled("rotated", 1, 1, 2 * PAIRS)
+    return {"label": "rotated", "position": POSITIONS[-1], "y": bits(plain_engine.rotate(x, angles[POSITIONS[-1]:]))}
+
+
+def hidden() -> dict[str, Any]:
+    """The gate of the feed-forward network."""
+    gate, up = labelled("hidden g", 64) * np.float32(12), labelled("hidden u", 64)
+    return {"g": "hidden g", "u": "hidden u", "y": bits(plain_engine.gated(gate, up))}
+
+
+def caches(kind: str) -> list[dict[str, Any]]:
+    """What a cache keeps of a few heads."""
+    found = []
+    for x in (labelled("cache", 1, HEAD_SIZE), np.array([EDGES], np.float32)):
+        numbers, scales = plain_engine.kept(x, kind)
+        found.append({"cache": kind, "x": bits(x), "numbers": bits(numbers + np.float32(0)), "scales": bits(scales)})
+    return found
 
 
 def attention(kind: str) -> dict[str, Any]:
@@ -103,12 +124,13 @@ def attention(kind: str) -> dict[str, Any]:
 
 
 def choice(index: int) -> dict[str, Any]:
-    """A token, for settings of which most are neutral."""
-    settings, prompt = {**PLAIN, **CHOICES[index]}, [7, 1, 7, 30]
-    answer = [3, 12, 3, 39][:index % 5]
-    logits, seed = labelled("choice", 40) * np.float32(8), (1 << 64) - 1 - index
-    return {"settings": settings, "seed": seed, "prompt": prompt, "answer": answer, "label": "choice",
-            "token": plain_engine.choose(logits, settings, seed, prompt, answer)}
+    """An answer whose logits are always the same, for settings of which most are neutral."""
+    logits, seed = labelled("choice", 40) * np.float32(4), (1 << 64) - 1 - index
+    best = np.argsort(-logits)
+    settings, prompt, answer = {**PLAIN, **CHOICES[index]}, best[[0, 2, 2, 30, 1]].tolist(), list[int]()
+    while len(answer) < DRAWN:
+        answer.append(plain_engine.choose(logits, settings, seed, prompt, answer))
+    return {"settings": settings, "seed": seed, "prompt": prompt, "label": "choice", "answer": answer}
 
 
 def vectors() -> dict[str, Any]:
@@ -117,13 +139,15 @@ def vectors() -> dict[str, Any]:
     powers = labelled("exp2", 200) * np.float32(130)
     names = [name for name, _ in plain_engine.LAYOUTS.values()]
     return {
-        "exp2": {"label": "exp2", "x": bits(powers), "y": bits(plain_engine.exp2(powers))},
+        "exp2": {"x": bits(powers), "y": bits(plain_engine.exp2(powers))},
         "embeddings": [embedding(name) for name in names],
         "products": [product(name) for name in names],
         "norm": {"x": "norm x", "w": "norm w", "epsilon": bits(epsilon), "y": bits(plain_engine.norm(x, w, epsilon))},
         "rotations": [rotation(scaling) for scaling in SCALINGS],
-        "caches": [cache(kind) for kind in KINDS],
+        "rotated": rotated(),
+        "caches": [found for kind in KINDS for found in caches(kind)],
         "attention": [attention(kind) for kind in KINDS],
+        "hidden": hidden(),
         "choices": [choice(index) for index in range(len(CHOICES))]}
 
 
