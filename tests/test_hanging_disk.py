@@ -94,13 +94,13 @@ def _ask(running: server.Server) -> int:
         return http.post("/v1/completions", json={"model": "tiny", "prompt": [1, 5, 9], "max_tokens": 4}).status_code
 
 
-def test_the_service_ends_without_it(deployed: Deployment) -> None:
-    """SIGTERM while a pass waits for a read: after the drain, and some seconds for the pass, keys, tiles, vectors and
-    caches are wiped, the audit log names the model, and the process ends."""
+def _ended(deployed: Deployment, at: int) -> tuple[list[int], float]:
+    """Let something hang, and SIGTERM find it so: the answers' codes, and how many seconds the process took to end. When
+    it did, keys, tiles, vectors and caches were wiped, and its exit code was 3."""
     running = deployed.running
     answers = [_ask(running)]
     traced = Traced(running.process)
-    deployed.hang()
+    deployed.hang(at)
 
     def ask() -> None:
         with suppress(httpx.HTTPError):
@@ -114,8 +114,17 @@ def test_the_service_ends_without_it(deployed: Deployment) -> None:
     running.process.send_signal(signal.SIGTERM)
     assert {} == traced.at_exit(deployed.traces.found)
     assert 3 == running.process.returncode
-    assert 10 < time.monotonic() - begun < 20
+    took = time.monotonic() - begun
     asking.join()
+    return answers, took
+
+
+def test_the_service_ends_without_it(deployed: Deployment) -> None:
+    """SIGTERM while a pass waits for a read: after the drain, and some seconds for the pass, the process ends; the audit
+    log names the model."""
+    running = deployed.running
+    answers, took = _ended(deployed, 0)
+    assert 10 < took < 20
     assert ["tiny"] == [record["model"] for record in running.audit("model.abandoned")]
     assert (503, {200}) == (answers.pop(), set(answers))  # who hung was told that the service ends
     assert [len(answers)] == [record["requests"] for record in running.audit("service.stopped")]
@@ -125,26 +134,11 @@ def test_the_service_ends_without_it(deployed: Deployment) -> None:
 @pytest.mark.slow
 def test_the_service_ends_without_its_log(deployed: Deployment) -> None:
     """SIGTERM while the event loop waits for a write of the audit log: after the drain's time, and that for a pass and
-    for all else, memory is wiped and the process ends, though no Python code of its main thread runs any more."""
-    running = deployed.running
-    assert 200 == _ask(running)
-    traced = Traced(running.process)
-    deployed.hang(2)
-
-    def ask() -> None:
-        with suppress(httpx.HTTPError):
-            _ask(running)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    deployed.wait_until_hanging()
-    begun = time.monotonic()
-    running.process.send_signal(signal.SIGTERM)
-    assert {} == traced.at_exit(deployed.traces.found)
-    assert 3 == running.process.returncode
-    assert 21 < time.monotonic() - begun < 30
-    asking.join()
-    assert [] == running.audit("service.draining")
+    for all else, the process ends, though no Python code of its main thread runs any more."""
+    answers, took = _ended(deployed, 2)
+    assert 21 < took < 30
+    assert {200} == set(answers)
+    assert [] == deployed.running.audit("service.draining")
 
 
 UNUSED = """
