@@ -95,8 +95,8 @@ def _ask(running: server.Server) -> int:
 
 
 def _ended(deployed: Deployment, at: int) -> tuple[list[int], float]:
-    """Let something hang, and SIGTERM find it so: the answers' codes, and how many seconds the process took to end. When
-    it did, keys, tiles, vectors and caches were wiped, and its exit code was 3."""
+    """Let something hang, and SIGTERM find it so: the answers' codes, and how many seconds the process took to end.
+    When it did, keys, tiles, vectors and caches were wiped, and its exit code was 3."""
     running = deployed.running
     answers = [_ask(running)]
     traced = Traced(running.process)
@@ -120,8 +120,8 @@ def _ended(deployed: Deployment, at: int) -> tuple[list[int], float]:
 
 
 def test_the_service_ends_without_it(deployed: Deployment) -> None:
-    """SIGTERM while a pass waits for a read: after the drain, and some seconds for the pass, the process ends; the audit
-    log names the model."""
+    """SIGTERM while a pass waits for a read: after the drain, and some seconds for the pass, the process ends; the
+    audit log names the model."""
     running = deployed.running
     answers, took = _ended(deployed, 0)
     assert 10 < took < 20
