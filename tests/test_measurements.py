@@ -16,6 +16,7 @@ from appliance.attestation.tpm_log import Event
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, measurements_fuzz
 from tests.support import expected
+from tests.support.environment import untraced
 from tests.support.expected import digest, document, image, values
 
 Change = Callable[[dict[str, Any]], object]
@@ -186,7 +187,7 @@ def test_a_log_tells_which_event_departs() -> None:
         assert "event" not in unspoken
 
 
-@pytest.mark.no_cover  # it would take twice the time, and nothing else is run than by other tests
+@untraced()
 def test_fuzzing_finds_nothing_in_seconds() -> None:
     """A little of what `make soak` does for minutes; every altered byte is refused or is another value."""
     data = _written()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz import driver, template_fuzz, tokenizer_fuzz
+from tests.support.environment import untraced
 
 
-@pytest.mark.no_cover  # it would take twice the time, and nothing else is run than by other tests
+@untraced()
 @pytest.mark.parametrize("target", [tokenizer_fuzz, template_fuzz], ids=["tokenizer", "template"])
 def test_survives_mutations(target: object) -> None:
     """All seeds, and a few seconds of mutations of them, give tokens or errors of the appliance's own."""

@@ -13,6 +13,7 @@ import pytest
 from appliance.engine.tokenizer import Tokenizer, load
 from appliance.engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from appliance.models import gguf
+from tests.support.environment import untraced
 from tests.support.texts import TEXTS, around
 from tests.support.vocabularies import metadata_of, tokenizer_of, vocabulary_file
 
@@ -86,7 +87,7 @@ def test_decoding(name: str) -> None:
     assert wanted in (found, re.sub(" (?='(?:[sm]|re|ve))", "", cleaned))
 
 
-@pytest.mark.no_cover  # it would take twice the time, and nothing else is run than by other tests
+@untraced()
 def test_every_pre_tokenizer() -> None:
     """Under every name of a pre-tokenizer, hard texts are cut as llama.cpp cuts them."""
     metadata, golden = metadata_of("deepseek-coder"), _golden("pre-tokenizers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 
@@ -24,6 +25,18 @@ def children_unmeasured() -> Iterator[None]:
         yield
     finally:
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Coverage is not measured within, nor in a test that this decorates: it would take up to three times as long, and
+    nothing runs but what other tests run, too. (Of pytest-cov's mark for that, a worker of xdist takes no notice.)"""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
 
 
 def usual_signals() -> None:
