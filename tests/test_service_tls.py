@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -556,6 +557,35 @@ def _records(url: str, key: str, body: dict[str, Any]) -> tuple[list[int], bytes
             left -= length - 17  # a byte for the kind, 16 of the tag
     assert 0 == left, (lengths, len(head))
     return body_records[::-1], content
+
+
+def test_a_drain_waits_for_no_connection_that_ends(tmp_path: Path, tiny_model: Path) -> None:
+    """Told to end while a client that has its answer has not closed its side, the service does not wait for the whole
+    of `drain_timeout` when the client then goes, and reports no defect."""
+    certificate, key, _digest = _own_certificate(tmp_path)
+    policy = server.write_policy(tmp_path, {"tiny": tiny_model}, listeners=LISTENERS % (certificate, key))
+    process = server.Server(policy, [tiny_model]).wait_ready()
+    url = next(place for place in process.ready["listening"] if place.startswith("https"))
+    host, _, port = url.rpartition("/")[2].partition(":")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    channel = _trusting().wrap_bio(incoming, outgoing)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        def until(step: Any) -> Any:
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    return step()
+                connection.sendall(outgoing.read())
+                incoming.write(connection.recv(1 << 16))
+
+        until(channel.do_handshake)
+        channel.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        connection.sendall(outgoing.read())
+        assert until(lambda: channel.read(1 << 16)).startswith(b"HTTP/1.1 200")
+        time.sleep(0.3)  # the service has closed its side
+        process.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+    assert 0 == process.stop(seconds=10)
+    assert [] == process.audit("runtime.exception")
 
 
 def test_records_show_no_sizes_below_the_padding(tmp_path: Path, tiny_model: Path) -> None:

@@ -41,6 +41,7 @@ class Protocol(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    _tcp: socket.socket | None = None  # asked for at once: a transport of TLS that was closed twice knows it no more
     _linger = LINGER_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -50,6 +51,7 @@ class Protocol(H11Protocol):
         _read_little(transport)
         own = transport.get_extra_info("socket")
         if own is not None and own.family in _TCP:
+            self._tcp = own
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WRITE_BYTES)  # it would hold some MiB of each
         self._arm()
 
@@ -59,10 +61,9 @@ class Protocol(H11Protocol):
         the client takes meanwhile.)"""
         self._disarm()
         self._writable()
-        own = self.transport.get_extra_info("socket")
-        if own is not None and own.family in _TCP:
+        if self._tcp is not None:
             with contextlib.suppress(OSError):  # it is closed already
-                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._linger * 1000))
+                self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._linger * 1000))
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -79,6 +80,12 @@ class Protocol(H11Protocol):
         """Go on to the connection's next request, of which a part may be here already."""
         super().on_response_complete()
         self._watch_head()
+
+    def shutdown(self) -> None:
+        """Begin to end with the service; a connection that ends already is not closed again, which would break what
+        asyncio has of one over TLS."""
+        if not self.transport.is_closing():
+            super().shutdown()
 
     def pause_writing(self) -> None:
         """The client does not take what is sent, or not as fast: give it some time to take a part."""
