@@ -521,6 +521,19 @@ def test_vsock_listens_where_the_machine_has_it() -> None:
         place.close()
 
 
+def _stepper(connection: socket.socket, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, raw: bytearray) -> Any:
+    """What takes a step of TLS, however often bytes have to be exchanged for it; `raw` gets those that came."""
+    def until(step: Any) -> Any:
+        while True:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                return step()
+            connection.sendall(outgoing.read())
+            came = connection.recv(1 << 16)
+            raw.extend(came)
+            incoming.write(came) if came else incoming.write_eof()
+    return until
+
+
 def _records(url: str, key: str, body: dict[str, Any]) -> tuple[list[int], bytes]:
     """Lengths of the records in which an answer's body comes over TLS, as the network sees them, and the answer."""
     host, _, port = url.rpartition("/")[2].partition(":")
@@ -530,15 +543,7 @@ def _records(url: str, key: str, body: dict[str, Any]) -> tuple[list[int], bytes
     request = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n"
                f"content-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n{text}").encode()
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        def until(step: Any) -> Any:
-            while True:
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    return step()
-                connection.sendall(outgoing.read())
-                came = connection.recv(1 << 16)
-                raw.extend(came)
-                incoming.write(came) if came else incoming.write_eof()
-
+        until = _stepper(connection, incoming, outgoing, raw)
         until(channel.do_handshake)
         until(lambda: channel.write(request))
         connection.sendall(outgoing.read())
@@ -570,13 +575,7 @@ def test_a_drain_waits_for_no_connection_that_ends(tmp_path: Path, tiny_model: P
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     channel = _trusting().wrap_bio(incoming, outgoing)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        def until(step: Any) -> Any:
-            while True:
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    return step()
-                connection.sendall(outgoing.read())
-                incoming.write(connection.recv(1 << 16))
-
+        until = _stepper(connection, incoming, outgoing, bytearray())
         until(channel.do_handshake)
         channel.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         connection.sendall(outgoing.read())
