@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,14 @@ def test_check_json(write, capsys: pytest.CaptureFixture[str]) -> None:  # type:
     assert policy is not None
     assert (True, 1, [], policy_digest(policy).hex()) == tuple(
         found[key] for key in ("valid", "schema", "diagnostics", "digest"))
+
+
+@pytest.mark.parametrize(("declared", "found"), [("1", 1), ("2", 2), ('"1"', 1), ("3", None), ("true", None)])
+def test_check_json_tells_the_declared_schema(declared: str, found: int | None, write: Any,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    """The schema that a file declares is told whether or not the file is valid; null for an unknown one."""
+    main(["check", "--json", write(BASE.replace("schema = 1", f"schema = {declared}"))])
+    assert found == json.loads(capsys.readouterr().out)["schema"]
 
 
 @pytest.mark.parametrize("verb", [["check"], ["check", "--json"], ["digest"], ["digest", "--json"]])

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.cli.main import main
-from appliance.policy import check, check_bytes, frozen
+from appliance.policy import check, check_bytes, frozen, load, policy_digest, rules, without_tenants
 from appliance.policy.loading import InvalidPolicyError
+from appliance.policy.rules import Finding
 from appliance.policy.schema.base import Block, every_field
 from appliance.policy.source import parse_text
 from appliance.policy.upgrade import upgrade
@@ -208,6 +209,43 @@ def test_what_is_written_stays() -> None:
     """A value that stands in the file is not written again, whatever the defaults are."""
     text = in_schema(2, with_lines("limits", "queued_requests = 7"))
     assert upgrade(text.encode()).data == text.encode()
+
+
+@pytest.mark.parametrize("lines", [
+    "queued_requests = 9", 'answer_timeout = "1m"', 'queued_requests = 9 answer_timeout = "1m" # both'])
+def test_a_file_may_use_the_new_fields_already(lines: str, judge: Any) -> None:
+    """A file that declares schema 1 and has fields of schema 2 is not valid, but its upgrade is, as errors advise."""
+    text = with_lines("limits", lines)
+    assert not check(text).valid
+    data = upgrade(text.encode()).data
+    assert data is not None
+    assert is_kept(text, data.decode())
+    policy = check_bytes(data).policy
+    assert policy is not None
+    assert (9 if "queued" in lines else 0, 60_000 if "answer" in lines else None) == (
+        policy.limits.queued_requests, policy.limits.answer_timeout_ms)
+    with pytest.raises(InvalidPolicyError):
+        upgrade(with_lines("limits", lines + "\nprompt_tokens = 0").encode())
+
+
+def test_new_refusals_are_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What schema 1 only warns of, and schema 2 refuses, is left to a person."""
+    def rule(policy: Any) -> Any:
+        yield Finding(("tee", "platforms"), "this came later", "mend it", since=2)
+
+    monkeypatch.setattr(rules, "POLICY_RULES", (*rules.POLICY_RULES, rule))
+    done = upgrade(BASE.encode())
+    assert (None, [("this came later", 6)]) == (done.data, [(found.summary, found.line) for found in done.decisions])
+
+
+def test_a_copy_without_tenants_has_the_upgrade_s_digest(tmp_path: Path) -> None:
+    """A copy that was made before the upgrade is upgraded to one with the digest of the upgraded policy."""
+    path = tmp_path / "p.hcl"
+    path.write_text(BASE)
+    copy, whole = upgrade(without_tenants(load(path)).encode()).after.policy, upgrade(BASE.encode()).after.policy
+    assert copy is not None
+    assert whole is not None
+    assert policy_digest(copy) == policy_digest(whole)
 
 
 def test_what_ended_is_left_to_a_person() -> None:

@@ -194,7 +194,8 @@ def test_one_name_may_be_two_fields(tables: dict[int, dict[str, frozen.Entry]]) 
     new, found = bound(2, 'floor "genoa" { snp = 8 }')
     assert [] == found
     assert (0, [("genoa", 8)]) == (new.floor.snp, [(floor.line, floor.snp) for floor in new.floors])
-    assert ["floor takes no label; delete \"genoa\""] == bound(1, 'floor "genoa" { snp = 8 }')[1]
+    assert ['floor takes no label in schema 1; delete "genoa", or write schema = 2'] == bound(
+        1, 'floor "genoa" { snp = 8 }')[1]
 
 
 def test_a_default_is_its_version_s(tables: dict[int, dict[str, frozen.Entry]]) -> None:

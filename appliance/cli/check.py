@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help=f"write the policy in schema {LATEST}, with its comments and its meaning")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("-o", "--output", metavar="OUT", type=Path,
-                       help="with --upgrade: the file to make (default: standard output); FILE itself is replaced")
+                       help="with --upgrade: the file to make (default, also -: standard output); FILE replaces it")
     place.add_argument("--in-place", action="store_true", help="with --upgrade: replace FILE")
     parser.epilog = ("exit codes: 0 valid (there may be warnings, and notes on what this version does not enforce), or "
                      "upgraded;\n1 findings, or something to decide before an upgrade; 2 cannot run")
@@ -71,7 +71,8 @@ def _upgrade(args: argparse.Namespace) -> int:
         done = upgrade(source, str(args.file))
     except InvalidPolicyError:
         return _report(check_bytes(source, str(args.file)), args)
-    target = args.file if args.in_place else args.output
+    output = None if args.output is None or str(args.output) == "-" else args.output
+    target = args.file if args.in_place else output
     if done.data is not None and target is not None:
         _write(target, done.data, source, args.file)
     if args.json:
@@ -105,16 +106,17 @@ def _upgraded_lines(done: Upgraded, file: Path) -> list[str]:
     """Return what a person should know of an upgrade."""
     if done.version == LATEST:
         return [f"{file}: schema {LATEST} already; nothing to change"]
-    if done.data is None or done.before.policy is None or done.after.policy is None:
+    if done.data is None or done.after.policy is None:
         count = len(done.decisions)
         return [f"{file}: not upgraded: {count} thing{'s' * (count != 1)} to decide first; nothing was written"]
-    return [
-        *(f"{path} = {value}: written, to keep the meaning; the default of schema {LATEST} is {default or 'absent'}"
-          for path, value, default in done.kept),
-        *(f"{path}: now {now[0].lower()}{now[1:]}" for path, now in done.meanings),
-        f"{file}: schema {done.version} to {LATEST}; the policy digest changes: have approvals signed again, and give "
-        f"clients the new policy\n  from {policy_digest(done.before.policy).hex()}\n"
-        f"  to   {policy_digest(done.after.policy).hex()}"]
+    lines = [f"{path} = {value}: written, to keep the meaning; the default of schema {LATEST} is {default or 'absent'}"
+             for path, value, default in done.kept]
+    lines += [f"{path}: now {now[0].lower()}{now[1:]}" for path, now in done.meanings]
+    lines.append(f"{file}: schema {done.version} to {LATEST}; the policy digest changes: have approvals signed again, "
+                 "and give clients the new policy")
+    if done.before.policy is not None:
+        lines.append(f"  from {policy_digest(done.before.policy).hex()}")
+    return [*lines, f"  to   {policy_digest(done.after.policy).hex()}"]
 
 
 def _upgraded_json(done: Upgraded, target: Path | None) -> dict[str, object]:

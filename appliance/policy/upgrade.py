@@ -7,18 +7,19 @@ it becomes a decision, and no text is made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from appliance.policy import frozen, literal
 from appliance.policy.bind import Path, path_text, schema_attribute
-from appliance.policy.diagnostics import Diagnostic
+from appliance.policy.diagnostics import Diagnostic, Span
 from appliance.policy.layout import Edit, appended, edited
 from appliance.policy.loading import Checked, InvalidPolicyError, check_bytes
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
-from appliance.policy.source import parse_text
+from appliance.policy.source import decode, parse_text
 from appliance.policy.tree import Body
 
 
@@ -55,21 +56,48 @@ class Upgraded:
 
 
 def upgrade(data: bytes, filename: str = "policy.hcl") -> Upgraded:
-    """Return a valid policy file in the latest schema version; raise `InvalidPolicyError` for one that is not valid."""
+    """Return a policy file in the latest schema version; raise `InvalidPolicyError` for one that is not valid.
+
+    A file may use fields of a later version than it declares, if that is all that is wrong with it.
+    """
     before = check_bytes(data, filename)
-    if before.policy is None or before.version is None:
+    bound = before if before.valid else check_bytes(_without_newer(data, before), filename)
+    if bound.policy is None or bound.version is None:
         raise InvalidPolicyError(before.diagnostics)
-    done = Upgraded(before, data, before)
-    for version in range(before.version, frozen.LATEST):
+    done = Upgraded(before, data, bound)
+    for version in range(bound.version, frozen.LATEST):
         if done.data is None or done.after.policy is None:
             break
         done = _one_version(done, done.data, done.after.policy, version, filename)
     return done
 
 
+def _without_newer(data: bytes, checked: Checked) -> bytes:
+    """Return a file with blanks in place of the fields that only later versions have; each place stays the same."""
+    if checked.version is None:
+        return data
+    text = checked.positions.text.text
+    return edited(data, [Edit(*span, re.sub(r"[^\n]", " ", text[span.start:span.end]))
+                         for span in _newer(parse_text(text), Policy, checked.version)])
+
+
+def _newer(body: Body, cls: type[Block], version: int) -> Iterator[Span]:
+    """Yield where the fields of later versions stand in a block and in those in it."""
+    known = {shape.name: shape.block for shape in fields(cls, version)}
+    later = {shape.name for shape in every_field(cls) if shape.since and shape.since.version > version} - set(known)
+    yield from (Span(each.name_span.start, each.value.span.end) for each in body.attributes.values()
+                if each.name in later)
+    for block in body.blocks:
+        inner = known.get(block.type)
+        if block.type in later:
+            yield block.span
+        elif inner is not None:
+            yield from _newer(block.body, inner, version)
+
+
 def _one_version(done: Upgraded, data: bytes, policy: Policy, version: int, filename: str) -> Upgraded:
     """Go from one version to the next."""
-    text = done.after.positions.text.text
+    text = decode(data)[0]
     body = parse_text(text)
     declared = schema_attribute(body)
     if declared is None:
@@ -175,6 +203,8 @@ def _differing(old: Block, new: Block, version: int, after: Checked, path: Path 
         here = (*path, shape.name)
         if not shape.stands_in(version) or here == ("appliance", "schema"):
             continue
+        if shape.since is not None and shape.since.version == version and here in after.positions.spans:
+            continue  # the file uses it already
         before, now = _meant(shape, getattr(old, shape.attribute), version), getattr(new, shape.attribute)
         if isinstance(before, Block) and isinstance(now, Block):
             yield from _differing(before, now, version, after, here)
