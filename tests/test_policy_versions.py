@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
 
-from appliance.policy import check, frozen, rules
+from appliance.policy import check, differences, frozen, rules
 from appliance.policy.bind import Binder
 from appliance.policy.diagnostics import Diagnostic, Report, Text
 from appliance.policy.kinds import Choice, Duration, SetOf, Whole
@@ -231,3 +232,19 @@ def test_a_changed_meaning_is_described_by_version() -> None:
     assert ["The age of all.", "The age of lists."] == [
         next(shape.description for shape in fields(Sample, version) if shape.name == "age")
         for version in frozen.VERSIONS]
+
+
+def test_differences_name_each_kind(tables: dict[int, dict[str, frozen.Entry]],
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every way in which a field may differ has its words: form, choices, default, bounds, meaning, new."""
+    monkeypatch.setattr(differences, "between", functools.partial(differences.between, cls=Sample))
+    rows = dict(line.strip("| ").split(" | ", 1) for line in "".join(differences.markdown(2)).splitlines()
+                if line.startswith("| `"))
+    assert {
+        "`lines`": 'New: "turin". Ended: "milan". Instead, leave milan out. The default is `["genoa"]`; in schema 1: '
+                   '`["genoa", "milan"]`.',
+        "`age`": 'Allowed: a duration from "1h" to "400d"; in schema 1: a duration from "1h" to "365d".',
+        "`floor`": "Another form. The floors. In schema 1: The one floor. Write a floor for each line.",
+        "`added`": "New. New.",
+    } == rows
+    assert [] == list(differences.markdown(1))

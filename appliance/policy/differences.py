@@ -9,7 +9,7 @@ from typing import Any
 from appliance.policy import frozen, literal
 from appliance.policy.kinds import Choice, Kind, SetOf, shown
 from appliance.policy.schema import Policy
-from appliance.policy.schema.base import Block, FieldShape, every_field
+from appliance.policy.schema.base import Block, FieldShape, every_field, fields
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class Difference:
                 frozen.table(self.version).get(self.place, {}).get("default"))
 
     @property
+    def reshaped(self) -> bool:
+        """Whether the name is another field in each version."""
+        return self.older is not None and self.newer is not None and self.older.attribute != self.newer.attribute
+
+    @property
     def shape(self) -> FieldShape:
         """The field, in the newer version if this has it."""
         found = self.newer or self.older
@@ -38,17 +43,17 @@ class Difference:
 
 def between(version: int, cls: type[Block] = Policy, path: str = "") -> Iterator[Difference]:
     """Yield each field in which a version differs from the one before; of a whole block, the block alone."""
-    for shape in every_field(cls):
-        place = f"{path}.{shape.name}" if path else shape.name
-        older, newer = (shape.at(v) if shape.stands_in(v) else None for v in (version - 1, version))
-        found = Difference(place, older, newer, version)
+    olds, news = ({shape.name: shape for shape in fields(cls, v)} for v in (version - 1, version))
+    for name in dict.fromkeys(shape.name for shape in every_field(cls)):
+        older, newer = olds.get(name), news.get(name)
         if older is None and newer is None:
             continue
-        if older is None or newer is None or older.kind != newer.kind or older.description != newer.description or (
-                len(set(map(repr, found.defaults))) > 1):
+        found = Difference(f"{path}.{name}" if path else name, older, newer, version)
+        if older is None or newer is None or found.reshaped or older.kind != newer.kind or (
+                older.description != newer.description or repr(found.defaults[0]) != repr(found.defaults[1])):
             yield found
-        if older is not None and newer is not None and shape.block is not None:
-            yield from between(version, shape.block, place)
+        elif newer.block is not None:
+            yield from between(version, newer.block, found.place)
 
 
 def markdown(version: int) -> Iterator[str]:
@@ -71,6 +76,9 @@ def _words(found: Difference) -> str:
         return f"New. {found.shape.description}"
     if found.newer is None:
         return f"Ended; {found.older.until.instead if found.older.until else 'leave it out'}."
+    if found.reshaped:
+        return (f"Another form. {found.newer.description} In schema {old}: {found.older.description} "
+                f"{_sentence(found.older.until.instead if found.older.until else 'Write it anew')}")
     parts = []
     if found.older.kind != found.newer.kind and found.older.kind and found.newer.kind:
         parts.append(_allowed(found.older.kind, found.newer.kind, old))
@@ -82,6 +90,10 @@ def _words(found: Difference) -> str:
     if found.older.description != found.newer.description and found.older.kind == found.newer.kind:
         parts.append(f"{found.newer.description} In schema {old}: {found.older.description}")
     return " ".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _allowed(older: Kind, newer: Kind, old: int) -> str:
