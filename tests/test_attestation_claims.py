@@ -9,7 +9,7 @@ import pytest
 
 from appliance.attestation import cbor, der, snp_abi, snp_claims, tdx_abi, tdx_claims, tdx_verify, tpm_abi, x509chain
 from appliance.attestation.collateral import Collateral
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
+from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import NOW, FakeIntel
 
@@ -101,7 +101,7 @@ def test_a_certificate_is_valid_in_its_first_and_last_second() -> None:
     x509chain.check_valid(certificate, first)
     x509chain.check_valid(certificate, last)
     for at in (first - timedelta(seconds=1), last + timedelta(seconds=1)):
-        with pytest.raises(ForgedEvidenceError) as caught:
+        with pytest.raises(UncheckedEvidenceError) as caught:
             x509chain.check_valid(certificate, at)
         assert "certificate-expired" == caught.value.code
 

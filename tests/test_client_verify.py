@@ -231,14 +231,12 @@ def test_doing_without_revocation_is_said(running: tuple[FakeAppliance, Path]) -
     assert "revocation" in str(verdict).split("not proved:")[1]
 
 
-@pytest.mark.parametrize(("at", "code"), [
-    (NOW + timedelta(days=2), "certificate-expired"), (NOW - timedelta(days=2), "certificate-expired"),
-    (datetime(2034, 1, 1, tzinfo=NOW.tzinfo), "certificate-expired"),
-])
-def test_certificates_are_judged_at_a_time(running: tuple[FakeAppliance, Path], at: datetime, code: str) -> None:
+@pytest.mark.parametrize("at", [
+    NOW + timedelta(days=2), NOW - timedelta(days=2), datetime(2034, 1, 1, tzinfo=NOW.tzinfo)])
+def test_certificates_are_judged_at_a_time(running: tuple[FakeAppliance, Path], at: datetime) -> None:
     """Neither the connection's certificate nor the vendor's is valid out of its time."""
     verdict = _verifier(running).verify(running[0].url, at=at)
-    assert (INVALID, code) == (verdict.status, verdict.code)
+    assert (UNCHECKED, "certificate-expired") == (verdict.status, verdict.code)
 
 
 def test_a_certificate_by_somebody_else_is_refused(running: tuple[FakeAppliance, Path]) -> None:

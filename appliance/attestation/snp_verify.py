@@ -148,7 +148,7 @@ def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate
     return issuer
 
 
-def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int, at: datetime,
+def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int,
           roots: Mapping[str, str]) -> tuple[str, list[x509.Certificate]]:
     """The chain from the leaf to its pinned root, and the product line that the root stands for."""
     authority = _issuer(leaf, collateral)
@@ -173,7 +173,6 @@ def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int, at: 
     x509chain.check_authority(authority, below=0)
     for certificate in chain:
         x509chain.check_critical(certificate)
-        x509chain.check_valid(certificate, at)
     return product, chain
 
 
@@ -204,18 +203,20 @@ def verify(report: bytes, collateral: Collateral, *, at: datetime,
     """The claims of an authentic report.
 
     `report`: 1,184 bytes. `roots`: product line to SHA-256 of its ARK; others than AMD's are for tests only.
-    Raises MalformedEvidenceError on bad bytes; ForgedEvidenceError when the signature, the chain, the root, an
-    extension or the validity at `at` does not hold, or a certificate is revoked; UnsupportedEvidenceError naming
-    a version or product line that is not known; UncheckedEvidenceError when a certificate is absent.
+    Raises MalformedEvidenceError on bad bytes; ForgedEvidenceError when the signature, the chain, the root or an
+    extension does not hold, or a certificate is revoked; UnsupportedEvidenceError naming a version or product line
+    that is not known; UncheckedEvidenceError when a certificate is absent, or not valid at `at`.
     """
     parsed = snp_abi.parse(report)
     leaf = _find_leaf(parsed, collateral)
     signing_key = parsed.key_info.signing_key
-    product, chain = _walk(leaf.certificate, collateral, signing_key, at, roots)
+    product, chain = _walk(leaf.certificate, collateral, signing_key, roots)
     _check_endorsement(parsed, leaf.endorsement, product)
     revoked = revocation.check(
         chain, collateral.crls, at=at,
         signed=lambda crl, authority: x509chain.signed_with_pss_sha384(crl, authority.public_key()))
+    for certificate in chain:  # last: what is forged is told before what is out of its time
+        x509chain.check_valid(certificate, at)
     return SnpClaims(
         report=parsed, product=product, signing_key="vlek" if signing_key == snp_abi.VLEK else "vcek",
         csp_id=leaf.endorsement.csp_id, chip_id_masked=not any(parsed.chip_id),

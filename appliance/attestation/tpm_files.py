@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.attestation import tpm_abi
+from appliance.attestation import azure_abi, tpm_abi
 from appliance.errors import UncheckedEvidenceError
 
 MAX_FILE_BYTES = 1 << 24
@@ -29,6 +29,7 @@ class TpmFiles:
     pcrs: bytes | None
     nonce: bytes | None
     log: bytes | None
+    azure: bytes | None = None  # what an Azure confidential VM keeps beside its TPM
 
 
 def message_in(folder: Path) -> Path | None:
@@ -48,12 +49,14 @@ def gather(message: Path, key: Path | None = None) -> TpmFiles:
         raise UncheckedEvidenceError(
             "TPM quote: no signature beside it", hint=f"expected it as {message.with_suffix('.sig').name}")
     found = key or _first(files, lambda path: path.name.lower() in ("ak.pub", "ak.pem")) or _only(files, _KEYS)
-    values = _only(files, (".pcrs",)) or _first(files, lambda path: path.name.lower().startswith("pcr"))
+    values = (_first(files, lambda path: path == message.with_suffix(".pcrs")) or _only(files, (".pcrs",))
+              or _first(files, lambda path: path.name.lower().startswith("pcr")))
     nonce = _first(files, lambda path: path.stem.lower() == "nonce")
     log = _first(files, lambda path: any(word in path.name.lower() for word in _LOGS))
     return TpmFiles(
         _read(message), _read(signature), _maybe(found), found.name if found else "", _maybe(values),
-        None if nonce is None else _nonce(_read(nonce)), _maybe(log))
+        None if nonce is None else _nonce(_read(nonce)), _maybe(log),
+        _maybe(_first(files, lambda path: _read(path).startswith(azure_abi.MAGIC))))
 
 
 def _nonce(data: bytes) -> bytes:
