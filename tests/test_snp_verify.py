@@ -91,7 +91,31 @@ def test_every_flipped_byte_of_a_report_of_each_version_is_refused(product: str,
     report = fake.report(version=version)
     assert product == _verify(fake, report).product
     outcomes = _flips(report, fake.collateral(), at=NOW, roots=fake.roots)
-    assert {"ForgedEvidenceError", "MalformedEvidenceError", "UnsupportedEvidenceError"} == set(outcomes)
+    kinds = {"ForgedEvidenceError", "MalformedEvidenceError", "UnsupportedEvidenceError"}
+    assert kinds | ({"UncheckedEvidenceError"} if vlek else set()) == set(outcomes)  # a VLEK names no chip
+
+
+def test_another_regions_vlek_is_left_open() -> None:
+    """A VLEK of the same TCB names its cloud and no chip, so a report that it did not sign may be by another."""
+    fake = FakeAmd("Milan", vlek=True)
+    other = FakeAmd("Milan", vlek=True, options={"leaf": {"key": fake_amd.ec_key("other")}})
+    known = fake.collateral()
+    known.certificates.remove(fake.leaf)
+    known.certificates.append(other.leaf)
+    with pytest.raises(UncheckedEvidenceError, match="VLEKs at hand are of CSP_ID"):
+        _verify(fake, fake.report(), collateral=known)
+    known.certificates.append(fake.leaf)
+    assert "vlek" == _verify(fake, fake.report(), collateral=known).signing_key
+
+
+def test_a_masked_chip_may_be_another_ones() -> None:
+    """A host that hides the chip leaves open whose VCEK signed."""
+    fake, other = FakeAmd(), FakeAmd(options={"leaf": {"key": fake_amd.ec_key("other")}})
+    known = fake.collateral()
+    known.certificates.remove(fake.leaf)
+    known.certificates.append(other.leaf)
+    with pytest.raises(UncheckedEvidenceError):
+        _verify(fake, fake.report(chip_id=bytes(64)), collateral=known)
 
 
 @pytest.mark.parametrize("name", ["milan_vcek.pem", "milan_ask.pem", "milan_ark.pem"])
@@ -286,7 +310,8 @@ def test_revocation_is_reported_as_checked_only_by_a_list_in_force(crl: dict[str
     fake = FakeAmd()
     known = fake.collateral()
     known.crls.append(fake.crl(**crl))
-    assert consulted == (_verify(fake, fake.report(), collateral=known).revocation is not None)
+    found = _verify(fake, fake.report(), collateral=known).revocation
+    assert consulted == (found is not None and found.in_force(NOW))
 
 
 def test_an_altered_revocation_list_counts_for_nothing() -> None:

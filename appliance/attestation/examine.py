@@ -93,16 +93,16 @@ def _snp_report(found: Examination, report: bytes, material: Material, at: datet
     parsed = snp_abi.parse(report)
     found.kind = f"{recognise.SNP}, version {parsed.version}"
     found.claims["claims"] = snp_claims.describe(parsed, None)
-    found.warnings = snp_claims.warnings(parsed, None)
+    found.warnings = snp_claims.warnings(parsed, None, at)
     found.followed(tail)
     claims = snp_verify.verify(report, material.collateral, at=at, roots=material.roots.amd)
     found.claims["claims"] = snp_claims.describe(parsed, claims)
-    found.warnings = snp_claims.warnings(parsed, claims)
+    found.warnings = snp_claims.warnings(parsed, claims, at)
     found.followed(tail)
     found.proved += [f"the {claims.signing_key.upper()} signed the report",
                      f"its chain leads to the pinned root ARK-{claims.product}",
                      "chip id, TCB and product line are those of the certificate"]
-    if claims.revocation is not None:
+    if claims.revocation is not None and claims.revocation.in_force(at):
         found.proved.append(f"no certificate is revoked as of {claims.revocation.this_update:%Y-%m-%d}")
     return claims
 
