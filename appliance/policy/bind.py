@@ -277,15 +277,18 @@ def _newer(version: int) -> str:
     return f"write schema = {version} (`appliance check --upgrade FILE` does), or leave this out"
 
 
-def _schema(body: Body) -> Attribute | None:
-    """Return the attribute in which a file declares its schema version."""
-    return next((block.body.attributes["schema"] for block in body.blocks
-                 if block.type == "appliance" and "schema" in block.body.attributes), None)
+def schema_attribute(body: Body) -> Attribute | None:
+    """Return the attribute in which a file declares its schema version, in a block or in an object."""
+    bodies = [block.body for block in body.blocks if block.type == "appliance"]
+    given = body.attributes.get("appliance")
+    if given is not None and isinstance(given.value, Body):
+        bodies.insert(0, given.value)
+    return next((inner.attributes["schema"] for inner in bodies if "schema" in inner.attributes), None)
 
 
 def declared_version(body: Body) -> int:
     """Return the schema version that a file declares, or the latest where it declares none that is known."""
-    attribute = _schema(body)
+    attribute = schema_attribute(body)
     text = str(attribute.value.value) if attribute is not None and isinstance(attribute.value, Literal) else ""
     return next((version for version in frozen.VERSIONS if str(version) == text), frozen.LATEST)
 
@@ -293,7 +296,7 @@ def declared_version(body: Body) -> int:
 def bind(body: Body, report: Report) -> tuple[Policy, dict[Path, Span]]:
     """Return the policy, complete if nothing was reported, and where each field stands."""
     binder = Binder(report, declared_version(body))
-    declared = _schema(body)
+    declared = schema_attribute(body)
     if declared is not None and isinstance(declared.value, Literal) and _is_to_come(declared.value.value):
         policy = binder.of_later_version(declared)
     else:

@@ -60,6 +60,7 @@ class Checked:
     policy: Policy | None
     positions: Positions
     source_sha384: bytes = field(repr=False)  # of the file's bytes as they are
+    version: int | None = None  # the schema version by which it was judged; None where no policy could be read
 
     @property
     def valid(self) -> bool:
@@ -110,14 +111,14 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
     rules.apply(policy, spans, report, version)
     positions = Positions(report.text, spans)
     if report.failed:
-        return Checked(report.sorted(), None, positions, digest)
+        return Checked(report.sorted(), None, positions, digest, version)
     for path, reason in unenforced(policy):
         report.add("note", "unenforced", f"{bind.path_text(path, version)}: {reason}", positions.span(path),
                    path=bind.path_text(path, version), fix="the boot refuses it; leave it out to boot this version")
-    return Checked(report.sorted(), policy, positions, digest)
+    return Checked(report.sorted(), policy, positions, digest, version)
 
 
-def _read(path: Path) -> bytes:
+def read(path: Path) -> bytes:
     """Return a policy file's bytes, at most one more than allowed; raise `PolicyError` where it cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe or device would block, or never end
@@ -131,7 +132,7 @@ def _read(path: Path) -> bytes:
 
 def check_file(path: str | Path) -> Checked:
     """Check a policy file; raise `PolicyError` only where it cannot be read."""
-    return check_bytes(_read(Path(path)), str(path))
+    return check_bytes(read(Path(path)), str(path))
 
 
 def load(path: str | Path) -> Loaded:
