@@ -91,7 +91,8 @@ def test_tdx_evidence_is_genuine_and_meets_the_policy() -> None:
 
 
 OLD = FakeAmd("Genoa", tcb={"microcode": 10})
-FLOOR = Evidence(sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "floors": (LineTcb(product="genoa", microcode=11),)}))
+FLOOR = Evidence(sev_snp=SevSnp.model_construct(
+    **{**SevSnp().__dict__, "floors": (LineTcb(product="genoa", microcode=11),)}))
 
 
 @pytest.mark.parametrize(("provider", "changes", "rules"), [

@@ -74,7 +74,8 @@ def check(chain: list[x509.Certificate], crls: Iterable[x509.CertificateRevocati
 
     Lists of strangers are passed over. Lists of the future, or about some certificates only, count for nothing but what
     they revoke; None if none is left. Of lists whose time has ended the newest is returned where none is in force. A
-    list that bears an authority's name but not its signature raises ForgedEvidenceError `crl-signature`, a revoked certificate `certificate-revoked`.
+    list that bears an authority's name but not its signature raises ForgedEvidenceError `crl-signature`, a revoked
+    certificate `certificate-revoked`.
     """
     newest: Revocation | None = None
     for crl in crls:

@@ -47,9 +47,11 @@ class LineTcb(MinTcb):
 
 
 def _one_floor_for_all(others: Mapping[str, Any]) -> tuple[LineTcb, ...]:
-    """The floors of schema 1, which has one for all product lines."""
-    floor = others["min_tcb"]
-    return tuple(LineTcb.model_construct(product=product, **dict(floor)) for product in PRODUCTS)
+    """The floors of schema 1, which has one for all product lines that are accepted."""
+    floor = dict(others["min_tcb"])
+    if not any(floor.values()):
+        return ()
+    return tuple(LineTcb.model_construct(product=product, **floor) for product in others["products"])
 
 
 class SevSnp(Block):  # type: ignore[no-redef]  # `min_tcb` names a field of schema 1 and one of schema 2
