@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import subprocess
@@ -13,7 +14,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import azure_abi, cbor, der, evidence, examine, x509dice
+from appliance.attestation import (
+    azure_abi,
+    cbor,
+    der,
+    evidence,
+    examine,
+    tpm_files,
+    tpm_log,
+    tpm_verify,
+    x509dice,
+)
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.binding import Build
 from appliance.attestation.collateral import Collateral
@@ -169,7 +180,7 @@ def test_an_azure_report_binds_its_runtime_data(data: bytes, code: str) -> None:
 
 @pytest.mark.parametrize("tailed", [
     AMD.report() + b"what follows", AMD.report() + bytes(500) + b"\1", _azure(tail=b"\0\1" * 10),
-    INTEL.quote() + b"\1", INTEL.quote() + b"{}" * 40])
+    INTEL.quote() + b"\1", INTEL.quote() + b"{}" * 40], ids=["words", "padded", "azure", "quote", "json"])
 def test_what_follows_evidence_is_named_and_not_judged(tailed: bytes) -> None:
     """Whoever wrote the file put it there: the hardware's word is as genuine as without it."""
     outcome = _with_our_roots(tailed)
@@ -224,6 +235,34 @@ def test_a_googles_quote_of_2021_is_explained_up_to_what_user_space_extended(
     assert any("does not explain PCR 10 (sha256)" in warning for warning in outcome["warnings"])
     _, weak = _run(capsys, str(need("tpm/gce2021/quote_sha1.msg")), *TIME)
     assert any(warning.startswith("SHA-1 BANK") for warning in weak["warnings"])
+
+
+def test_googles_ccel_replays_to_the_rtmrs_of_its_quote(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log in gzip, named beside the quote; RTMR 3 was never extended."""
+    log = need("eventlog/gce_ccel.bin.gz")
+    _, outcome = _run(capsys, str(need("tdx/gce_quote.bin")), "--event-log", str(log), *TIME)
+    assert "the event log (43 events) gives the quoted values of RTMR 0, 1, 2 (sha384)" in outcome["proved"]
+    assert [] == [warning for warning in outcome["warnings"] if warning.startswith("EVENT LOG")]
+    _, other = _run(capsys, str(need("tdx/quote_v4.bin")), "--event-log", str(log), *TIME)
+    assert any("does not explain RTMR 0, 1" in warning for warning in other["warnings"])
+
+
+def test_a_log_that_ends_in_a_short_mark_is_read() -> None:
+    """Eight bytes of ones behind the last event are no event."""
+    assert 87 == len(tpm_log.parse(need("eventlog/ccel_short_end_mark.bin").read_bytes()))
+
+
+@pytest.mark.parametrize("log", [b"\x1f\x8bnot gzip", gzip.compress(b"no log"), gzip.compress(bytes(1 << 25))],
+                         ids=["none", "other", "long"])
+def test_a_log_that_is_none_explains_nothing(log: bytes) -> None:
+    """Nor does one that is too long once it is unpacked."""
+    try:
+        unpacked = tpm_files.unpack(log)
+    except MalformedEvidenceError:
+        return
+    assert len(unpacked) <= tpm_log.MAX_LOG_BYTES + 1
+    _, explanation = tpm_verify.explained(unpacked, {"sha256": {0: b"\1" * 32}})
+    assert ({"sha256": (0,)}, True) == (explanation.unexplained, bool(explanation.problem))
 
 
 def test_a_quote_beside_an_azure_report_is_joined(tmp_path: Path) -> None:

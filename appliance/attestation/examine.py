@@ -26,6 +26,9 @@ from appliance.attestation import (
     tdx_claims,
     tdx_verify,
     tpm_evidence,
+    tpm_files,
+    tpm_log,
+    tpm_verify,
     verify,
     x509dice,
 )
@@ -46,7 +49,8 @@ MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Material:
-    """What an examination works with. `key` is for TPM quotes: the AK that is vouched for. `nonce` is what a TPM quote,
+    """What an examination works with. `key` is for TPM quotes: the AK that is vouched for. `log`: the event log of a
+    TPM or TDX quote, in place of one beside it. `nonce` is what a TPM quote,
     or the appliance's own evidence, must answer; of other kinds nothing can be told then.
 
     `roots` other than the vendors' are for tests.
@@ -56,6 +60,7 @@ class Material:
     path: Path
     collateral: Collateral = field(default_factory=Collateral)
     key: Path | None = None
+    log: bytes | None = None
     nonce: bytes | None = None
     roots: Roots = VENDORS
 
@@ -134,19 +139,35 @@ def _tdx(found: Examination, material: Material, at: datetime) -> Examination:
     tdx_verify.verify_signatures(parsed, at=at, root=material.roots.intel)
     found.proved += ["the attestation key signed the quote", "the quoting enclave's report binds that key",
                      "the PCK signed that report, and its chain leads to the pinned root of Intel"]
+    warned = _ccel(found, material, parsed)
     claims = tdx_verify.verify(data, material.collateral, at=at, root=material.roots.intel,
                                root_der=material.roots.intel_der)
     found.claims["claims"] = tdx_claims.describe(parsed, claims)
-    found.warnings = tdx_claims.warnings(parsed, claims)
+    found.warnings = [*tdx_claims.warnings(parsed, claims), *warned]
     found.followed(tail)
     found.proved += ["the quoting enclave is Intel's", "Intel's signed TCB information was in force"]
     return found.genuine(f"signed by Intel hardware, TCB {claims.tcb.status}; whether it is acceptable is for a "
                          "policy to say")
 
 
+def _ccel(found: Examination, material: Material, quote: tdx_abi.Quote) -> list[str]:
+    """Compare RTMRs with the log that was named or lies beside the quote; returns what was warned of.
+
+    A CCEL numbers RTMRs from 1; number 0 stands for the MRTD, which no event extends.
+    """
+    log = material.log if material.log is not None else tpm_files.log_beside(material.path)
+    if log is None:
+        return []
+    before = len(found.warnings)
+    registers = {number + 1: value for number, value in enumerate(quote.body.rtmr)}
+    events, explanation = tpm_verify.explained(log, {"sha384": registers})
+    examine_tpm.record_log(found, tpm_log.shifted(explanation, -1), len(events), "RTMR")
+    return found.warnings[before:]
+
+
 def _tpm(found: Examination, material: Material, at: datetime) -> Examination:
     return examine_tpm.examine(found, material.path, material.collateral, key=material.key, nonce=material.nonce,
-                               at=at, roots=material.roots)
+                               log=material.log, at=at, roots=material.roots)
 
 
 def _certificate(found: Examination, material: Material, at: datetime) -> Examination:

@@ -25,11 +25,11 @@ _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this pro
 
 
 def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path | None, nonce: bytes | None,
-            at: datetime, roots: Roots = VENDORS) -> Examination:
+            at: datetime, log: bytes | None = None, roots: Roots = VENDORS) -> Examination:
     """Verify the quote in `path` with what lies beside it; `key` is an AK that the caller vouches for."""
     files = tpm_files.gather(path, key)
     message, tail = tpm_abi.split_quote(files.message)
-    files = replace(files, message=message)
+    files = replace(files, message=message, log=files.log if log is None else log)
     found.claims["claims"] = _describe(tpm_abi.parse_quote(message))
     found.warnings.append(_HOST)
     found.followed(tail)
@@ -144,13 +144,17 @@ def _record_registers(found: Examination, claims: TpmClaims) -> None:
 
 def _record_log(found: Examination, claims: TpmClaims) -> None:
     """What the event log explains. It is no part of the quote, so it cannot make one false."""
-    if claims.log is None:
-        return
-    for bank, registers in claims.log.explained.items():
+    if claims.log is not None:
+        record_log(found, claims.log, len(claims.events))
+
+
+def record_log(found: Examination, log: tpm_log.Explanation, events: int, register: str = "PCR") -> None:
+    """Record which registers a log explains, and where log and quote part."""
+    for bank, registers in log.explained.items():
         if registers:
-            found.proved.append(f"the event log ({len(claims.events)} events) gives the quoted values of PCR "
+            found.proved.append(f"the event log ({events} events) gives the quoted values of {register} "
                                 f"{tpm_log.listed(registers)} ({bank})")
-    found.warnings += [f"EVENT LOG: {sentence}." for sentence in tpm_log.told(claims.log)]
+    found.warnings += [f"EVENT LOG: {sentence}." for sentence in tpm_log.told(log, register)]
 
 
 def _describe(quote: Quote) -> list[tuple[str, str]]:

@@ -71,14 +71,16 @@ def _event(cursor: Cursor, sizes: dict[int, int]) -> Event:
 
 
 def parse(log: bytes) -> list[Event]:
-    """The events in order; a tail of zeros or ones is the rest of the buffer. Raises MalformedEvidenceError."""
+    """The events in order; zeros or ones behind the last event are the rest of the buffer, however many.
+
+    Raises MalformedEvidenceError.
+    """
     if len(log) > MAX_LOG_BYTES:
         raise MalformedEvidenceError(f"event log: {len(log)} bytes, at most {MAX_LOG_BYTES}")
-    body = log.rstrip(b"\xff") if log.endswith(b"\xff" * 16) else log
-    end = len(body.rstrip(b"\x00"))
-    cursor, events = Cursor(body, "event log", "little"), list[Event]()
+    ends = {len(log.rstrip(filler)) for filler in (b"\x00", b"\xff")}
+    cursor, events = Cursor(log, "event log", "little"), list[Event]()
     sizes = _header(cursor)
-    while cursor.at < end:
+    while cursor.at < min(ends):
         if len(events) == MAX_EVENTS:
             raise MalformedEvidenceError(f"event log: more than {MAX_EVENTS} events")
         events.append(_event(cursor, sizes))
@@ -152,17 +154,26 @@ def explain(events: Sequence[Event], values: Mapping[str, Mapping[int, bytes]]) 
     return Explanation(explained, unexplained)
 
 
-def told(explanation: Explanation) -> list[str]:
+def told(explanation: Explanation, register: str = "PCR") -> list[str]:
     """Say where a log and a quote part, one sentence for each way and bank; nothing where they do not."""
     if explanation.problem:
         return [f"the log cannot be read ({explanation.problem}), so it explains no register"]
-    found = [f"it does not explain PCR {listed(numbers)} ({bank}), which something extended beyond the log"
+    found = [f"it does not explain {register} {listed(numbers)} ({bank}), which something extended beyond the log"
              for bank, numbers in explanation.unexplained.items() if numbers]
     for bank, registers in explanation.explained.items():
         later = [number for number, count in sorted(registers.items()) if count]
         if later:
-            found.append(f"its last events of PCR {listed(later)} ({bank}) are not in the quote")
+            found.append(f"its last events of {register} {listed(later)} ({bank}) are not in the quote")
     return found
+
+
+def shifted(explanation: Explanation, by: int) -> Explanation:
+    """The same with other register numbers: a CCEL counts RTMRs from 1."""
+    return Explanation(
+        {bank: {number + by: later for number, later in registers.items()}
+         for bank, registers in explanation.explained.items()},
+        {bank: tuple(number + by for number in numbers) for bank, numbers in explanation.unexplained.items()},
+        explanation.problem)
 
 
 def listed(numbers: Iterable[int]) -> str:

@@ -168,7 +168,8 @@ def _quoted(quote: Quote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, byt
     return {bank: values for bank, values in found.items() if values}
 
 
-def _explained(log: bytes, pcrs: Pcrs) -> tuple[tuple[tpm_log.Event, ...], tpm_log.Explanation]:
+def explained(log: bytes, pcrs: Mapping[str, Mapping[int, bytes]]
+              ) -> tuple[tuple[tpm_log.Event, ...], tpm_log.Explanation]:
     """The events of a log, and which quoted registers they explain. The log is untrusted, and is no part of the quote:
     one that cannot be read, or that gives other values, explains nothing and refutes nothing."""
     try:
@@ -243,5 +244,5 @@ def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: byte
     claims = TpmClaims(quote, key, values, uncovered)
     if log is None or not values:
         return claims
-    events, explanation = _explained(log, values)
+    events, explanation = explained(log, values)
     return replace(claims, events=events, log=explanation)
