@@ -21,22 +21,25 @@ tee {
     smt       = true # the provider does not turn it off; one tenant per host makes it bearable
     vmpl      = 0
 
-    max_collateral_age = "14d"
-
     sev_snp {
-      products      = ["milan", "genoa", "turin"]
+      products      = ["genoa", "turin"] # not Milan: its root seed can be extracted by software (arXiv 2605.12990)
       signing_keys  = ["vcek"]
       single_socket = true
+      alias_check   = true # against BadRAM
+      ecc           = true
 
       # the image's builder signs its ID block; without this key the operator could sign one with any number
       min_guest_svn = 3
       id_key_sha384 = "ed54658a48bc65877ecbab9c4b763a53d63cd013facdb1c3a9eddcbfc8f744e295ba7d8ea24b55da129daeeaf26d8fa9"
 
-      min_tcb {
+      # AMD-SB-3019 (EntrySign) is mended from these on. Microcode versions differ between models of one line (Genoa-X
+      # has lower ones than Genoa), so that a floor under them belongs to a fleet of one model.
+      min_tcb "genoa" {
         bootloader = 9
-        tee        = 0
-        snp        = 22
-        microcode  = 72
+        snp        = 23
+      }
+      min_tcb "turin" {
+        snp = 4
       }
     }
   }

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.attestation import cbor, der, snp_abi, snp_claims, tdx_abi, tdx_claims, tdx_verify, tpm_abi, x509chain
 from appliance.attestation.collateral import Collateral
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
+from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import NOW, FakeIntel
 
@@ -69,8 +69,9 @@ def test_other_json_is_no_collateral(data: bytes) -> None:
 SNP_NAMES = """VERSION GUEST_SVN POLICY POLICY.ABI POLICY.SMT POLICY.MIGRATE_MA POLICY.DEBUG POLICY.SINGLE_SOCKET
 POLICY.CXL_ALLOW POLICY.MEM_AES_256_XTS POLICY.RAPL_DIS POLICY.CIPHERTEXT_HIDING_DRAM POLICY.PAGE_SWAP_DISABLE FAMILY_ID
 IMAGE_ID VMPL SIGNATURE_ALGO PLATFORM_INFO PLATFORM_INFO.SMT_EN PLATFORM_INFO.TSME_EN PLATFORM_INFO.ECC_EN
-PLATFORM_INFO.RAPL_DIS PLATFORM_INFO.CIPHERTEXT_HIDING_DRAM_EN PLATFORM_INFO.ALIAS_CHECK_COMPLETE PLATFORM_INFO.TIO_EN
-AUTHOR_KEY_EN MASK_CHIP_KEY SIGNING_KEY REPORT_DATA MEASUREMENT HOST_DATA ID_KEY_DIGEST AUTHOR_KEY_DIGEST REPORT_ID
+PLATFORM_INFO.RAPL_DIS PLATFORM_INFO.CIPHERTEXT_HIDING_DRAM_EN PLATFORM_INFO.ALIAS_CHECK_COMPLETE
+PLATFORM_INFO.IOMMU_WRITE_SAFE PLATFORM_INFO.TIO_EN AUTHOR_KEY_EN MASK_CHIP_KEY
+SIGNING_KEY REPORT_DATA MEASUREMENT HOST_DATA ID_KEY_DIGEST AUTHOR_KEY_DIGEST REPORT_ID
 REPORT_ID_MA CURRENT_TCB REPORTED_TCB COMMITTED_TCB LAUNCH_TCB CPUID_FAM_ID CPUID_MOD_ID CPUID_STEP LAUNCH_MIT_VECTOR
 CURRENT_MIT_VECTOR CHIP_ID CURRENT_VERSION COMMITTED_VERSION""".split()  # noqa: SIM905 - a list of words
 
@@ -101,7 +102,7 @@ def test_a_certificate_is_valid_in_its_first_and_last_second() -> None:
     x509chain.check_valid(certificate, first)
     x509chain.check_valid(certificate, last)
     for at in (first - timedelta(seconds=1), last + timedelta(seconds=1)):
-        with pytest.raises(ForgedEvidenceError) as caught:
+        with pytest.raises(UncheckedEvidenceError) as caught:
             x509chain.check_valid(certificate, at)
         assert "certificate-expired" == caught.value.code
 

@@ -29,7 +29,7 @@ from appliance.client import Verdict, Verifier, target
 from appliance.client.rules import ATTACKS, MEANINGS
 from appliance.client.verdict import EXIT_CODES, HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, UNCHECKED, VERIFIED
 from appliance.errors import ForgedEvidenceError, PolicyError, RejectedEvidenceError, UncheckedEvidenceError
-from appliance.policy import load, without_tenants
+from appliance.policy import check_file, load, without_tenants
 from appliance.policy.digest import host_data
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd
@@ -211,34 +211,35 @@ def test_an_image_with_another_policy_in_it(running: tuple[FakeAppliance, Path])
 
 @pytest.mark.parametrize(("collateral", "status", "code"), [
     ({"serial": 7, "of": "SEV-Genoa"}, INVALID, "certificate-revoked"),
-    ({"end": NOW - timedelta(hours=1)}, UNCHECKED, "unchecked-revocation"),
-    ({"start": NOW - timedelta(days=40)}, NOT_MET, "evidence-revocation"),
+    ({"end": NOW - timedelta(hours=1)}, NOT_MET, "evidence-revocation"),
+    ({"start": NOW + timedelta(hours=1)}, UNCHECKED, "unchecked-revocation"),
+    ({"start": NOW - timedelta(days=340)}, VERIFIED, ""),
     ({"signer": "stranger"}, INVALID, "crl-signature"),
     (None, UNCHECKED, "unchecked-revocation"),
 ])
 def test_revocation(running: tuple[FakeAppliance, Path], collateral: dict[str, Any] | None, status: str,
                     code: str) -> None:
-    """A revoked VCEK, a list out of its time, one too old for the policy, a forged one, none."""
+    """A revoked VCEK, a list that has ended, one of the future, one in force that is old, a forged one, none."""
     found = Collateral() if collateral is None else _crl(**collateral)
     verdict = _verifier(running, collateral=found).verify(running[0].url)
     assert (status, code) == (verdict.status, verdict.code)
 
 
-def test_doing_without_revocation_is_said(running: tuple[FakeAppliance, Path]) -> None:
-    """By an explicit wish alone, and it stands under what was not proved."""
-    verdict = _verifier(running, collateral=Collateral(), need_revocation=False).verify(running[0].url)
+@pytest.mark.parametrize("found", [
+    Collateral(), _crl(end=NOW - timedelta(hours=1)), _crl(start=NOW + timedelta(hours=1))])
+def test_doing_without_revocation_is_said(running: tuple[FakeAppliance, Path], found: Collateral) -> None:
+    """By an explicit wish alone, and said under what was not proved. A list that has ended is no worse than none."""
+    verdict = _verifier(running, collateral=found, need_revocation=False).verify(running[0].url)
     assert VERIFIED == verdict.status
     assert "revocation" in str(verdict).split("not proved:")[1]
 
 
-@pytest.mark.parametrize(("at", "code"), [
-    (NOW + timedelta(days=2), "certificate-expired"), (NOW - timedelta(days=2), "certificate-expired"),
-    (datetime(2034, 1, 1, tzinfo=NOW.tzinfo), "certificate-expired"),
-])
-def test_certificates_are_judged_at_a_time(running: tuple[FakeAppliance, Path], at: datetime, code: str) -> None:
+@pytest.mark.parametrize("at", [
+    NOW + timedelta(days=2), NOW - timedelta(days=2), datetime(2034, 1, 1, tzinfo=NOW.tzinfo)])
+def test_certificates_are_judged_at_a_time(running: tuple[FakeAppliance, Path], at: datetime) -> None:
     """Neither the connection's certificate nor the vendor's is valid out of its time."""
     verdict = _verifier(running).verify(running[0].url, at=at)
-    assert (INVALID, code) == (verdict.status, verdict.code)
+    assert (UNCHECKED, "certificate-expired") == (verdict.status, verdict.code)
 
 
 def test_a_certificate_by_somebody_else_is_refused(running: tuple[FakeAppliance, Path]) -> None:
@@ -471,6 +472,39 @@ def test_the_command_line(running: tuple[FakeAppliance, Path], tmp_path: Path,
     assert 1 == main(["verify", str(saved), *words])
     assert 2 == main(["verify", str(tmp_path / "absent.json"), *words])
     assert 2 == main(["verify", running[0].url, *words, "--nonce", "00" * 32])
+
+
+def test_a_year_of_lists_that_live_a_year(running: tuple[FakeAppliance, Path], tmp_path: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """AMD's list of one day is fresh on each day until its next update, and stale on the day after."""
+    words, saved = _files(tmp_path, running)[:-2], tmp_path / "evidence.json"
+    at = f"{NOW:%Y-%m-%dT%H:%M:%SZ}"
+    assert 0 == main(["verify", running[0].url, *words, "--at", at, "--save", str(saved)])
+    lived = timedelta(days=371)
+    listed = AMD.crl(start=NOW, end=NOW + lived).public_bytes(Encoding.DER)
+    (tmp_path / "collateral/list.crl").write_bytes(listed)
+    capsys.readouterr()
+    days = {day: main(["verify", str(saved), *words, "--at", f"{NOW + timedelta(days=day):%Y-%m-%dT%H:%M:%SZ}"])
+            for day in range(lived.days + 2)}
+    assert {day: 0 if day < lived.days else 3 for day in days} == days
+    assert "has ended" in capsys.readouterr().out
+    last = f"{NOW + lived + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
+    assert 0 == main(["verify", str(saved), *words, "--at", last, "--without-revocation"])
+
+
+MILAN = "2605.12990"
+
+
+@pytest.mark.parametrize(("evidence", "warned"), [
+    ("", True), ('sev_snp {\n products = ["genoa"]\n }', False), ('sev_snp {\n products = ["milan"]\n }', True)])
+def test_a_policy_that_accepts_milan_is_warned_of(tmp_path: Path, evidence: str, warned: bool) -> None:
+    """By default (of schema 1) or by name, whichever line answers, and the exit code stays."""
+    amd = FakeAmd("Milan" if "milan" in evidence else "Genoa")
+    with fake.snp(tmp_path, amd, evidence=evidence) as (appliance, policy):
+        verdict = fake.verifier(policy, roots=Roots(amd=amd.roots), collateral=_crl(amd)).verify(appliance.url)
+    assert warned == any(MILAN in d.summary for d in check_file(policy).diagnostics if d.severity == "warning")
+    assert VERIFIED == verdict.status
+    assert warned == (MILAN in str(verdict).split("not proved:")[1])
 
 
 def _broken(folder: Path) -> dict[str, Path]:

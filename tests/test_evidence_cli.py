@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import json
 import subprocess
@@ -12,7 +14,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import azure_abi, cbor, der, evidence, examine, x509dice
+from appliance.attestation import (
+    azure_abi,
+    cbor,
+    der,
+    evidence,
+    examine,
+    tpm_files,
+    tpm_log,
+    tpm_verify,
+    x509dice,
+)
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.binding import Build
 from appliance.attestation.collateral import Collateral
@@ -41,7 +53,13 @@ def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str
     ("snp/debug_policy_report.bin", TIME, 0, "genuine", "AMD hardware"),
     ("snp/milan_report.bin", [*TIME, "--nonce", "00" * 32], 2, "cannot tell", "a nonce was given"),
     ("tdx/quote_v4.bin", [*TIME, "--nonce", "00" * 32], 2, "cannot tell", "a nonce was given"),
-    ("snp/milan_report.bin", ["--at", "2034-01-01"], 1, "not genuine", "valid from"),
+    ("snp/milan_report.bin", ["--at", "2034-01-01"], 2, "cannot tell", "valid from"),
+    ("snp/genoa_report_with_pem_table.bin", TIME, 0, "genuine", "AMD hardware"),
+    ("azure/hcl-report.bin", TIME, 0, "genuine", "the keys of the virtual TPM"),
+    ("azure/tpm-quote.msg", TIME, 2, "cannot tell", "neither the public key nor a certificate"),
+    ("tpm/gce2021/quote.msg", TIME, 2, "cannot tell", "who issued"),
+    ("tpm/gce2021/quote_sha1.msg", TIME, 2, "cannot tell", "who issued"),
+    ("tdx/quote_v4_trailing_bytes.bin", TIME, 2, "cannot tell", "are absent"),
     ("snp/milan_report.bin", [*TIME, "--collateral", "tpm"], 2, "cannot tell", "the VCEK certificate"),
     ("tdx/quote_v4.bin", ["--at", "2025-06-20T10:16:03Z"], 0, "genuine", "TCB UpToDate"),
     ("tdx/quote_v4.bin", TIME, 2, "cannot tell", "at 2026-07-01"),
@@ -78,7 +96,7 @@ def test_a_foreign_ak_certificate_is_named_as_refused(capsys: pytest.CaptureFixt
     _, outcome = _run(capsys, str(need("tpm")), "--at", "2026-09-01")
     assert any("AK CERTIFICATE REFUSED" in warning for warning in outcome["warnings"])
     assert {"the key in ak.pub signed the quote", "the quote answers the nonce",
-            "the PCR values are the quoted ones"} == set(outcome["proved"])
+            "the values of PCR 0, 1, 2, 3, 4, 5, 6, 7 (sha256) are the quoted ones"} == set(outcome["proved"])
 
 
 def test_every_claim_of_a_report_is_printed_in_amds_terms(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,12 +170,121 @@ def _with_our_roots(data: bytes) -> Examination:
 
 @pytest.mark.parametrize(("data", "code"), [
     (_azure(), ""), (_azure(bound=b"{}"), "azure-runtime-data"), (_azure(kind=4), "evidence-unchecked"),
-    (_azure(kind=3), "evidence-unsupported"), (_azure(tail=b"\1"), "evidence-malformed"),
+    (_azure(kind=3), "evidence-unsupported"), (_azure(tail=b"\1" * 20), ""),
     (_azure(b"[]", bound=b"[]"), "evidence-malformed"), (_azure(b'{"keys":[1]}'), "evidence-malformed")])
 def test_an_azure_report_binds_its_runtime_data(data: bytes, code: str) -> None:
     """The keys that the runtime data names count only as far as the hardware report binds them."""
     outcome = _with_our_roots(data)
     assert (code, "genuine" if not code else outcome.verdict) == (outcome.code, outcome.verdict)
+
+
+@pytest.mark.parametrize("tailed", [
+    AMD.report() + b"what follows", AMD.report() + bytes(500) + b"\1", _azure(tail=b"\0\1" * 10),
+    INTEL.quote() + b"\1", INTEL.quote() + b"{}" * 40], ids=["words", "padded", "azure", "quote", "json"])
+def test_what_follows_evidence_is_named_and_not_judged(tailed: bytes) -> None:
+    """Whoever wrote the file put it there: the hardware's word is as genuine as without it."""
+    outcome = _with_our_roots(tailed)
+    assert "genuine" == outcome.verdict, outcome
+    assert any(warning.startswith("TAIL: ") for warning in outcome.warnings)
+
+
+def _quote_folder(folder: Path, pcrs: dict[int, bytes], given: dict[int, bytes], log: bytes) -> Path:
+    message = fake_tpm.quote(pcrs)
+    for name, data in (("quote.msg", message), ("quote.sig", fake_tpm.sign(message)), ("ak.pub", fake_tpm.public()),
+                       ("quote.pcrs", fake_tpm.pcr_file(given)), ("eventlog", log)):
+        (folder / name).write_bytes(data)
+    return folder / "quote.msg"
+
+
+def test_a_quote_of_one_register_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Sixteen values and a whole log beside it are not called quoted."""
+    every = {number: hashlib.sha256(bytes(32) + hashlib.sha256(b"x").digest()).digest() for number in range(8)}
+    log = fake_tpm.event_log([(number, 1, b"x") for number in range(8)])
+    path = _quote_folder(tmp_path, {7: every[7]}, every, log)
+    code, outcome = _run(capsys, str(path), "--ak", str(tmp_path / "ak.pub"))
+    assert (0, "genuine") == (code, outcome["verdict"])
+    assert {"sha256 PCR 7": every[7].hex()} == outcome["claims"]["PCR values"]
+    assert "the values of PCR 7 (sha256) are the quoted ones" in outcome["proved"]
+    assert "the event log (8 events) gives the quoted values of PCR 7 (sha256)" in outcome["proved"]
+    assert any(warning.startswith("PCR 0, 1, 2, 3, 4, 5, 6 (sha256): NOT QUOTED") for warning in outcome["warnings"])
+
+
+def test_a_quote_of_no_register_proves_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its signature holds, and it is not called genuine."""
+    path = _quote_folder(tmp_path, {}, fake_tpm.PCRS, fake_tpm.event_log([(0, 1, b"x")]))
+    code, outcome = _run(capsys, str(path), "--ak", str(tmp_path / "ak.pub"))
+    assert (2, "cannot tell", "tpm-quote-empty") == (code, outcome["verdict"], outcome["code"])
+    assert [] == [said for said in outcome["proved"] if "PCR" in said or "log" in said]
+
+
+def test_a_quote_followed_by_other_bytes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What the TPM signed is judged, and the rest is named."""
+    path = _quote_folder(tmp_path, fake_tpm.PCRS, fake_tpm.PCRS, fake_tpm.event_log([]))
+    path.write_bytes(path.read_bytes() + b"tail")
+    code, outcome = _run(capsys, str(path), "--ak", str(tmp_path / "ak.pub"))
+    assert (0, "genuine") == (code, outcome["verdict"])
+    assert any(warning.startswith("TAIL: 4 bytes") for warning in outcome["warnings"])
+
+
+def test_a_googles_quote_of_2021_is_explained_up_to_what_user_space_extended(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    """Its log ends before IMA's PCR 10; the quote's own values and nonce are the ones used."""
+    _, outcome = _run(capsys, str(need("tpm/gce2021/quote.msg")), *TIME)
+    assert "the event log (44 events) gives the quoted values of PCR 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 (sha256)" in (
+        outcome["proved"])
+    assert any("does not explain PCR 10 (sha256)" in warning for warning in outcome["warnings"])
+    _, weak = _run(capsys, str(need("tpm/gce2021/quote_sha1.msg")), *TIME)
+    assert any(warning.startswith("SHA-1 BANK") for warning in weak["warnings"])
+
+
+def test_googles_ccel_replays_to_the_rtmrs_of_its_quote(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log in gzip, named beside the quote; RTMR 3 was never extended."""
+    log = need("eventlog/gce_ccel.bin.gz")
+    _, outcome = _run(capsys, str(need("tdx/gce_quote.bin")), "--event-log", str(log), *TIME)
+    assert "the event log (43 events) gives the quoted values of RTMR 0, 1, 2 (sha384)" in outcome["proved"]
+    assert [] == [warning for warning in outcome["warnings"] if warning.startswith("EVENT LOG")]
+    _, other = _run(capsys, str(need("tdx/quote_v4.bin")), "--event-log", str(log), *TIME)
+    assert any("does not explain RTMR 0, 1" in warning for warning in other["warnings"])
+
+
+def test_a_log_that_ends_in_a_short_mark_is_read() -> None:
+    """Eight bytes of ones behind the last event are no event."""
+    assert 87 == len(tpm_log.parse(need("eventlog/ccel_short_end_mark.bin").read_bytes()))
+
+
+@pytest.mark.parametrize("log", [b"\x1f\x8bnot gzip", gzip.compress(b"no log"), gzip.compress(bytes(1 << 25))],
+                         ids=["none", "other", "long"])
+def test_a_log_that_is_none_explains_nothing(log: bytes) -> None:
+    """Nor does one that is too long once it is unpacked."""
+    try:
+        unpacked = tpm_files.unpack(log)
+    except MalformedEvidenceError:
+        return
+    assert len(unpacked) <= tpm_log.MAX_LOG_BYTES + 1
+    _, explanation = tpm_verify.explained(unpacked, {"sha256": {0: b"\1" * 32}})
+    assert ({"sha256": (0,)}, True) == (explanation.unexplained, bool(explanation.problem))
+
+
+def test_a_quote_beside_an_azure_report_is_joined(tmp_path: Path) -> None:
+    """The key that the hardware report binds signed the quote: then the host is not who vouches for it."""
+    numbers = fake_tpm.rsa_key("ak").public_key().public_numbers()
+    key = {"kid": "HCLAkPub", "kty": "RSA", "n": _base64url(numbers.n), "e": _base64url(numbers.e)}
+    runtime = json.dumps({"keys": [key]}).encode()
+    path = _quote_folder(tmp_path, fake_tpm.PCRS, fake_tpm.PCRS, fake_tpm.event_log([]))
+    (tmp_path / "hcl.bin").write_bytes(_azure(runtime, bound=runtime, tail=b"\1" * 20))
+    known = Collateral(certificates=AMD.collateral().certificates)
+    outcome = examine.examine(Material(path.read_bytes(), path, known, roots=Roots(amd=AMD.roots)), at=NOW)
+    assert ("genuine", True) == (outcome.verdict, "that an SEV-SNP report of Milan" in outcome.reason), outcome
+    assert [] == [warning for warning in outcome.warnings if "HOST TRUSTED" in warning]
+    (tmp_path / "hcl.bin").write_bytes(_azure())  # names a key that is none
+    other = examine.examine(Material(path.read_bytes(), path, known, roots=Roots(amd=AMD.roots)), at=NOW)
+    assert "cannot tell" == other.verdict
+    assert any(warning.startswith("AZURE REPORT PASSED OVER") for warning in other.warnings)
+
+
+def _base64url(number: int) -> str:
+    data = number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @pytest.mark.parametrize(("key", "found"), [

@@ -41,7 +41,8 @@ ENFORCED_WHOLE = {
         "debug", "migration", "smt", "vmpl", "max_collateral_age", "tpm.pcrs",
         *(f"sev_snp.{rule}" for rule in (
             "products", "signing_keys", "min_api", "min_guest_svn", "single_socket", "ciphertext_hiding",
-            "rapl_disabled", "aes256_xts", "cxl", "id_key_sha384", "author_key_sha384",
+            "rapl_disabled", "aes256_xts", "cxl", "id_key_sha384", "author_key_sha384", "alias_check", "tsme", "ecc",
+            "iommu_write_safe", "max_revocation_age",
             *(f"min_tcb.{component}" for component in ("bootloader", "tee", "snp", "microcode", "fmc")))),
         *(f"tdx.{rule}" for rule in ("tcb_status", "accepted_advisories", "min_evaluation_number")))),
     "audit.sink", "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",

@@ -311,9 +311,37 @@ def test_warnings_on_hardware() -> None:
     """Evidence that accepts a debugged guest or any firmware gets a word."""
     checked = check(with_lines("tee", "evidence { debug = true }", HARDWARE))
     assert checked.policy is not None
-    assert ["min_tcb accepts any", "debug = true accepts"] == [
-        " ".join(d.summary.split()[:4 if d.summary[0] == "d" else 3]) for d in checked.diagnostics
-        if d.severity == "warning"]
+    warned = [d.summary for d in checked.diagnostics if d.severity == "warning"]
+    assert ["debug = true accepts", "milan is accepted, and", "min_tcb accepts any firmware"] == sorted(
+        " ".join(summary.split()[:4]) for summary in warned)
+
+
+def _firmware(lines: str, version: int) -> list[tuple[str, str]]:
+    """The warnings on firmware and product lines of a policy, with their places."""
+    text = with_lines("tee", f"evidence {{\n sev_snp {{\n {lines}\n }}\n }}", HARDWARE).replace(
+        "schema = 1", f"schema = {version}").replace("schema  = 1", f"schema = {version}")
+    checked = check(text)
+    assert checked.policy is not None, checked.diagnostics
+    return [(d.path or "", d.summary) for d in checked.diagnostics if d.severity == "warning"]
+
+
+@pytest.mark.parametrize(("lines", "version", "place", "words"), [
+    ('min_tcb "turin" { snp = 22 }', 2, 'min_tcb "turin"', "snp = 22 refuses every known firmware of turin"),
+    ('min_tcb "genoa" { fmc = 1 }', 2, 'min_tcb "genoa"', "fmc = 1 refuses every known firmware of genoa"),
+    ('min_tcb "milan" { snp = 24 }', 2, 'min_tcb "milan"', "products does not accept milan"),
+    ('min_tcb "genoa" { snp = 23 }', 2, "min_tcb", "min_tcb accepts any firmware of turin"),
+    ("min_tcb {\n bootloader = 9\n snp = 22\n }", 1, "min_tcb", "bootloader = 9 refuses every known firmware of milan"),
+    ("min_tcb {\n bootloader = 9\n snp = 22\n }", 1, "min_tcb", "snp = 22 refuses every known firmware of turin"),
+    ('products = ["milan"]', 2, "products", "milan is accepted"), ("", 1, "products", "milan is accepted")])
+def test_floors_that_no_firmware_meets_are_warned_of(lines: str, version: int, place: str, words: str) -> None:
+    """From a table of what is known of each product line, whichever schema the file has."""
+    found = [path for path, summary in _firmware(lines, version) if words in summary]
+    assert [f"tee.evidence.sev_snp.{place}"] == found
+
+
+def test_floors_that_a_fleet_meets_are_not() -> None:
+    """One for each line that is accepted, none out of reach: nothing is warned of."""
+    assert [] == _firmware('min_tcb "genoa" { snp = 23 }\n min_tcb "turin" { snp = 4 }', 2)
 
 
 @pytest.mark.parametrize(("lines", "warned"), [

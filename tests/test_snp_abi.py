@@ -58,7 +58,8 @@ def test_policy_bits_that_are_not_known_are_kept(raw: int) -> None:
 
 def test_platform_bits_that_are_not_known_are_kept() -> None:
     """Bit 6 and those above 7 have no name here."""
-    assert (1 << 6 | 1 << 8) == PlatformInfo.decode(0xFF | 1 << 8).unknown
+    assert 1 << 8 == PlatformInfo.decode(0xFF | 1 << 8).unknown
+    assert PlatformInfo.decode(1 << 6).iommu_write_safe
 
 
 def test_tcb_layouts_differ_by_product() -> None:

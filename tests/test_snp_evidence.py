@@ -20,7 +20,7 @@ from appliance.attestation.validate import Expected, Verdict, validate
 from appliance.attestation.verify import verify
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 from appliance.policy.digest import host_data
-from appliance.policy.schema.platform import Evidence, MinTcb, SevSnp
+from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
@@ -91,7 +91,8 @@ def test_tdx_evidence_is_genuine_and_meets_the_policy() -> None:
 
 
 OLD = FakeAmd("Genoa", tcb={"microcode": 10})
-FLOOR = Evidence(sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "min_tcb": MinTcb(microcode=11)}))
+FLOOR = Evidence(sev_snp=SevSnp.model_construct(
+    **{**SevSnp().__dict__, "floors": (LineTcb(product="genoa", microcode=11),)}))
 
 
 @pytest.mark.parametrize(("provider", "changes", "rules"), [

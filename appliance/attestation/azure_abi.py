@@ -16,6 +16,7 @@ from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 MAGIC = b"HCLA"
 HARDWARE_BYTES = 1184      # an SEV-SNP report, or a TDREPORT of 1,024 bytes and zeros
+_RUNTIME_AT = 32 + HARDWARE_BYTES + 16  # header, hardware report; size, version, report type and hash type
 SNP, TDX = 2, 4            # report types
 SHA256 = 1                 # hash types
 AK_NAME = "HCLAkPub"
@@ -47,6 +48,18 @@ def _number(text: object) -> int:
         return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big")
     except ValueError:
         raise MalformedEvidenceError("Azure report: a number of its attestation key is not base64url") from None
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The report at the front of `data`, and what follows it, which nothing signs; zeros count as its padding.
+
+    Only the lengths are read. Raises MalformedEvidenceError where the report is cut.
+    """
+    cursor = Cursor(data, "Azure report", "little")
+    cursor.take(_RUNTIME_AT, "header and hardware report")
+    cursor.sized(4, "runtime data")
+    tail = data[cursor.at:]
+    return (data[:cursor.at], tail) if any(tail) else (data, b"")
 
 
 def parse(data: bytes) -> HclReport:

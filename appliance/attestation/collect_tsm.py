@@ -118,7 +118,7 @@ def certificates(table: bytes) -> tuple[bytes, ...]:
     The table is the host's: one that is malformed is as good as none, since a verifier can find certificates itself.
     """
     try:
-        _, found = snp_table.split(bytes(snp_abi.REPORT_BYTES) + table)
+        _, found, _ = snp_table.split(bytes(snp_abi.REPORT_BYTES) + table)
     except AttestationError:
         return ()
     return tuple(found[name] for name in _CHAIN if found.get(name))

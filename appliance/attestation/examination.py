@@ -36,6 +36,12 @@ class Examination:
         self.verdict, self.reason = "genuine", reason
         return self
 
+    def followed(self, tail: bytes) -> None:
+        """Record bytes behind the evidence: whoever wrote the file put them there, and nothing signs them."""
+        if tail:
+            self.warnings.append(f"TAIL: {len(tail)} bytes follow the evidence. Nothing signs them, and they are not "
+                                 "judged.")
+
     def failed(self, error: AttestationError) -> Examination:
         """Record what stopped the examination: against the evidence, or leaving it open."""
         self.verdict = "not genuine" if isinstance(error, _AGAINST) else "cannot tell"

@@ -26,6 +26,9 @@ from appliance.attestation import (
     tdx_claims,
     tdx_verify,
     tpm_evidence,
+    tpm_files,
+    tpm_log,
+    tpm_verify,
     verify,
     x509dice,
 )
@@ -46,7 +49,8 @@ MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Material:
-    """What an examination works with. `key` is for TPM quotes: the AK that is vouched for. `nonce` is what a TPM quote,
+    """What an examination works with. `key` is for TPM quotes: the AK that is vouched for. `log`: the event log of a
+    TPM or TDX quote, in place of one beside it. `nonce` is what a TPM quote,
     or the appliance's own evidence, must answer; of other kinds nothing can be told then.
 
     `roots` other than the vendors' are for tests.
@@ -56,6 +60,7 @@ class Material:
     path: Path
     collateral: Collateral = field(default_factory=Collateral)
     key: Path | None = None
+    log: bytes | None = None
     nonce: bytes | None = None
     roots: Roots = VENDORS
 
@@ -80,36 +85,40 @@ def examine(material: Material, *, at: datetime) -> Examination:
 
 
 def _snp(found: Examination, material: Material, at: datetime) -> Examination:
-    report, table = snp_table.split(material.data)
+    report, table, tail = snp_table.split(material.data)
     for name, certificate in table.items():
         material.collateral.add(certificate, f"{name}.der")
-    _snp_report(found, report, material, at)
+    _snp_report(found, report, material, at, tail)
     return found.genuine("signed by AMD hardware; whether it is acceptable is for a policy to say")
 
 
-def _snp_report(found: Examination, report: bytes, material: Material, at: datetime) -> snp_verify.SnpClaims:
-    """Verify a report and record its claims, proved or not."""
+def _snp_report(found: Examination, report: bytes, material: Material, at: datetime,
+                tail: bytes = b"") -> snp_verify.SnpClaims:
+    """Verify a report and record its claims, proved or not, and the bytes behind it."""
     parsed = snp_abi.parse(report)
     found.kind = f"{recognise.SNP}, version {parsed.version}"
     found.claims["claims"] = snp_claims.describe(parsed, None)
-    found.warnings = snp_claims.warnings(parsed, None)
+    found.warnings = snp_claims.warnings(parsed, None, at)
+    found.followed(tail)
     claims = snp_verify.verify(report, material.collateral, at=at, roots=material.roots.amd)
     found.claims["claims"] = snp_claims.describe(parsed, claims)
-    found.warnings = snp_claims.warnings(parsed, claims)
+    found.warnings = snp_claims.warnings(parsed, claims, at)
+    found.followed(tail)
     found.proved += [f"the {claims.signing_key.upper()} signed the report",
                      f"its chain leads to the pinned root ARK-{claims.product}",
                      "chip id, TCB and product line are those of the certificate"]
-    if claims.revocation is not None:
+    if claims.revocation is not None and claims.revocation.in_force(at):
         found.proved.append(f"no certificate is revoked as of {claims.revocation.this_update:%Y-%m-%d}")
     return claims
 
 
 def _azure(found: Examination, material: Material, at: datetime) -> Examination:
-    report = azure_abi.parse(material.data)
+    data, tail = azure_abi.split(material.data)
+    report = azure_abi.parse(data)
     if report.kind != azure_abi.SNP:
         raise UncheckedEvidenceError(
             "Azure report: a TDREPORT, which only the CPU that made it can check", hint="examine a TDX quote of it")
-    claims = _snp_report(found, report.hardware, material, at)
+    claims = _snp_report(found, report.hardware, material, at, tail)
     found.kind = f"{recognise.AZURE} with {found.kind}"
     if claims.report.report_data[:32] != hashlib.sha256(report.runtime).digest():
         raise ForgedEvidenceError(
@@ -121,25 +130,44 @@ def _azure(found: Examination, material: Material, at: datetime) -> Examination:
 
 
 def _tdx(found: Examination, material: Material, at: datetime) -> Examination:
-    parsed = tdx_abi.parse(material.data)
+    data, tail = tdx_abi.split(material.data)
+    parsed = tdx_abi.parse(data)
     found.kind = f"{recognise.TDX}, version {parsed.version}"
     found.claims["claims"] = tdx_claims.describe(parsed, None)
     found.warnings = tdx_claims.warnings(parsed, None)
+    found.followed(tail)
     tdx_verify.verify_signatures(parsed, at=at, root=material.roots.intel)
     found.proved += ["the attestation key signed the quote", "the quoting enclave's report binds that key",
                      "the PCK signed that report, and its chain leads to the pinned root of Intel"]
-    claims = tdx_verify.verify(material.data, material.collateral, at=at, root=material.roots.intel,
+    warned = _ccel(found, material, parsed)
+    claims = tdx_verify.verify(data, material.collateral, at=at, root=material.roots.intel,
                                root_der=material.roots.intel_der)
     found.claims["claims"] = tdx_claims.describe(parsed, claims)
-    found.warnings = tdx_claims.warnings(parsed, claims)
+    found.warnings = [*tdx_claims.warnings(parsed, claims), *warned]
+    found.followed(tail)
     found.proved += ["the quoting enclave is Intel's", "Intel's signed TCB information was in force"]
     return found.genuine(f"signed by Intel hardware, TCB {claims.tcb.status}; whether it is acceptable is for a "
                          "policy to say")
 
 
+def _ccel(found: Examination, material: Material, quote: tdx_abi.Quote) -> list[str]:
+    """Compare RTMRs with the log that was named or lies beside the quote; returns what was warned of.
+
+    A CCEL numbers RTMRs from 1; number 0 stands for the MRTD, which no event extends.
+    """
+    log = material.log if material.log is not None else tpm_files.log_beside(material.path)
+    if log is None:
+        return []
+    before = len(found.warnings)
+    registers = {number + 1: value for number, value in enumerate(quote.body.rtmr)}
+    events, explanation = tpm_verify.explained(log, {"sha384": registers})
+    examine_tpm.record_log(found, tpm_log.shifted(explanation, -1), len(events), "RTMR")
+    return found.warnings[before:]
+
+
 def _tpm(found: Examination, material: Material, at: datetime) -> Examination:
     return examine_tpm.examine(found, material.path, material.collateral, key=material.key, nonce=material.nonce,
-                               at=at)
+                               log=material.log, at=at, roots=material.roots)
 
 
 def _certificate(found: Examination, material: Material, at: datetime) -> Examination:
@@ -176,7 +204,7 @@ def _ratls(found: Examination, material: Material, at: datetime) -> Examination:
         ("valid", f"{carried.not_before:%Y-%m-%d %H:%M} to {carried.not_after:%Y-%m-%d %H:%M} UTC")]
     found.proved.append("the certificate's own key signed it, and the statement names this key")
     if not carried.not_before <= at <= carried.not_after:
-        raise ForgedEvidenceError("RA-TLS: the certificate is not in force at that time", code="certificate-expired",
+        raise UncheckedEvidenceError("RA-TLS: the certificate is not in force at that time", code="certificate-expired",
                                   hint="certificates rotate; --at judges by another time")
     _ours(found, replace(material, data=carried.evidence.to_json()), at)
     found.kind = f"RA-TLS certificate with {found.kind}"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from appliance.attestation import tpm_abi, tpm_files, tpm_verify, x509chain
+from appliance.attestation import azure_abi, tpm_abi, tpm_files, tpm_log, tpm_origin, tpm_verify, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.examination import Examination
 from appliance.attestation.tpm_abi import Quote
 from appliance.attestation.tpm_verify import AttestationKey, TpmClaims
+from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509chain import name_of
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
+from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
 HOST_TRUSTED = "measured boot, host trusted"
 _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this proves measured boot to someone who "
@@ -22,14 +25,22 @@ _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this pro
 
 
 def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path | None, nonce: bytes | None,
-            at: datetime) -> Examination:
+            at: datetime, log: bytes | None = None, roots: Roots = VENDORS) -> Examination:
     """Verify the quote in `path` with what lies beside it; `key` is an AK that the caller vouches for."""
     files = tpm_files.gather(path, key)
-    quote = tpm_abi.parse_quote(files.message)
-    found.claims["claims"] = _describe(quote)
+    message, tail = tpm_abi.split_quote(files.message)
+    files = replace(files, message=message, log=files.log if log is None else log)
+    found.claims["claims"] = _describe(tpm_abi.parse_quote(message))
     found.warnings.append(_HOST)
+    found.followed(tail)
+    if key is None and files.azure is not None:
+        bound = _bound_key(files.azure)
+        if bound is not None and tpm_verify.is_signed(files.message, files.signature, bound):
+            return _joined(found, files, files.azure, bound, collateral, at, roots)
+        found.warnings.append("AZURE REPORT PASSED OVER: the one beside this quote names another key than the one that "
+                              "signed it.")
     if files.key is None:
-        return _by_certificates(found, files, collateral, at)
+        return _by_certificates(found, files, collateral, at, roots)
     ak = tpm_verify.load_key(files.key)
     pcrs = None if files.pcrs is None else tpm_abi.parse_pcrs(files.pcrs)
     wanted = nonce if nonce is not None else files.nonce
@@ -37,11 +48,33 @@ def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path
     _record(found, claims, files.key_name, nonce_checked=wanted is not None)
     if key is not None:
         return found.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
-    return _origin(found, ak, collateral, at)
+    return _origin(found, ak, collateral, at, roots)
 
 
-def _by_certificates(found: Examination, files: tpm_files.TpmFiles, collateral: Collateral,
-                     at: datetime) -> Examination:
+def _joined(found: Examination, files: tpm_files.TpmFiles, azure: bytes, ak: AttestationKey, collateral: Collateral,
+            at: datetime, roots: Roots) -> Examination:
+    """Verify a quote by the key that a hardware report binds, and that report."""
+    pcrs = None if files.pcrs is None else tpm_abi.parse_pcrs(files.pcrs)
+    claims = tpm_verify.verify(files.message, files.signature, ak, nonce=files.nonce, pcrs=pcrs, log=files.log)
+    _record(found, claims, f"the Azure report ({azure_abi.AK_NAME})", nonce_checked=files.nonce is not None)
+    bound = tpm_origin.bound_by(azure, ak, collateral, at, roots)
+    found.warnings.remove(_HOST)
+    found.proved.append(f"an SEV-SNP report of {bound.product} hardware names the AK")
+    return found.genuine(f"quoted by the virtual TPM that an SEV-SNP report of {bound.product} hardware names; whether "
+                         "that guest is acceptable is for a policy to say")
+
+
+def _bound_key(azure: bytes) -> AttestationKey | None:
+    """The AK that an Azure report's runtime data name; None if they name none that can be read."""
+    try:
+        named = azure_abi.parse(azure_abi.split(azure)[0]).attestation_key()
+        return None if named is None else AttestationKey(rsa.RSAPublicNumbers(named[1], named[0]).public_key())
+    except (AttestationError, ValueError):
+        return None
+
+
+def _by_certificates(found: Examination, files: tpm_files.TpmFiles, collateral: Collateral, at: datetime,
+                     roots: Roots) -> Examination:
     """Without a key file the AK is the one whose certificate is at hand."""
     for certificate in collateral.certificates:
         public = certificate.public_key()
@@ -53,13 +86,14 @@ def _by_certificates(found: Examination, files: tpm_files.TpmFiles, collateral: 
             claims = tpm_verify.verify(files.message, files.signature, ak, nonce=files.nonce, pcrs=pcrs,
                                        log=files.log)
             _record(found, claims, "a certificate", nonce_checked=files.nonce is not None)
-            return _origin(found, ak, collateral, at)
+            return _origin(found, ak, collateral, at, roots)
     raise UncheckedEvidenceError(
         "TPM quote: neither the public key nor a certificate of the AK that signed is at hand",
         hint="put ak.pub beside it, or name the key with --ak")
 
 
-def _origin(found: Examination, ak: AttestationKey, collateral: Collateral, at: datetime) -> Examination:
+def _origin(found: Examination, ak: AttestationKey, collateral: Collateral, at: datetime,
+            roots: Roots) -> Examination:
     """Whose the AK is: a certificate for this very key, under a pinned root."""
     mine = [each for each in collateral.certificates if tpm_verify.certifies(each, ak)]
     for other in collateral.certificates:
@@ -71,7 +105,7 @@ def _origin(found: Examination, ak: AttestationKey, collateral: Collateral, at: 
         raise UncheckedEvidenceError(
             "TPM quote: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",
             hint="name a key that you know by other means with --ak")
-    root = tpm_verify.certify(ak, mine[0], collateral.certificates, at=at)
+    root = tpm_verify.certify(ak, mine[0], collateral.certificates, at=at, roots=roots.tpm)
     found.proved.append(f"the AK's chain leads to the pinned root {root}")
     return found.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {root}")
 
@@ -82,15 +116,45 @@ def _record(found: Examination, claims: TpmClaims, key_name: str, *, nonce_check
         found.proved.append("the quote answers the nonce")
     else:
         found.warnings.append("NONCE: not checked; nothing shows when this quote was made.")
-    if claims.pcrs:
-        found.proved.append("the PCR values are the quoted ones")
-        found.claims["PCR values"] = [
-            (f"{bank} PCR {number}", value.hex()) for bank, values in claims.pcrs.items()
-            for number, value in values.items()]
-    if claims.replayed:
-        found.proved.append(f"the event log ({len(claims.events)} events) gives the quoted values")
+    _record_registers(found, claims)
+    _record_log(found, claims)
     if claims.key.area is None:
         found.warnings.append("AK: its attributes are not at hand, so nothing shows that it signs quotes only.")
+
+
+def _record_registers(found: Examination, claims: TpmClaims) -> None:
+    """What the quote covers, and what came beside it. A quote over no register proves nothing of a boot."""
+    if not claims.quote.covers:
+        raise UncheckedEvidenceError("TPM quote: it covers no PCR, so it proves nothing of what booted",
+                                     code="tpm-quote-empty", hint="quote the registers that you want to know")
+    for bank, values in claims.pcrs.items():
+        found.proved.append(f"the values of PCR {tpm_log.listed(values)} ({bank}) are the quoted ones")
+        found.claims.setdefault("PCR values", []).extend(
+            (f"{bank} PCR {number}", value.hex()) for number, value in values.items())
+    if not claims.pcrs:
+        found.warnings.append("PCR: the values behind the quoted digest are not at hand, so what booted is not known.")
+    for bank in dict.fromkeys(bank for bank, _ in claims.uncovered):
+        numbers = [number for each, number in claims.uncovered if each == bank]
+        found.warnings.append(f"PCR {tpm_log.listed(numbers)} ({bank}): NOT QUOTED. Values came with the quote that it "
+                              "does not cover; nothing signs them.")
+    if any(selection.bank == "sha1" and selection.pcrs for selection in claims.quote.selections):
+        found.warnings.append("SHA-1 BANK: collisions of SHA-1 can be made, so what its registers measure can be "
+                              "exchanged. `appliance verify` never accepts it.")
+
+
+def _record_log(found: Examination, claims: TpmClaims) -> None:
+    """What the event log explains. It is no part of the quote, so it cannot make one false."""
+    if claims.log is not None:
+        record_log(found, claims.log, len(claims.events))
+
+
+def record_log(found: Examination, log: tpm_log.Explanation, events: int, register: str = "PCR") -> None:
+    """Record which registers a log explains, and where log and quote part."""
+    for bank, registers in log.explained.items():
+        if registers:
+            found.proved.append(f"the event log ({events} events) gives the quoted values of {register} "
+                                f"{tpm_log.listed(registers)} ({bank})")
+    found.warnings += [f"EVENT LOG: {sentence}." for sentence in tpm_log.told(log, register)]
 
 
 def _describe(quote: Quote) -> list[tuple[str, str]]:

@@ -24,13 +24,14 @@ def recognise(data: bytes) -> str | None:
         return TPM
     if data[12:28] == _INTEL_QE or (data[2:8] == b"\x02\x00" + _TDX_TYPE and data[:2] in (b"\x04\x00", b"\x05\x00")):
         return TDX if data[_TEE_TYPE_AT] == _TDX_TYPE else SGX
-    if b"-----BEGIN CERTIFICATE-----" in data or (data[:1] == b"\x30" and x509dice.holds_evidence(data)):
+    if len(data) >= snp_abi.REPORT_BYTES and _begins_as_snp(data):
+        return SNP
+    if data.lstrip().startswith(b"-----BEGIN CERTIFICATE-----") or (
+            data[:1] == b"\x30" and x509dice.holds_evidence(data)):
         return CERTIFICATE
     if data.lstrip()[:1] == b"{" and evidence.FORMAT.encode() in data:
         return APPLIANCE
-    if len(data) == snp_abi.REPORT_BYTES or (len(data) > snp_abi.REPORT_BYTES and _begins_as_snp(data)):
-        return SNP
-    return None
+    return SNP if len(data) == snp_abi.REPORT_BYTES else None
 
 
 def _begins_as_snp(data: bytes) -> bool:

@@ -18,10 +18,14 @@ _PEM = b"-----BEGIN X509 CRL-----"
 
 @dataclass(frozen=True)
 class Revocation:
-    """The newest list that was consulted."""
+    """The newest list that was consulted: in force, or, where none was, one whose time has ended."""
 
     this_update: datetime
     next_update: datetime
+
+    def in_force(self, at: datetime) -> bool:
+        """Whether the list is the newest word at a time (RFC 5280, 5.1.2.5)."""
+        return self.this_update <= at < self.next_update
 
 
 @lenient()
@@ -68,9 +72,10 @@ def check(chain: list[x509.Certificate], crls: Iterable[x509.CertificateRevocati
           at: datetime) -> Revocation | None:
     """No certificate of `chain` (leaf first, root last) is revoked by a list that its authorities signed.
 
-    Lists of strangers are passed over. Lists that are not in force at `at`, or are about some certificates only, count
-    for nothing but what they revoke; None if none is left. A list that bears an authority's name but not its
-    signature raises ForgedEvidenceError `crl-signature`, a revoked certificate `certificate-revoked`.
+    Lists of strangers are passed over. Lists of the future, or about some certificates only, count for nothing but what
+    they revoke; None if none is left. Of lists whose time has ended the newest is returned where none is in force. A
+    list that bears an authority's name but not its signature raises ForgedEvidenceError `crl-signature`, a revoked
+    certificate `certificate-revoked`.
     """
     newest: Revocation | None = None
     for crl in crls:
@@ -87,7 +92,14 @@ def check(chain: list[x509.Certificate], crls: Iterable[x509.CertificateRevocati
                     f"certificate {name_of(certificate)}: revoked by {name_of(authority)}",
                     code="certificate-revoked")
         update = crl.next_update_utc
-        if update is not None and not _partial(crl) and crl.last_update_utc <= at <= update and (
-                newest is None or crl.last_update_utc > newest.this_update):
-            newest = Revocation(crl.last_update_utc, update)
+        if update is None or _partial(crl) or at < crl.last_update_utc:
+            continue
+        found = Revocation(crl.last_update_utc, update)
+        if newest is None or _rank(found, at) > _rank(newest, at):
+            newest = found
     return newest
+
+
+def _rank(found: Revocation, at: datetime) -> tuple[bool, datetime]:
+    """Lists in force before those that have ended, and the newest first."""
+    return found.in_force(at), found.this_update

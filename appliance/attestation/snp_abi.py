@@ -110,7 +110,8 @@ class GuestPolicy:
 
 @dataclass(frozen=True)
 class PlatformInfo:
-    """How the machine is set up."""
+    """How the machine is set up: PLATFORM_INFO of AMD publication 56860, ATTESTATION_REPORT; bit 6 since its
+    revision 1.58."""
 
     raw: int
     smt: bool                       # bit 0
@@ -119,6 +120,7 @@ class PlatformInfo:
     rapl_disabled: bool             # bit 3
     ciphertext_hiding: bool         # bit 4
     alias_check_complete: bool      # bit 5: no aliased memory (BadRAM) since the last reset
+    iommu_write_safe: bool          # bit 6
     tio: bool                       # bit 7: SEV-TIO
     unknown: int                    # every other bit
 
@@ -128,7 +130,7 @@ class PlatformInfo:
         def bit(number: int) -> bool:
             return bool(raw >> number & 1)
 
-        return cls(raw, bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(7), raw & ~0b1011_1111)
+        return cls(raw, bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(6), bit(7), raw & ~0xFF)
 
 
 @dataclass(frozen=True)

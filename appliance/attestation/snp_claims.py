@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from appliance.attestation.snp_abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, Report, Tcb
 from appliance.attestation.snp_verify import SnpClaims
+from appliance.policy import amd_lines
 
 Claims = list[tuple[str, str]]
 _KEYS = {VCEK: "VCEK", VLEK: "VLEK", UNSIGNED: "none"}
@@ -37,6 +40,7 @@ def _platform(report: Report) -> Claims:
         ("PLATFORM_INFO.RAPL_DIS", _yes(platform.rapl_disabled)),
         ("PLATFORM_INFO.CIPHERTEXT_HIDING_DRAM_EN", _yes(platform.ciphertext_hiding)),
         ("PLATFORM_INFO.ALIAS_CHECK_COMPLETE", _yes(platform.alias_check_complete)),
+        ("PLATFORM_INFO.IOMMU_WRITE_SAFE", _yes(platform.iommu_write_safe)),
         ("PLATFORM_INFO.TIO_EN", _yes(platform.tio)), ("PLATFORM_INFO, unknown bits", f"{platform.unknown:#x}")]
 
 
@@ -93,8 +97,8 @@ def _chain(claims: SnpClaims | None) -> Claims:
             ("chain valid until", f"{claims.not_after:%Y-%m-%dT%H:%M:%SZ}")]
 
 
-def warnings(report: Report, claims: SnpClaims | None) -> list[str]:
-    """What a reader must not overlook, even where everything is authentic."""
+def warnings(report: Report, claims: SnpClaims | None, at: datetime) -> list[str]:
+    """What a reader must not overlook at a time, even where everything is authentic."""
     found = []
     if report.policy.debug:
         found.append("DEBUG: the guest policy lets the host decrypt this guest. It keeps no secret from its operator.")
@@ -106,6 +110,9 @@ def warnings(report: Report, claims: SnpClaims | None) -> list[str]:
         found.append("POLICY: bits are set that are not known here, or one that must be is not.")
     if not any(report.chip_id) and report.key_info.signing_key == VCEK:
         found.append("CHIP_ID: masked; the host hides which chip this is.")
-    if claims is not None and claims.revocation is None:
-        found.append("REVOCATION: not checked; no revocation list that is in force was among the collateral.")
+    if claims is not None and claims.product.lower() in amd_lines.ROOT_SEED_OUT:
+        found.append(f"{claims.product.upper()}: {amd_lines.ROOT_SEED_OUT[claims.product.lower()]}.")
+    if claims is not None and (claims.revocation is None or not claims.revocation.in_force(at)):
+        ended = "" if claims.revocation is None else f"; one ended on {claims.revocation.next_update:%Y-%m-%d}"
+        found.append(f"REVOCATION: not checked; no list that is in force was among the collateral{ended}.")
     return found

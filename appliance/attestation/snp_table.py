@@ -18,18 +18,32 @@ CERTIFICATES = {
     "4ab7b379-bbac-4fe4-a02f-05aef327c782": "ASK", "c0b406a4-a803-4952-9743-3fb6014cd0ae": "ARK"}
 
 
-def split(data: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """The report, and the certificates of the table behind it by name. Raises MalformedEvidenceError."""
+def split(data: bytes) -> tuple[bytes, dict[str, bytes], bytes]:
+    """The report, the certificates of the table behind it by name (DER or PEM), and what is neither.
+
+    Nothing signs what follows a report, so bytes that are not a table are left for the caller to name. Zeros are
+    padding. Raises MalformedEvidenceError where the report is cut.
+    """
+    if len(data) < REPORT_BYTES:
+        raise MalformedEvidenceError(f"SEV-SNP report: {len(data)} bytes, expected {REPORT_BYTES}")
     report, table = data[:REPORT_BYTES], data[REPORT_BYTES:]
-    found: dict[str, bytes] = {}
     if not any(table):
-        return report, found
+        return report, {}, b""
+    try:
+        found = _certificates(table)
+    except MalformedEvidenceError:
+        found = {}
+    return report, found, b"" if found else table
+
+
+def _certificates(table: bytes) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
     cursor = Cursor(table, "SEV-SNP certificate table", "little")
     for _ in range(MAX_ENTRIES):
         guid = str(uuid.UUID(bytes=cursor.take(16, "GUID")))
         offset, size = cursor.number(4, "offset"), cursor.number(4, "length")
         if not offset and not size:
-            return report, found
+            return found
         if offset + size > len(table):
             raise MalformedEvidenceError(f"SEV-SNP certificate table: the entry {guid} is outside of the table")
         found[CERTIFICATES.get(guid, guid)] = table[offset:offset + size]

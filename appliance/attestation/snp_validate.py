@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.snp_abi import HOST_VMPL, Tcb
 from appliance.attestation.snp_verify import SnpClaims
-from appliance.policy.schema.platform import Evidence, MinTcb, SevSnp
+from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ def _version(text: str) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
-def _tcb(rule: str, found: Tcb, floor: MinTcb) -> Finding:
-    """Every component for itself: a high one does not make up for a low one."""
+def _tcb(rule: str, found: Tcb, floor: LineTcb | None) -> Finding:
+    """Every component for itself: a high one does not make up for a low one. Without a floor nothing is too low."""
+    if floor is None:
+        return judged(rule, True)
     wanted = {"fmc": floor.fmc, "bootloader": floor.bootloader, "tee": floor.tee, "snp": floor.snp,
               "microcode": floor.microcode}
     low = [f"{name} {version} is below {wanted[name]}" for name, version in found.components().items()
@@ -65,6 +67,13 @@ def _guest_policy(claims: SnpClaims, policy: Evidence) -> list[Finding]:
                "" if platform.rapl_disabled else "the power meter is on"),
         judged("ciphertext-hiding", platform.ciphertext_hiding or not snp.ciphertext_hiding,
                "" if platform.ciphertext_hiding else "the host can read ciphertext in DRAM"),
+        judged("alias-check", platform.alias_check_complete or not snp.alias_check,
+               "" if platform.alias_check_complete else "memory was not checked for aliases since the last reset"),
+        judged("tsme", platform.tsme or not snp.tsme,
+               "" if platform.tsme else "memory outside of guests is not encrypted"),
+        judged("ecc", platform.ecc or not snp.ecc, "" if platform.ecc else "memory has no error correction"),
+        judged("iommu-write-safe", platform.iommu_write_safe or not snp.iommu_write_safe,
+               "" if platform.iommu_write_safe else "the firmware does not report IOMMU_WRITE_SAFE"),
     ]
 
 
@@ -78,7 +87,8 @@ def _word(fact: bool, yes: str, no: str) -> str:
 
 def _firmware(claims: SnpClaims, snp: SevSnp) -> list[Finding]:
     """Versions and security versions: reported, current, committed and at launch."""
-    report, floor = claims.report, snp.min_tcb
+    report = claims.report
+    floor = next((each for each in snp.floors if each.product == claims.product.lower()), None)
     findings = [_tcb("tcb-reported", claims.reported_tcb, floor), _tcb("tcb-current", claims.current_tcb, floor),
                 _tcb("tcb-committed", claims.committed_tcb, floor), _tcb("tcb-launch", claims.launch_tcb, floor)]
     if snp.min_api is None:
@@ -111,11 +121,23 @@ def _hexed(text: str | None) -> bytes | None:
 
 
 def _revocation(claims: SnpClaims, policy: Evidence, at: datetime) -> Finding:
-    if claims.revocation is None:
-        return Finding("revocation", "not checked", "no revocation list that is in force was at hand")
-    age = at - claims.revocation.this_update
-    limit = timedelta(milliseconds=policy.max_collateral_age_ms)
-    return judged("revocation", age <= limit, f"the list is {age.days} days old, at most {limit.days}")
+    found = claims.revocation
+    if found is None:
+        return Finding("revocation", "not checked", "no revocation list was at hand")
+    told = f"the list of {found.this_update:%Y-%m-%d}"
+    if not found.in_force(at):
+        return judged("revocation", False, f"{told} has ended, on {found.next_update:%Y-%m-%d}")
+    age, limit = at - found.this_update, policy.sev_snp.max_revocation_age_ms
+    return judged("revocation", limit is None or age <= timedelta(milliseconds=limit),
+                  f"{told} is {age.days} days old, in force until {found.next_update:%Y-%m-%d}"
+                  + ("" if limit is None else f"; the policy takes {timedelta(milliseconds=limit).days} days at most"))
+
+
+def waived(finding: Finding) -> Finding:
+    """A finding on revocation for someone who does without: an old list is never worse than none."""
+    if finding.rule != "revocation" or finding.outcome != "fails":
+        return finding
+    return Finding(finding.rule, "not checked", finding.detail)
 
 
 def validate(claims: SnpClaims, expected: SnpExpected, policy: Evidence, *, at: datetime) -> tuple[Finding, ...]:

@@ -33,7 +33,8 @@ _HINT = "AMD's KDS serves it: https://kdsintf.amd.com, /vcek or /vlek"
 
 @dataclass(frozen=True)
 class SnpClaims:
-    """What an authentic report says, with what its chain adds. `revocation` is None if no list was at hand."""
+    """What an authentic report says, with what its chain adds, judged `at` a time. `revocation` is None if no list was
+    at hand."""
 
     report: Report
     product: str              # "Milan", "Genoa", "Turin"
@@ -46,7 +47,7 @@ class SnpClaims:
     launch_tcb: Tcb
     chain: tuple[str, ...]    # SHA-256 of leaf, intermediate, root
     not_after: datetime       # when the first certificate of the chain expires
-    revocation: Revocation | None
+    revocation: Revocation | None  # the newest list at hand; its time may have ended
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,12 @@ def _altered(report: Report, leaf: _Leaf) -> bool:
 
 
 def _endorses(leaf: _Leaf, report: Report) -> bool:
-    """Whether the leaf is the one that the report names: the same kind, chip (where it is told) and TCB."""
-    hardware_id = leaf.endorsement.hardware_id
+    """Whether the leaf is the one that the report names: the same kind, chip and TCB.
+
+    A VLEK names its cloud and no chip, and a host may mask the chip: then the leaf may be another key's.
+    """
     return (leaf.kind == report.key_info.signing_key and _raw(leaf.endorsement.tcb) == report.reported_tcb
-            and (hardware_id in (None, report.chip_id) or not any(report.chip_id)))
+            and any(report.chip_id) and leaf.endorsement.hardware_id == report.chip_id)
 
 
 def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
@@ -123,10 +126,16 @@ def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
     if any(_endorses(leaf, report) or _altered(report, leaf) for leaf in leaves):
         raise ForgedEvidenceError(
             f"SEV-SNP report: the signature does not match the {kind} of its chip and TCB", code="report-signature")
-    seen = f" (not among {len(leaves)} others)" if leaves else ""
+    seen = f" (not among {len(leaves)} others{_clouds(leaves)})" if leaves else ""
     raise collateral.lacking(
-        f"the {kind} certificate for chip {report.chip_id.hex()[:16]}… and reported TCB "
+        f"the {kind} certificate for chip {report.chip_id.hex()} and reported TCB "
         f"{report.reported_tcb.hex()}{seen}", _HINT)
+
+
+def _clouds(leaves: list[_Leaf]) -> str:
+    """Whose VLEKs are at hand, since a report does not say which cloud's signed it."""
+    names = sorted({leaf.endorsement.csp_id for leaf in leaves if leaf.endorsement.csp_id})
+    return f"; VLEKs at hand are of CSP_ID {', '.join(names)}" if names else ""
 
 
 def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate:
@@ -148,7 +157,7 @@ def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate
     return issuer
 
 
-def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int, at: datetime,
+def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int,
           roots: Mapping[str, str]) -> tuple[str, list[x509.Certificate]]:
     """The chain from the leaf to its pinned root, and the product line that the root stands for."""
     authority = _issuer(leaf, collateral)
@@ -173,7 +182,6 @@ def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int, at: 
     x509chain.check_authority(authority, below=0)
     for certificate in chain:
         x509chain.check_critical(certificate)
-        x509chain.check_valid(certificate, at)
     return product, chain
 
 
@@ -204,18 +212,20 @@ def verify(report: bytes, collateral: Collateral, *, at: datetime,
     """The claims of an authentic report.
 
     `report`: 1,184 bytes. `roots`: product line to SHA-256 of its ARK; others than AMD's are for tests only.
-    Raises MalformedEvidenceError on bad bytes; ForgedEvidenceError when the signature, the chain, the root, an
-    extension or the validity at `at` does not hold, or a certificate is revoked; UnsupportedEvidenceError naming
-    a version or product line that is not known; UncheckedEvidenceError when a certificate is absent.
+    Raises MalformedEvidenceError on bad bytes; ForgedEvidenceError when the signature, the chain, the root or an
+    extension does not hold, or a certificate is revoked; UnsupportedEvidenceError naming a version or product line
+    that is not known; UncheckedEvidenceError when a certificate is absent, or not valid at `at`.
     """
     parsed = snp_abi.parse(report)
     leaf = _find_leaf(parsed, collateral)
     signing_key = parsed.key_info.signing_key
-    product, chain = _walk(leaf.certificate, collateral, signing_key, at, roots)
+    product, chain = _walk(leaf.certificate, collateral, signing_key, roots)
     _check_endorsement(parsed, leaf.endorsement, product)
     revoked = revocation.check(
         chain, collateral.crls, at=at,
         signed=lambda crl, authority: x509chain.signed_with_pss_sha384(crl, authority.public_key()))
+    for certificate in chain:  # last: what is forged is told before what is out of its time
+        x509chain.check_valid(certificate, at)
     return SnpClaims(
         report=parsed, product=product, signing_key="vlek" if signing_key == snp_abi.VLEK else "vcek",
         csp_id=leaf.endorsement.csp_id, chip_id_masked=not any(parsed.chip_id),

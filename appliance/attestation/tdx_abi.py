@@ -122,6 +122,20 @@ def _describe_body(cursor: Cursor, version: int) -> tuple[int, int]:
     return kind, size
 
 
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The quote at the front of `data`, and what follows it, which nothing signs; zeros count as padding of the quote.
+
+    Only the lengths are read. Raises MalformedEvidenceError where the quote is cut.
+    """
+    cursor = Cursor(data, "TDX quote", "little")
+    version = cursor.number(2, "version")
+    cursor.take(HEADER_BYTES - 2, "header")
+    cursor.take(_describe_body(cursor, version)[1], "body")
+    cursor.sized(4, "signature data")
+    tail = data[cursor.at:]
+    return (data[:cursor.at], tail) if any(tail) else (data, b"")
+
+
 def parse(quote: bytes) -> Quote:
     """Read a quote; zeros may follow it.
 

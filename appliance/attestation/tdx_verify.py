@@ -35,8 +35,10 @@ from appliance.errors import (
     MalformedEvidenceError,
     RejectedEvidenceError,
     UncheckedEvidenceError,
+    UnsupportedEvidenceError,
 )
 
+_SGX_EXTENSION = "1.2.840.113741.1.13.1"  # what Intel's PCK certificates say of the platform
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
 _ATTRIBUTES = re.compile(
@@ -134,13 +136,23 @@ def _library() -> Any:
             hint="pip install 'dcap-qvl>=0.7,<0.8'") from None
 
 
-def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[str, str], dict[str, Any]]:
-    """The collateral for this quote's platform (by FMSPC and PCE), and its TCB information, not yet verified."""
+def _platform(library: Any, quote: bytes) -> tuple[str, str]:
+    """FMSPC and PCE id, in hex, that the PCK names. Raises UnsupportedEvidenceError where it names none: Intel's root
+    stands above it, so that is no forgery."""
     try:
         pck = library.parse_quote(quote).pck_extension()
-        wanted = (pck.fmspc.hex(), pck.pce_id.hex())
     except ValueError as error:
-        raise MalformedEvidenceError(f"TDX quote: its PCK names no platform ({error})") from None
+        raise UnsupportedEvidenceError(f"TDX quote: its PCK names no platform ({error})", code="tdx-pck") from None
+    if pck is None:
+        raise UnsupportedEvidenceError(
+            f"TDX quote: its PCK names no platform (extension {_SGX_EXTENSION} is absent or lacks a field)",
+            code="tdx-pck")
+    return pck.fmspc.hex(), pck.pce_id.hex()
+
+
+def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[str, str], dict[str, Any]]:
+    """The collateral for this quote's platform (by FMSPC and PCE), and its TCB information, not yet verified."""
+    wanted = _platform(library, quote)
     for document in collateral.documents:
         fields = {name: document.get(name) for name in _FIELDS}
         if not all(isinstance(value, str) for value in fields.values()):
@@ -156,8 +168,8 @@ def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[
         hint="Intel's PCS serves it: https://api.trustedservices.intel.com")
 
 
-def _check_issuers(fields: Mapping[str, str], root: str) -> None:
-    """The chains that come with Intel's documents: usual PEM to the byte, and up to the root.
+def _check_issuers(fields: Mapping[str, str], root: str, at: datetime) -> None:
+    """The chains that come with Intel's documents: usual PEM to the byte, up to the root, and valid at `at`.
 
     dcap-qvl verifies the documents by them and judges their times, but does not read every byte of them.
     """
@@ -172,6 +184,16 @@ def _check_issuers(fields: Mapping[str, str], root: str) -> None:
         if x509chain.fingerprint(top) != root:
             raise ForgedEvidenceError(
                 f"TDX collateral: {name} does not lead to the pinned root of Intel", code="chain-root")
+        for certificate in chain:
+            _check_time(name, certificate, at)
+
+
+def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
+    try:
+        x509chain.check_valid(certificate, at)
+    except UncheckedEvidenceError as error:
+        raise UncheckedEvidenceError(f"TDX collateral, {name}: {error.summary}", code="tdx-collateral-time",
+                                     hint=_TIME_HINT) from None
 
 
 def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> datetime:
@@ -236,7 +258,7 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     chain = verify_signatures(parsed, at=at, root=root)
     library = _library()
     fields, info = _document(library, quote, collateral)
-    _check_issuers(fields, root)
+    _check_issuers(fields, root, at)
     listed = _check_revocation(parsed, fields, at)
     return TdxClaims(parsed, _tcb(_judge(library, quote, fields, at, root_der), info, fields, listed), chain)
 

@@ -58,6 +58,11 @@ class Quote:
     pcr_digest: bytes
     signed: bytes
 
+    @property
+    def covers(self) -> bool:
+        """Whether any register is quoted; a quote over none says nothing of what booted."""
+        return any(selection.pcrs for selection in self.selections)
+
 
 def _selections(cursor: Cursor) -> tuple[Selection, ...]:
     """TPML_PCR_SELECTION, section 10.9.7."""
@@ -77,6 +82,19 @@ def _selections(cursor: Cursor) -> tuple[Selection, ...]:
 def parse_quote(message: bytes) -> Quote:
     """TPMS_ATTEST, section 10.12.12. Raises MalformedEvidenceError, UnsupportedEvidenceError for another type."""
     cursor = Cursor(message, "TPM quote", "big")
+    quote = _quote(cursor, message)
+    cursor.end()
+    return quote
+
+
+def split_quote(message: bytes) -> tuple[bytes, bytes]:
+    """The quote at the front of `message`, and what follows it, which no TPM signed. Raises as `parse_quote` does."""
+    cursor = Cursor(message, "TPM quote", "big")
+    _quote(cursor, message)
+    return message[:cursor.at], message[cursor.at:]
+
+
+def _quote(cursor: Cursor, message: bytes) -> Quote:
     if cursor.take(4, "magic") != MAGIC:
         raise MalformedEvidenceError("TPM quote: the magic is not TPM_GENERATED_VALUE, so no TPM made this")
     kind = cursor.number(2, "type")
@@ -89,7 +107,6 @@ def parse_quote(message: bytes) -> Quote:
         raise MalformedEvidenceError("TPM quote: safe is neither 0 nor 1")
     firmware = cursor.number(8, "firmware version")
     selections, digest = _selections(cursor), cursor.sized(2, "PCR digest")
-    cursor.end()
     return Quote(signer, extra, clock, resets, restarts, bool(safe), firmware, selections, digest, message)
 
 

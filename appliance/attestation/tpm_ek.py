@@ -83,8 +83,8 @@ def check(data: bytes, roots: EkRoots, others: Iterable[x509.Certificate], *, at
     """The endorsement key of a certificate in DER that holds under `roots`; `others` help to build the chain.
 
     Raises MalformedEvidenceError; UnsupportedEvidenceError for a key of no default template; ForgedEvidenceError if it
-    is no certificate of an endorsement key, has expired, or its chain does not hold; UncheckedEvidenceError
-    `tpm-ek-root` if an issuer is absent or the root is none of `roots`.
+    is no certificate of an endorsement key, or its chain does not hold; UncheckedEvidenceError `certificate-expired`,
+    or `tpm-ek-root` if an issuer is absent or the root is none of `roots`.
     """
     certificate = x509chain.load(data, "EK certificate")[0]
     key = certificate.public_key()
@@ -100,6 +100,8 @@ def check(data: bytes, roots: EkRoots, others: Iterable[x509.Certificate], *, at
     try:
         root = x509chain.root_of(certificate, (*roots.certificates, *others), at=at, roots=roots.pins)
     except UncheckedEvidenceError as error:
+        if error.code == "certificate-expired":
+            raise
         raise UncheckedEvidenceError(f"EK certificate: {error.summary}", code="tpm-ek-root", hint=HINT) from None
     return EndorsementKey(key, root)
 

@@ -6,15 +6,17 @@ other kind. Content decides where names do not.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.attestation import tpm_abi
-from appliance.errors import UncheckedEvidenceError
+from appliance.attestation import azure_abi, tpm_abi, tpm_log
+from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILE_BYTES = 1 << 24
 _KEYS = (".pub", ".pem", ".key")
+_GZIP = b"\x1f\x8b"
 _LOGS = ("eventlog", "event_log", "binary_bios_measurements", "ccel")
 
 
@@ -29,12 +31,35 @@ class TpmFiles:
     pcrs: bytes | None
     nonce: bytes | None
     log: bytes | None
+    azure: bytes | None = None  # what an Azure confidential VM keeps beside its TPM
 
 
 def message_in(folder: Path) -> Path | None:
     """The quote in a folder: the only file that begins as one."""
     found = [path for path in _files(folder) if _read(path)[:4] == tpm_abi.MAGIC]
     return found[0] if len(found) == 1 else None
+
+
+def log_beside(path: Path) -> bytes | None:
+    """The event log in a file's folder, by its name; None without one."""
+    if not path.is_file():
+        return None
+    return _maybe(_first([each for each in _files(path.parent) if each != path], _is_log), unpacked=True)
+
+
+def unpack(data: bytes) -> bytes:
+    """A log as it is, or out of gzip; at most one byte more than logs may have. Raises MalformedEvidenceError."""
+    if not data.startswith(_GZIP):
+        return data
+    reader = zlib.decompressobj(wbits=31)
+    try:
+        return reader.decompress(data, tpm_log.MAX_LOG_BYTES + 1)
+    except zlib.error:
+        raise MalformedEvidenceError("event log: not in gzip's format, as its first bytes say") from None
+
+
+def _is_log(path: Path) -> bool:
+    return any(word in path.name.lower() for word in _LOGS)
 
 
 def gather(message: Path, key: Path | None = None) -> TpmFiles:
@@ -48,12 +73,14 @@ def gather(message: Path, key: Path | None = None) -> TpmFiles:
         raise UncheckedEvidenceError(
             "TPM quote: no signature beside it", hint=f"expected it as {message.with_suffix('.sig').name}")
     found = key or _first(files, lambda path: path.name.lower() in ("ak.pub", "ak.pem")) or _only(files, _KEYS)
-    values = _only(files, (".pcrs",)) or _first(files, lambda path: path.name.lower().startswith("pcr"))
+    values = (_first(files, lambda path: path == message.with_suffix(".pcrs")) or _only(files, (".pcrs",))
+              or _first(files, lambda path: path.name.lower().startswith("pcr")))
     nonce = _first(files, lambda path: path.stem.lower() == "nonce")
-    log = _first(files, lambda path: any(word in path.name.lower() for word in _LOGS))
+    log = _first(files, _is_log)
     return TpmFiles(
         _read(message), _read(signature), _maybe(found), found.name if found else "", _maybe(values),
-        None if nonce is None else _nonce(_read(nonce)), _maybe(log))
+        None if nonce is None else _nonce(_read(nonce)), _maybe(log, unpacked=True),
+        _maybe(_first(files, lambda path: _read(path).startswith(azure_abi.MAGIC))))
 
 
 def _nonce(data: bytes) -> bytes:
@@ -82,5 +109,6 @@ def _read(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _maybe(path: Path | None) -> bytes | None:
-    return None if path is None else _read(path)
+def _maybe(path: Path | None, *, unpacked: bool = False) -> bytes | None:
+    data = None if path is None else _read(path)
+    return unpack(data) if unpacked and data is not None else data

@@ -55,21 +55,29 @@ def _root(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at
 def _bound_by(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at: datetime,
               roots: Roots) -> SnpClaims | None:
     """The SEV-SNP claims that bind the key; None without a report, or without the certificates to check it with."""
-    if evidence.azure_report is None:
-        return None
-    report = azure_abi.parse(evidence.azure_report)
-    if report.kind != azure_abi.SNP:
+    if evidence.azure_report is None or azure_abi.parse(evidence.azure_report).kind != azure_abi.SNP:
         return None
     try:
-        claims = snp_verify.verify(report.hardware, collateral, at=at, roots=roots.amd)
+        return bound_by(evidence.azure_report, key, collateral, at, roots)
     except UncheckedEvidenceError:
         return None
+
+
+def bound_by(azure: bytes, key: AttestationKey, collateral: Collateral, at: datetime, roots: Roots) -> SnpClaims:
+    """The SEV-SNP claims of an Azure report that binds `key`; what follows the report is passed over.
+
+    Raises UncheckedEvidenceError without an SEV-SNP report or the certificates to check it with, ForgedEvidenceError
+    if report or binding do not hold.
+    """
+    report = azure_abi.parse(azure_abi.split(azure)[0])
+    if report.kind != azure_abi.SNP:
+        raise UncheckedEvidenceError("Azure report: a TDREPORT, which only the CPU that made it can check",
+                                     hint="examine a TDX quote of it")
+    claims = snp_verify.verify(report.hardware, collateral, at=at, roots=roots.amd)
     if claims.report.report_data[:32] != hashlib.sha256(report.runtime).digest():
         raise ForgedEvidenceError(
             "Azure report: the runtime data is not what the hardware report binds", code="azure-runtime-data")
-    if not isinstance(key.key, rsa.RSAPublicKey):
-        raise ForgedEvidenceError("Azure report: it names another key than the one that quoted", code="tpm-ak-binding")
-    numbers = key.key.public_numbers()
-    if report.attestation_key() != (numbers.n, numbers.e):
+    numbers = key.key.public_numbers() if isinstance(key.key, rsa.RSAPublicKey) else None
+    if numbers is None or report.attestation_key() != (numbers.n, numbers.e):
         raise ForgedEvidenceError("Azure report: it names another key than the one that quoted", code="tpm-ak-binding")
     return claims

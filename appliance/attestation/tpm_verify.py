@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from cryptography import x509
@@ -31,6 +31,7 @@ from appliance.errors import (
 )
 
 _AK_USE = x509.ObjectIdentifier("2.23.133.8.3")  # tcg-kp-AIKCertificate
+_TPM_USE = x509.ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate: Google's attestation keys until 2022 have it
 _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
 _BY_SIZE: Mapping[int, str] = {hashlib.new(name).digest_size: name for name in tpm_abi.HASHES.values()}
@@ -51,13 +52,15 @@ class AttestationKey:
 
 @dataclass(frozen=True)
 class TpmClaims:
-    """What an authentic quote says. `pcrs` holds only values that the signed digest covers; empty if none came."""
+    """What an authentic quote says. `pcrs` holds only values that the signed digest covers; empty if none came.
+    `uncovered` names those that came beside them: nothing is signed about these."""
 
     quote: Quote
     key: AttestationKey
     pcrs: Pcrs
+    uncovered: tuple[tuple[str, int], ...] = ()  # (bank, register)
     events: tuple[tpm_log.Event, ...] = field(default=(), repr=False)
-    replayed: bool = False            # the event log's replay gives the quoted values
+    log: tpm_log.Explanation | None = None  # what the event log explains; None without log or values
     root: str | None = None           # the pinned root above the AK's certificate
     bound_by: SnpClaims | None = None  # the SEV-SNP report that binds the AK
     ek_certificate: bytes | None = None  # DER, and proof of nothing: that takes a challenge
@@ -149,6 +152,8 @@ def is_signed(message: bytes, signature: bytes, key: AttestationKey) -> bool:
 def _quoted(quote: Quote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, bytes]]:
     """The values that the quote covers, after checking that its digest is over just these."""
     found: dict[str, dict[int, bytes]] = {}
+    if not quote.covers:
+        return found
     for selection in quote.selections:
         if selection.bank in found:
             raise MalformedEvidenceError(f"TPM quote: it selects {selection.bank} twice")
@@ -160,18 +165,19 @@ def _quoted(quote: Quote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, byt
     together = b"".join(found[each.bank][number] for each in quote.selections for number in each.pcrs)
     if not hmac.compare_digest(hashlib.new(hash_name, together).digest(), quote.pcr_digest):
         raise ForgedEvidenceError("TPM quote: the PCR digest is not that of the values given", code="tpm-pcr-digest")
-    return found
+    return {bank: values for bank, values in found.items() if values}
 
 
-def _check_replay(events: Sequence[tpm_log.Event], pcrs: Pcrs) -> None:
-    """Every quoted register that the log extends has the value that the log gives."""
-    for bank, values in pcrs.items():
-        replayed = tpm_log.replay(events, bank)
-        wrong = [number for number, value in values.items() if number in replayed and replayed[number] != value]
-        if wrong:
-            raise ForgedEvidenceError(
-                f"event log: its replay does not give the quoted value of PCR {wrong[0]} ({bank})",
-                code="tpm-event-log")
+def explained(log: bytes, pcrs: Mapping[str, Mapping[int, bytes]]
+              ) -> tuple[tuple[tpm_log.Event, ...], tpm_log.Explanation]:
+    """The events of a log, and which quoted registers they explain. The log is untrusted, and is no part of the quote:
+    one that cannot be read, or that gives other values, explains nothing and refutes nothing."""
+    try:
+        events = tuple(tpm_log.parse(log))
+        return events, tpm_log.explain(events, pcrs)
+    except (MalformedEvidenceError, UnsupportedEvidenceError) as error:
+        every = {bank: tuple(sorted(values)) for bank, values in pcrs.items()}
+        return (), tpm_log.Explanation({}, every, problem=error.summary)
 
 
 def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
@@ -181,15 +187,17 @@ def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
 
 
 def is_ak_certificate(certificate: x509.Certificate) -> bool:
-    """Whether a certificate was issued for an attestation key: for the use 2.23.133.8.3, or, where it names no use, as
-    Google's do not, for signatures and nothing else. Their authority certifies endorsement keys as well: these
-    do not sign.
+    """Whether a certificate was issued for an attestation key: for the use 2.23.133.8.3, or for signatures alone.
+
+    Google's certificates name no use, or, until 2022, that of an endorsement key (2.23.133.8.1). Its authority
+    certifies endorsement keys as well: their key usage tells them apart, since these do not sign.
     """
     found = {each.oid: each.value for each in certificate.extensions}
     uses, usage = found.get(x509.ExtendedKeyUsage.oid), found.get(x509.KeyUsage.oid)
-    if isinstance(uses, x509.ExtendedKeyUsage):
-        return _AK_USE in list(uses)
-    return isinstance(usage, x509.KeyUsage) and usage.digital_signature and not (
+    if isinstance(uses, x509.ExtendedKeyUsage) and _AK_USE in list(uses):
+        return True
+    named = isinstance(uses, x509.ExtendedKeyUsage) and _TPM_USE not in list(uses)
+    return not named and isinstance(usage, x509.KeyUsage) and usage.digital_signature and not (
         usage.key_encipherment or usage.key_agreement or usage.data_encipherment or usage.key_cert_sign)
 
 
@@ -216,9 +224,9 @@ def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: byte
            pcrs: Pcrs | None = None, log: bytes | None = None) -> TpmClaims:
     """The claims of a quote that `key` signed; where the key comes from is `certify`'s question.
 
-    `nonce`, `pcrs` and `log` are checked if given (a log needs the values). Raises MalformedEvidenceError,
-    UnsupportedEvidenceError; ForgedEvidenceError if signature, nonce, PCR digest or replay do not hold;
-    UncheckedEvidenceError if a quoted PCR's value is absent.
+    `nonce` and `pcrs` are checked if given. `log` is compared with the values, and decides nothing. Raises
+    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if signature, nonce or PCR digest do not
+    hold; UncheckedEvidenceError if a quoted PCR's value is absent.
     """
     quote = tpm_abi.parse_quote(message)
     if key.area is not None and not key.area.attests:
@@ -231,7 +239,10 @@ def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: byte
     if nonce is not None and not hmac.compare_digest(quote.extra_data, nonce):
         raise ForgedEvidenceError("TPM quote: made for another nonce", code="tpm-nonce")
     values = {} if pcrs is None else _quoted(quote, pcrs, parsed.hash_name)
-    events = () if log is None else tuple(tpm_log.parse(log))
-    if events and values:
-        _check_replay(events, values)
-    return TpmClaims(quote, key, values, events, replayed=bool(events and values))
+    uncovered = tuple((bank, number) for bank, given in (pcrs or {}).items() for number in sorted(given)
+                      if number not in values.get(bank, {}))
+    claims = TpmClaims(quote, key, values, uncovered)
+    if log is None or not values:
+        return claims
+    events, explanation = explained(log, values)
+    return replace(claims, events=events, log=explanation)

@@ -128,10 +128,11 @@ def check_issued(child: x509.Certificate, issuer: x509.Certificate) -> None:
 
 
 def check_valid(certificate: x509.Certificate, at: datetime) -> None:
-    """`at` is within the certificate's validity. Raises ForgedEvidenceError `certificate-expired`."""
+    """`at` is within the certificate's validity. Raises UncheckedEvidenceError `certificate-expired`: its time says
+    nothing against what it signed."""
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not first <= at <= last:
-        raise ForgedEvidenceError(
+        raise UncheckedEvidenceError(
             f"certificate {name_of(certificate)}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not at "
             f"{at:%Y-%m-%dT%H:%M:%SZ}", code="certificate-expired",
             hint="--at gives another time to judge by")

@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="judge by this time, as 2026-11-20T07:00:00Z or 2026-11-20 (default: now)")
     parser.add_argument("--ak", metavar="KEY", type=Path,
                         help="TPM: the attestation key's public key or certificate, which you know to be genuine")
+    parser.add_argument("--event-log", metavar="LOG", type=Path,
+                        help="TPM and TDX: the event log to replay, plain or in gzip (default: the one beside FILE)")
     parser.add_argument("--nonce", metavar="HEX", type=_hex,
                         help="the nonce that a TPM quote, or the appliance's own evidence, must answer")
     parser.add_argument("--json", action="store_true", help="print JSON: an object for each file, in a list")
@@ -72,4 +74,5 @@ def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
     with path.open("rb") as file:
         data = file.read(MAX_BYTES)
     known = collateral.load(args.collateral or path.parent)
-    return examine(Material(data, path, known, args.ak, args.nonce), at=at)
+    log = None if args.event_log is None else tpm_files.unpack(args.event_log.read_bytes())
+    return examine(Material(data, path, known, args.ak, log, args.nonce), at=at)

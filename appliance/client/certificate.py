@@ -19,19 +19,21 @@ from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 def check(der: bytes, *, at: datetime, foreign: bool = False) -> Finding:
     """The rule `certificate`: valid at `at` and self-signed, or with `foreign` perhaps issued by somebody.
 
-    Raises MalformedEvidenceError; ForgedEvidenceError `certificate-expired`, `certificate-signature`.
+    Raises MalformedEvidenceError; ForgedEvidenceError `certificate-signature`; UncheckedEvidenceError
+    `certificate-expired`.
     """
     certificate = x509chain.load(der, "the connection's certificate")[0]
     if certificate.public_bytes(Encoding.DER) != der:  # PEM inside of DER would be another certificate
         raise MalformedEvidenceError("the connection's certificate: not one certificate in DER")
-    x509chain.check_valid(certificate, at)
     if foreign and certificate.issuer != certificate.subject:
+        x509chain.check_valid(certificate, at)
         return Finding("certificate", "not checked", "an authority's, which nobody asks: the key counts")
     try:
         x509chain.check_issued(certificate, certificate)
     except ForgedEvidenceError:
         raise ForgedEvidenceError("the connection's certificate: it is not signed by its own key",
                                   code="certificate-signature") from None
+    x509chain.check_valid(certificate, at)
     return Finding("certificate", "holds", f"until {_end(certificate)}")
 
 

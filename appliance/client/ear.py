@@ -40,9 +40,10 @@ _VECTORS: dict[Status, dict[str, int]] = {
 _ABOUT: dict[str, tuple[str, ...]] = {
     "instance-identity": ("nonce", "tls-key", "certificate", "certificate-evidence", "channel", "product",
                           "signing-key", "id-key", "author-key", "ak-origin", "ek-activation", "ak-attributes",
-                          "ak-bound-in-hardware", "platform"),
+                          "ak-bound-in-hardware", "platform", "root-seed"),
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "guest-policy", "smt",
-                      "single-socket", "cxl", "aes256-xts", "rapl", "td-attributes", "self-test"),
+                      "single-socket", "cxl", "aes256-xts", "rapl", "tsme", "ecc", "alias-check",
+                      "iommu-write-safe", "td-attributes", "self-test"),
     "executables": ("measurement", "mrtd", "golden-pcrs", "event-log", "pcrs-covered", "pcr", "rtmr", "guest-svn"),
     "hardware": ("tcb-", "api", "revocation", "seam", "advisories", "evaluation-number", "collateral-age"),
     "runtime-opaque": ("debug", "migration", "vmpl", "ciphertext-hiding", "sept-ve-disable")}

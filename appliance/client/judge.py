@@ -33,6 +33,7 @@ from appliance.client.verdict import (
     status_of,
 )
 from appliance.errors import AttestationError
+from appliance.policy import amd_lines
 
 GENERIC = 7  # findings of `validate` that every platform has; they come first
 
@@ -134,7 +135,10 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
         findings += _tpm(claims.hardware, reference, question)
     elif isinstance(claims.hardware, SnpClaims) and known is not None:
         findings = [_with_shapes(each, reference) for each in findings]
-    return findings
+    findings += [
+        Finding("root-seed", "not checked", f"the policy accepts {product}: {amd_lines.ROOT_SEED_OUT[product]}")
+        for product in amd_lines.accepted_without_root(policy)]
+    return findings if reference.need_revocation else [snp_validate.waived(each) for each in findings]
 
 
 def _self_test(claims: Claims, reference: Reference) -> Finding:

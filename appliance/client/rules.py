@@ -30,6 +30,11 @@ MEANINGS: Mapping[str, str] = MappingProxyType({
     "measurement": "the machine runs an image that the measurements name",
     # SEV-SNP
     "product": "the chip is of a product line that the policy allows",
+    "root-seed": "the keys of the chip's product line are known to its chips alone",
+    "alias-check": "memory was checked for aliases, if the policy demands it",
+    "tsme": "memory outside of guests is encrypted, if the policy demands it",
+    "ecc": "memory has error correction, if the policy demands it",
+    "iommu-write-safe": "the IOMMU's writes are safe, if the policy demands it",
     "signing-key": "the report is signed by a kind of key that the policy allows",
     "vmpl": "the report was asked for from a privilege level that the policy allows",
     "guest-svn": "the guest's security version is high enough",

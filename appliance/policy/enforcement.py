@@ -19,7 +19,7 @@ ANY: Final = object()
 BLOCKS = frozenset({
     "model", "model.publisher", "model.key", "model.key.broker", "privacy.timing_padding", "privacy.redaction.pattern",
     "tenants.tenant", "service.listen", "approvals", "approvals.approver",
-    "state", "state.key", "state.key.broker"})
+    "state", "state.key", "state.key.broker", "tee.evidence.sev_snp.min_tcb"})
 
 ENFORCED: dict[str, Any] = {
     "appliance.name": ANY, "appliance.schema": ANY,

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.policy import amd_lines
 from appliance.policy.bind import Path, path_text
 from appliance.policy.diagnostics import Report, Severity, Span
 from appliance.policy.kinds import closest
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
+from appliance.policy.schema.platform import MinTcb
 
 HARDWARE = ("sev-snp", "tdx")
 MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
@@ -72,14 +74,48 @@ def evidence(policy: Policy) -> Findings:
                       'the verdict "measured boot, host trusted", never "verified"',
                       "use sev-snp or tdx where the host is not trusted", severity="warning")
     snp = policy.tee.evidence.sev_snp
-    tcb = snp.min_tcb
     if snp.min_guest_svn and snp.id_key_sha384 is None and snp.author_key_sha384 is None:
         yield Finding(("tee", "evidence", "sev_snp", "min_guest_svn"),
                       "min_guest_svn is compared with an ID block that anybody may sign, so the operator writes it",
                       "pin who signs it: id_key_sha384 or author_key_sha384", severity="warning")
-    if "sev-snp" in policy.tee.platforms and tcb.snp == 0 and tcb.microcode == 0:
-        yield Finding(("tee", "evidence", "sev_snp", "min_tcb"), "min_tcb accepts any firmware, however old",
+
+
+def firmware(policy: Policy) -> Findings:
+    """Floors under the firmware of AMD's lines: none at all, of a line that is not accepted, out of reach."""
+    snp = policy.tee.evidence.sev_snp
+    place: Path = ("tee", "evidence", "sev_snp", "min_tcb")
+    if "sev-snp" not in policy.tee.platforms:
+        return
+    floors = {floor.product: floor for floor in snp.floors}
+    one = policy.appliance.schema_version == 1
+    bare = [product for product in snp.products
+            if product not in floors or floors[product].snp == floors[product].microcode == 0]
+    if bare:
+        yield Finding(place, f"min_tcb accepts any firmware of {' and '.join(bare)}, however old",
                       "write the security versions that your fleet has reached", severity="warning")
+    for product, floor in floors.items():
+        where = place if one else (*place, product)
+        if product not in snp.products:
+            if not one:
+                yield Finding(where, f"products does not accept {product}, so this floor has no effect",
+                              f"delete it, or add {product} to products", severity="warning")
+            continue
+        for component, version, highest in amd_lines.beyond(product, _components(floor)):
+            yield Finding(where, f"{component} = {version} refuses every known firmware of {product}: the highest is "
+                          f"{highest}, as of {amd_lines.KNOWN_UNTIL}", f"write at most {highest}"
+                          + (f', by schema = 2 and min_tcb "{product}" {{ ... }}' if one else ""), severity="warning")
+
+
+def _components(floor: MinTcb) -> dict[str, int]:
+    return {name: getattr(floor, name) for name in MinTcb.model_fields}
+
+
+def root_seeds(policy: Policy) -> Findings:
+    """A product line whose root seed is out proves nothing against who has it."""
+    for product in amd_lines.accepted_without_root(policy):
+        yield Finding(("tee", "evidence", "sev_snp", "products"),
+                      f"{product} is accepted, and {amd_lines.ROOT_SEED_OUT[product]}",
+                      'leave it out: products = ["genoa", "turin"]', severity="warning")
 
 
 def something_to_do(policy: Policy) -> Findings:
@@ -345,8 +381,8 @@ def listeners_apart(policy: Policy) -> Findings:
 
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
-    platforms, budgets, evidence, something_to_do, approvals, state_users, retention, redaction, quotas, tenants,
-    inline_tenants, api_keys, listeners_apart,
+    platforms, budgets, evidence, firmware, root_seeds, something_to_do, approvals, state_users, retention, redaction,
+    quotas, tenants, inline_tenants, api_keys, listeners_apart,
 )
 
 

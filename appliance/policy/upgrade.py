@@ -147,13 +147,26 @@ class _Walk:
             value = getattr(block, shape.attribute)
             if shape.block is None:
                 lines += self._field(shape, value, body, here, where)
+            elif shape.labelled and not shape.stands_in(self.version - 1):
+                self._labelled_now(shape.name, [getattr(item, item.LABEL) for item in value], body)
             elif shape.labelled:
-                for item in value if shape.stands_in(self.version - 1) else ():
+                for item in value:
                     label = getattr(item, item.LABEL)
                     self._nested(item, _named(body, shape.name, label), (*here, label), where)
             elif value is not None and shape.stands_in(self.version - 1):
                 lines += _wrapped(shape.name, self._nested(value, _named(body, shape.name), here, where))
         return lines
+
+    def _labelled_now(self, name: str, labels: list[str], body: Body | None) -> None:
+        """Write a block that stood alone once for each label, the comments in it included."""
+        block = next((each for each in (body.blocks if body else ()) if each.type == name), None)
+        if block is None or not labels:
+            return
+        start = self.text.rfind("\n", 0, block.type_span.start) + 1
+        outer, rest = self.text[start:block.type_span.start], self.text[block.type_span.end:block.span.end]
+        self.edits.append(Edit(block.type_span.end, block.type_span.end, f' "{labels[0]}"'))
+        more = "".join(f'\n{outer}{name} "{label}"{rest}' for label in labels[1:])
+        self.edits.append(Edit(block.span.end, block.span.end, more))
 
     def _nested(self, block: Block, body: Body | None, path: Path, place: str) -> list[str]:
         """Add to a nested block; return the lines that it would have if it does not stand in the file."""

@@ -5,6 +5,7 @@ A configuration is a TOML file; README.md has one. Paths in it are relative to t
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from appliance.attestation import (
     evidence,
     measure_tpm,
     measurements,
+    snp_validate,
     tpm_credential,
     tpm_ek,
     tpm_validate,
@@ -38,7 +40,7 @@ from appliance.boot import keydocument
 from appliance.boot.keys import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
 from appliance.models.disk import wipe
-from appliance.policy import Loaded, load
+from appliance.policy import Loaded, amd_lines, load
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.
@@ -91,6 +93,8 @@ class Rule:
             tdx=TdxExpected(mr_tds=None if measured is None else measured.tdx_mrtds(),
                             rtmrs={} if measured is None else measured.tdx_rtmrs()))
         findings = (*validate.validate(claims, expected).findings, *self._registers(claims, activated, at))
+        if "revocation" in self.waived:
+            findings = tuple(snp_validate.waived(each) for each in findings)
         failed = [f"{each.rule}: {each.detail}" for each in findings if each.outcome == "fails"]
         judged_rules = {each.rule for each in findings if each.outcome != "not checked"} | set(self.waived)
         decisive = (*ALWAYS, *DECISIVE[claims.platform], *self._asked(claims))
@@ -234,6 +238,9 @@ def _rule(table: _Table) -> Rule:
         ek_roots=None if makers is None else tpm_ek.roots_in(makers),
         waived=("revocation",) if table.take("without_revocation", bool, False) else ())
     table.done()
+    for product in amd_lines.accepted_without_root(rule.policy.policy):
+        print(f"warning: {rule.resource}: the policy accepts {product}, and {amd_lines.ROOT_SEED_OUT[product]}",
+              file=sys.stderr, flush=True)
     if not platforms or not 1 <= rule.version <= keydocument.LAST_VERSION:
         raise ConfigError(f"{table.where}: at least one platform, and a version from 1")
     wipe(rule.document())  # a key that cannot be read is found now, not when it is asked for

@@ -350,9 +350,10 @@ def simulated(folder: Path, *, tls: bool = True) -> Iterator[tuple[FakeAppliance
 
 
 @contextlib.contextmanager
-def snp(folder: Path, amd: FakeAmd, **fields: Any) -> Iterator[tuple[FakeAppliance, Path]]:
-    """A running appliance on SEV-SNP by a hierarchy of ours, and its policy."""
-    path = write_policy(folder, "sev-snp")
+def snp(folder: Path, amd: FakeAmd, *, evidence: str | None = None,
+        **fields: Any) -> Iterator[tuple[FakeAppliance, Path]]:
+    """A running appliance on SEV-SNP by a hierarchy of ours, and its policy; `evidence` is HCL."""
+    path = write_policy(folder, "sev-snp", **{} if evidence is None else {"evidence": evidence})
     policy = load(path)
     server = FakeAppliance(attestor(SnpSource(amd, host_data(policy.digest), fields), policy), folder)
     try:

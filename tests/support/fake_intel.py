@@ -52,18 +52,18 @@ def _oid(*tail: int) -> bytes:
     return _der(6, bytes.fromhex("2a864886f84d010d01") + bytes(tail))
 
 
-def sgx_extension(smt: bool) -> bytes:
-    """What a PCK certificate says of its platform: PPID, TCB, PCE id, FMSPC, type, configuration."""
+def sgx_extension(smt: bool, lacks: int | None = None) -> bytes:
+    """What a PCK certificate says of its platform: PPID, TCB, PCE id, FMSPC, type, platform instance, configuration;
+    `lacks`: the number of one that is left out."""
     components = b"".join(_der(0x30, _oid(2, number) + _der(2, b"\x05")) for number in range(1, 17))
     tcb = components + _der(0x30, _oid(2, 17) + _der(2, b"\x0b")) + _der(0x30, _oid(2, 18) + _der(4, b"\x05" * 16))
     configuration = b"".join(
         _der(0x30, _oid(7, number) + _der(1, b"\xff" if on else b"\x00"))
         for number, on in ((1, True), (2, True), (3, smt)))
-    return _der(0x30, b"".join((
-        _der(0x30, _oid(1) + _der(4, b"\x01" * 16)), _der(0x30, _oid(2) + _der(0x30, tcb)),
-        _der(0x30, _oid(3) + _der(4, bytes(2))), _der(0x30, _oid(4) + _der(4, FMSPC)),
-        _der(0x30, _oid(5) + _der(10, b"\x01")), _der(0x30, _oid(6) + _der(4, b"\x02" * 16)),
-        _der(0x30, _oid(7) + _der(0x30, configuration)))))
+    values = (_der(4, b"\x01" * 16), _der(0x30, tcb), _der(4, bytes(2)), _der(4, FMSPC), _der(10, b"\x01"),
+              _der(4, b"\x02" * 16), _der(0x30, configuration))
+    return _der(0x30, b"".join(_der(0x30, _oid(number) + value) for number, value in enumerate(values, start=1)
+                               if number != lacks))
 
 
 def name(common: str) -> x509.Name:
@@ -116,8 +116,9 @@ class FakeIntel:
         """PCK, intermediate and root in PEM."""
         middle = certificate(PLATFORM, "platform", ROOT, self.options.get("platform_signer", "root"),
                              ca=self.options.get("platform_ca", 0), serial=2, **self.options.get("platform", {}))
+        extension = sgx_extension(self.options.get("smt", False), self.options.get("pck_lacks"))
         pck = certificate(PCK, "pck", PLATFORM, self.options.get("pck_signer", "platform"), serial=3,
-                          extension=sgx_extension(self.options.get("smt", False)), **self.options.get("pck", {}))
+                          extension=extension, **self.options.get("pck", {}))
         return b"".join(each.public_bytes(Encoding.PEM) for each in (pck, middle, self.root))
 
     @property
@@ -165,8 +166,8 @@ class FakeIntel:
 
     def document(self) -> dict[str, str]:
         """Collateral in the form of the vectors."""
-        signing = certificate(SIGNING, "signing", ROOT, "root", serial=4).public_bytes(Encoding.PEM).decode()
-        issuers = signing + self.root.public_bytes(Encoding.PEM).decode()
+        signing = certificate(SIGNING, "signing", ROOT, "root", serial=4, **self.options.get("signing", {}))
+        issuers = signing.public_bytes(Encoding.PEM).decode() + self.root.public_bytes(Encoding.PEM).decode()
         info, identity = self._tcb_info(), self._qe_identity()
         middle = "-----BEGIN CERTIFICATE-----" + self.chain.decode().split("-----BEGIN CERTIFICATE-----", 2)[2]
         return {

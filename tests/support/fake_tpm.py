@@ -109,10 +109,10 @@ def event_log(events: Sequence[tuple[int, int, bytes]], *, locality: int | None 
 
 
 def certificate(key: Any, subject: str, issuer: str, signer: Any, *, ca: bool = False, ak: bool = True,
-                usage: tuple[str, ...] = (), critical: bool = False,
+                usage: tuple[str, ...] = (), purpose: str | None = None, critical: bool = False,
                 end: datetime = datetime(2033, 1, 1, tzinfo=UTC)) -> x509.Certificate:
-    """An AK certificate, or one of the authorities above it. `usage`: of its key, in place of a use by number;
-    `critical`: with a critical extension that nobody knows."""
+    """An AK certificate, or one of the authorities above it. `usage`: of its key, with `purpose` or without a use by
+    number; `critical`: with a critical extension that nobody knows."""
     def name(common: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
@@ -128,9 +128,9 @@ def certificate(key: Any, subject: str, issuer: str, signer: Any, *, ca: bool = 
         every = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
                  "key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
         builder = builder.add_extension(x509.KeyUsage(**{name: name in usage for name in every}), critical=True)
-    elif ak:
-        builder = builder.add_extension(
-            x509.ExtendedKeyUsage([x509.ObjectIdentifier("2.23.133.8.3")]), critical=False)
+    uses = purpose or ("2.23.133.8.3" if ak and not ca and not usage else None)
+    if uses is not None:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([x509.ObjectIdentifier(uses)]), critical=False)
     if critical:
         builder = builder.add_extension(x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0"), True)
     return builder.sign(signer, hashes.SHA256())

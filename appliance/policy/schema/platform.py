@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,8 +11,9 @@ from appliance.policy.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, Ha
 from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
 from appliance.policy.schema.base import Block
 from appliance.policy.schema.keys import Key
-from appliance.policy.schema.versions import VERSIONS
+from appliance.policy.schema.versions import VERSIONS, Since, Until, Was
 
+PRODUCTS = ("milan", "genoa", "turin")  # AMD's product lines whose keys are known here
 PlatformName = Literal["sev-snp", "tdx", "tpm", "simulated"]
 
 
@@ -35,14 +37,36 @@ class MinTcb(Block):
         default=0, description="Security version of the FMC (Turin and later; 0 elsewhere).")
 
 
-class SevSnp(Block):
+class LineTcb(MinTcb):
+    """The lowest security versions that evidence of one product line may show. Lines count for themselves: what is old
+    for one is unknown to another. The label is the product line."""
+
+    LABEL: ClassVar[str | None] = "product"
+
+    product: Annotated[str, Choice(PRODUCTS)] = Field(description="The product line.")
+
+
+def _one_floor_for_all(others: Mapping[str, Any]) -> tuple[LineTcb, ...]:
+    """The floors of schema 1, which has one for all product lines that are accepted."""
+    floor = dict(others["min_tcb"])
+    if not any(floor.values()):
+        return ()
+    return tuple(LineTcb.model_construct(product=product, **floor) for product in others["products"])
+
+
+class SevSnp(Block):  # type: ignore[no-redef]  # `min_tcb` names a field of schema 1 and one of schema 2
     """What an AMD SEV-SNP report must show beyond the common requirements."""
 
-    products: Annotated[tuple[str, ...], SetOf(Choice(("milan", "genoa", "turin")), 1)] = Field(
-        default=("genoa", "milan", "turin"), description="The CPU generations that are accepted.")
+    products: Annotated[tuple[str, ...], SetOf(Choice(PRODUCTS), 1)] = Field(
+        default=("genoa", "turin"), description="The CPU generations that are accepted. Of Milan the root seed can be "
+        "extracted by software (arXiv 2605.12990), so that anyone can sign reports of any security version.")
     signing_keys: Annotated[tuple[str, ...], SetOf(Choice(("vcek", "vlek")), 1)] = Field(
         default=("vcek", "vlek"), description="`vcek` is the chip's own key, `vlek` one that AMD gives a cloud.")
-    min_tcb: MinTcb = Field(default_factory=MinTcb, description="The lowest security versions.")
+    min_tcb: Annotated[
+        MinTcb, Until(1, 'write a block for each product line: min_tcb "genoa" { ... }')
+    ] = Field(default_factory=MinTcb, description="The lowest security versions.")
+    floors: Annotated[tuple[LineTcb, ...], Since(2, derive=_one_floor_for_all)] = Field(
+        alias="min_tcb", default=(), description="The lowest security versions of a product line.")
     min_api: Annotated[str | None, API_VERSION] = Field(
         default=None, description="The lowest version of the SNP firmware's interface.")
     min_guest_svn: Annotated[int, Whole(0, 2**32 - 1)] = Field(
@@ -56,6 +80,18 @@ class SevSnp(Block):
         default=False, description="Require that the power meter is off (it leaks what is computed).")
     aes256_xts: Annotated[bool, Flag()] = Field(
         default=False, description="Require 256-bit memory encryption.")
+    alias_check: Annotated[bool, Flag(), Since(2, False)] = Field(
+        default=False, description="Require that the firmware has found no aliased memory since the last reset "
+        "(ALIAS_CHECK_COMPLETE; against BadRAM).")
+    tsme: Annotated[bool, Flag(), Since(2, False)] = Field(
+        default=False, description="Require transparent encryption of all memory (TSME_EN).")
+    ecc: Annotated[bool, Flag(), Since(2, False)] = Field(
+        default=False, description="Require memory with error correction (ECC_EN).")
+    iommu_write_safe: Annotated[bool, Flag(), Since(2, False)] = Field(
+        default=False, description="Require IOMMU_WRITE_SAFE, which Turin's firmware reports.")
+    max_revocation_age_ms: Annotated[int | None, Duration("1h", "400d"), Since(2)] = Field(
+        alias="max_revocation_age", default=None, description="How old AMD's revocation list may be, besides being in "
+        "force; AMD's lists live about a year. Absent: a list that is in force will do.")
     cxl: Annotated[bool, Flag()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
     id_key_sha384: Annotated[str | None, Hash(384)] = Field(
         default=None, description="Digest of the key that signed the guest's ID block.")
@@ -95,9 +131,12 @@ class Evidence(Block):
         default=False, description="Accept hyper-threading on the host: a neighbour on the same core shares caches.")
     vmpl: Annotated[int, Whole(0, 3)] = Field(
         default=0, description="The highest VM privilege level number (least privilege) that may ask for a report.")
-    max_collateral_age_ms: Annotated[int, Duration("1h", "365d")] = Field(
+    max_collateral_age_ms: Annotated[
+        int, Duration("1h", "365d"), Was(1, description="How old revocation lists and TCB information may be.")
+    ] = Field(
         alias="max_collateral_age", default=30 * 86_400_000,
-        description="How old revocation lists and TCB information may be.")
+        description="How old Intel's TCB information, QE identity and list of revoked PCKs may be. AMD's lists have "
+        "`sev_snp.max_revocation_age`.")
     sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
     tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")
     tpm: Tpm = Field(default_factory=Tpm, description="Requirements on TPM quotes.")
