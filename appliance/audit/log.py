@@ -7,6 +7,7 @@ in docs/formats/audit-log.md. The log knows nothing about requests or models; it
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import secrets
@@ -29,6 +30,9 @@ from appliance.policy.canonical import canonical
 FORMAT = 1
 # Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records are chained.
 ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
+
+
+_REGULAR = "name a regular file, or leave --log out and pipe standard output to what collects it"
 
 
 class Sink(Protocol):
@@ -60,13 +64,18 @@ def open_sink(path: Path | None) -> BinaryIO:
     """
     if path is None:
         return _Standard(os.dup(sys.stdout.fileno()), "ab")
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, where opening would wait; or a socket
+            raise AuditError(f"audit log {path}: a FIFO or a socket", hint=_REGULAR) from None
         raise AuditError(f"audit log {path}: {error.strerror}", hint="the folder must exist and be writable") from None
     found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise AuditError(f"audit log {path}: not a regular file", hint=_REGULAR)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         os.close(descriptor)
         raise AuditError(
             f"audit log {path}: mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from appliance.attestation import ratls
 from appliance.attestation.attestor import Attestor, Channel
 from appliance.errors import BootError
+from appliance.policy import inputfile
 from appliance.policy.schema import Listener
 from appliance.service.listen import READ_BYTES
 
@@ -145,6 +146,8 @@ def operators(listener: Listener, attestor: Attestor) -> Context:
     context = _context()
     try:
         certificate, private = str(listener.certificate), str(listener.private_key)
+        for path in (certificate, private):
+            inputfile.require_regular(Path(path))  # OpenSSL would wait for a FIFO's writer
         context.load_cert_chain(certificate, private, password=_no_password)
         key = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0].public_key()
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
