@@ -17,12 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, MutableMapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import structlog
 
+from appliance import hostclock
 from appliance.audit.events import Vocabularies, schema
 from appliance.errors import AuditError
 from appliance.policy.canonical import canonical
@@ -160,7 +160,7 @@ class AuditLog:
 
     def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Add the envelope. The host owns the wall clock: its time is marked so; order comes from `seq`."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = hostclock.now().replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
         number, self.records = self.records, self.records + 1
         return {"v": FORMAT, "seq": number, "boot": self.boot_id, "time": now, "time_source": "host",
                 "mono_us": time.monotonic_ns() // 1000, "prev": None, **entry}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 from litestar import Litestar, Request, Response
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
+from appliance import hostclock
 from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Policy
@@ -63,7 +63,7 @@ def create(service: Service) -> Guard:
 def _models(booted: Booted, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
     queue, models = booted.policy.limits.concurrent_requests, {}  # which bounds running and waiting together
     for name, running in booted.models.items():
-        models[name] = ServedModel(running, Scheduler(running.engine, queue=queue), int(time.time()))
+        models[name] = ServedModel(running, Scheduler(running.engine, queue=queue), int(hostclock.seconds()))
         closing.callback(models[name].scheduler.close)
     return models
 
