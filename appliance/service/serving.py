@@ -101,7 +101,8 @@ async def _told(service: Service, exchange: Exchange, events: AsyncIterator[byte
     async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
         try:
             async for data in open_events:
-                service.require_audit()
+                if exchange.started:  # else its head has not left, and a refusal can have its status
+                    service.require_audit()
                 if isinstance(data, stream.Last):
                     recording.before_end(service, exchange)
                 yield pad_event(data, padding)
