@@ -82,7 +82,7 @@ class Metrics:
             running.labels(name).set_function(partial(_running, service, model))
             slots.labels(name).set(model.slots)
             for kind in ("prompt", "completion"):
-                rate.labels(name, kind).set_function(partial(self._per_second, name, kind))
+                rate.labels(name, kind).set_function(partial(self.per_second, name, kind))
 
     def _recent(self, model: str, kind: str) -> deque[tuple[float, int]]:
         """When which tokens were counted: those of the last minute, and of the last requests at most."""
@@ -91,7 +91,8 @@ class Metrics:
             recent.popleft()
         return recent
 
-    def _per_second(self, model: str, kind: str) -> float:
+    def per_second(self, model: str, kind: str) -> float:
+        """Tokens of requests that ended in the last minute, for a second of it."""
         return sum(tokens for _, tokens in self._recent(model, kind)) / RATE_SECONDS
 
     def text(self) -> bytes:
