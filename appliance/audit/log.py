@@ -64,7 +64,7 @@ def open_sink(path: Path | None) -> BinaryIO:
     """
     if path is None:
         return _Standard(os.dup(sys.stdout.fileno()), "ab")
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
@@ -80,7 +80,14 @@ def open_sink(path: Path | None) -> BinaryIO:
         raise AuditError(
             f"audit log {path}: mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
             hint="it must be a regular file of the appliance's own user with mode 0600")
-    return os.fdopen(descriptor, "ab", buffering=0)
+    sink = os.fdopen(descriptor, "ab", buffering=0)
+    try:
+        if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
+            sink.write(b"\n")  # a record that was cut, as where the disk was full: the next begins on a line of its own
+    except OSError as error:
+        sink.close()
+        raise AuditError(f"audit log {path}: {error.strerror}", hint="see that the disk has room") from None
+    return sink
 
 
 class _Standard(io.FileIO):
