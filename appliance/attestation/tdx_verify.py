@@ -202,7 +202,7 @@ def _judge(library: Any, quote: bytes, fields: Mapping[str, str], at: datetime, 
     """dcap-qvl's report. Its errors tell what they are about in words only."""
     try:
         document = library.QuoteCollateralV3.from_json(json.dumps(dict(fields)))
-        seconds = max(int(at.timestamp()), 0)  # the library knows none before 1970, when nothing was valid either
+        seconds = int(at.timestamp())
         policy = library.QuotePolicy.claims_only(seconds)
         claims = library.QuoteVerifier(root).verify_with_policy(quote, document, seconds, policy)
         judged: dict[str, Any] = json.loads(claims.to_json())
