@@ -91,7 +91,7 @@ def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, ob
     try:
         service.audit.write(event, **facts)
     except AuditError as error:
-        exchange.recorded = REFUSED
+        exchange.recorded, exchange.duration_us = REFUSED, _duration_us(exchange)
         service.lose_audit(error)
         raise RequestError("audit_unavailable") from None
 
