@@ -36,9 +36,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "request": "req-" + "0a" * 16, "endpoint": "/v1/chat/completions", "status": 200, "tenant": "acme",
         "model": "demo", "streamed": True, "prompt_tokens": 5, "completion_tokens": 6, "finish": "stop",
         "duration_us": 7, "first_token_us": 3},
+    "stream.started": {
+        "request": "req-" + "0a" * 16, "endpoint": "/v1/chat/completions", "tenant": "acme", "model": "demo"},
     "request.refused": {
         "request": "req-" + "0a" * 16, "endpoint": "other", "status": 404, "code": "boot-failed", "tenant": "acme",
-        "model": "demo", "duration_us": 2},
+        "model": "demo", "duration_us": 2, "param": "messages", "streamed": True, "prompt_tokens": 5,
+        "completion_tokens": 6},
     "model.failed": {"model": "demo", "code": "boot-failed"},
     "model.abandoned": {"model": "demo"},
     "state.opened": {"epoch": 3, "disk": "0b" * 16, "records": 90},
@@ -56,6 +59,7 @@ def _log(strict: bool = False) -> tuple[AuditLog, io.BytesIO]:
     log.words.tenants.admit(["acme"])
     log.words.listeners.admit(["api"])
     log.admit_codes(["boot-failed"])
+    log.words.parameters.admit(["messages"])
     return log, sink
 
 
@@ -231,15 +235,30 @@ def test_file_sink_is_private_and_appends(tmp_path: Path) -> None:
     assert 4 == len(path.read_text().splitlines())
 
 
+def test_a_record_that_was_cut_spoils_no_other(tmp_path: Path) -> None:
+    """A full disk may take a part of a line: the next boot's first record begins on a line of its own."""
+    path = tmp_path / "audit.log"
+    AuditLog(open_sink(path)).write("service.draining", in_flight=1)
+    path.write_bytes(path.read_bytes() + b'{"boot":"0')
+    log = AuditLog(open_sink(path))
+    log.write("service.draining", in_flight=1)
+    log.close()
+    first, cut, *later = path.read_text().splitlines()
+    assert (0, '{"boot":"0', [0, 1]) == (json.loads(first)["seq"], cut, [json.loads(line)["seq"] for line in later])
+
+
 def test_file_sink_refuses_traps(tmp_path: Path) -> None:
-    """A link, a file that others can read and a missing folder are refused."""
+    """A link, a file that others can read, a missing folder, and pipes with and without a reader are refused."""
     (tmp_path / "open.log").write_text("")
     (tmp_path / "open.log").chmod(0o644)
     (tmp_path / "link.log").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "fifo.log")
-    for name in ("open.log", "link.log", "missing/audit.log"):
+    os.mkfifo(tmp_path / "read.log")
+    reader = os.open(tmp_path / "read.log", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("open.log", "link.log", "missing/audit.log", "fifo.log", "read.log"):
         with pytest.raises(AuditError):
             open_sink(tmp_path / name)
+    os.close(reader)
     assert not (tmp_path / "elsewhere").exists()
 
 

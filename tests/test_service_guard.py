@@ -60,15 +60,15 @@ def service(tmp_path: Path) -> Service:
     return assemble(booted, contextlib.ExitStack())
 
 
-def _ask(service: Service, app: Any) -> list[Any]:
-    """The messages that a request gets from an application behind the guard."""
+def _ask(service: Service, app: Any, look: Any = None) -> list[Any]:
+    """The messages that a request gets from an application behind the guard, or what `look` finds at each."""
     sent: list[Any] = []
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        sent.append(message if look is None else look())
 
     scope: Any = {"type": "http", "scheme": "http", "path": f"/{CANARY}", "raw_path": f"/{CANARY}".encode(),
                   "query_string": CANARY.encode(), "method": "GET", "headers": [(b"x", CANARY.encode())]}
@@ -106,6 +106,11 @@ def test_paths_of_targets(target: bytes, tls: bool, path: str | None) -> None:
 
 async def _raises(scope: Any, _receive: Any, _send: Any) -> None:
     raise ValueError(f"{CANARY} in {scope}")
+
+
+async def _answers(scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"all", "more_body": False})
 
 
 async def _breaks_off(scope: Any, _receive: Any, send: Any) -> None:
@@ -149,9 +154,18 @@ def test_pieces_of_padded_answers(parts: list[int], spaces: int, service: Servic
 
 
 def test_unrecorded_requests_are_refused(service: Service) -> None:
-    """Once the log is full, the next request is refused before anything looks at it."""
+    """An answer or a refusal that the log cannot take does not leave, and the next request is refused at once."""
     sink: Any = service.audit._sink
-    sink.full = True
-    assert 500 == _ask(service, _raises)[0]["status"]
-    sent = _ask(service, _breaks_off)
-    assert (503, "audit_unavailable") == (sent[0]["status"], json.loads(sent[1]["body"])["error"]["code"])
+    for app in (_raises, _answers, _breaks_off):
+        service.unaudited, sink.full = False, True
+        for _ in range(2):
+            sent = _ask(service, app)
+            assert (503, "audit_unavailable") == (sent[0]["status"], json.loads(sent[1]["body"])["error"]["code"])
+            assert service.unaudited
+
+
+def test_the_record_is_there_before_the_first_byte(service: Service) -> None:
+    """Of an answer and of a refusal: whoever sees any of it can read its record."""
+    for app, event in ((_answers, "request.done"), (_raises, "request.refused")):
+        seen = _ask(service, app, lambda: [record["event"] for record in _records(service)])
+        assert [event, event] == [events[-1] for events in seen]

@@ -49,6 +49,14 @@ def test_a_real_quote_verifies_against_the_pinned_root() -> None:
         claims.chain[-1], claims.quote.version, claims.quote.body.td_attributes)
 
 
+@pytest.mark.parametrize("year", [1, 1600, 1969, 2300, 9999])
+def test_a_clock_that_is_far_off_is_told(year: int) -> None:
+    """No certificate is valid then, and nothing else looks at such a time."""
+    quote, known = _real()
+    with pytest.raises(AttestationError, match="valid"):
+        tdx_verify.verify(quote, known, at=datetime(year, 1, 2, tzinfo=UTC))
+
+
 @pytest.mark.parametrize("at", [AT - timedelta(days=30), AT + timedelta(days=60)])
 def test_collateral_of_another_time_leaves_it_open(at: datetime) -> None:
     """What Intel said at one time tells nothing of another."""

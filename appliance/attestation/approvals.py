@@ -19,7 +19,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from appliance.attestation.binding import Frozen, Hex48, describe
 from appliance.attestation.findings import Finding, judged
 from appliance.errors import PolicyError, about
-from appliance.policy import filekind
+from appliance.policy import filekind, inputfile
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Policy
 
@@ -108,8 +108,7 @@ def parse(data: bytes) -> Approvals:
 def read(path: Path) -> Approvals | None:
     """The approvals in a file, None if there is no file. Raises PolicyError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = inputfile.read(path, MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

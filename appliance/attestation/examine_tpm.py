@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from appliance.attestation import azure_abi, tpm_abi, tpm_files, tpm_log, tpm_origin, tpm_verify, x509chain
+from appliance.attestation import azure_abi, keyfile, tpm_abi, tpm_files, tpm_log, tpm_origin, tpm_verify, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.examination import Examination
 from appliance.attestation.tpm_abi import Quote
@@ -18,6 +18,7 @@ from appliance.attestation.tpm_verify import AttestationKey, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509chain import name_of
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
+from appliance.policy import inputfile
 
 HOST_TRUSTED = "measured boot, host trusted"
 _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this proves measured boot to someone who "
@@ -198,7 +199,7 @@ def record_origin(found: Examination, claims: TpmClaims, key: Path | None = None
         found.warnings.append("EK CERTIFICATE: not proof of anything here. That the AK is in the TPM that it is about "
                               "takes a challenge to the running machine (appliance verify URL --ek-roots).")
     if key is not None:
-        if tpm_verify.load_key(key.read_bytes()).spki() != claims.key.spki():
+        if tpm_verify.load_key(inputfile.read(key, keyfile.MAX_BYTES)).spki() != claims.key.spki():
             raise ForgedEvidenceError("TPM evidence: another key than the one that you named signed it",
                                       code="tpm-signature")
         return found.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")

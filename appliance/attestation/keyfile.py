@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from appliance.errors import PolicyError
-from appliance.policy import filekind
+from appliance.policy import filekind, inputfile
 
 MAX_BYTES = 1 << 16
 RAW_BYTES = 32
@@ -25,8 +25,7 @@ RAW_BYTES = 32
 def read(path: Path, what: str = "key") -> bytes:
     """A small file's bytes. Raises PolicyError `key-unreadable`."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES)
+        return inputfile.read(path, MAX_BYTES)
     except OSError as error:
         raise PolicyError(f"{what}: {path} cannot be read: {error.strerror}", code="key-unreadable") from None
 

@@ -36,10 +36,11 @@ class Vocabularies:
         self.listeners = Vocabulary("the policy's listeners")
         self.codes = Vocabulary("the appliance's error codes")
         self.endpoints = Vocabulary("the service's routes", set(ENDPOINTS))
+        self.parameters = Vocabulary("the API's parameters")
 
     def all(self) -> tuple[Vocabulary, ...]:
         """Each vocabulary."""
-        return (self.models, self.tenants, self.listeners, self.codes, self.endpoints)
+        return (self.models, self.tenants, self.listeners, self.codes, self.endpoints, self.parameters)
 
 
 def schema(words: Vocabularies) -> Mapping[str, Mapping[str, Field]]:
@@ -59,6 +60,8 @@ def schema(words: Vocabularies) -> Mapping[str, Mapping[str, Field]]:
         "service.listening": {"listener": words.listeners, "kind": choice("tcp", "tls", "ra-tls", "unix", "vsock")},
         "service.draining": {"in_flight": Integer()},
         "service.stopped": {"requests": Integer(), "refused": Integer()},
+        "stream.started": {
+            "request": REQUEST_ID, "endpoint": words.endpoints, "tenant?": words.tenants, "model?": words.models},
         "request.done": {
             "request": REQUEST_ID, "endpoint": words.endpoints, "status": STATUS, "tenant?": words.tenants,
             "model?": words.models, "streamed?": Flag(), "prompt_tokens?": Integer(), "completion_tokens?": Integer(),
@@ -66,7 +69,9 @@ def schema(words: Vocabularies) -> Mapping[str, Mapping[str, Field]]:
             "duration_us?": MICROSECONDS, "first_token_us?": MICROSECONDS},
         "request.refused": {
             "request": REQUEST_ID, "endpoint": words.endpoints, "status": STATUS, "code": words.codes,
-            "tenant?": words.tenants, "model?": words.models, "duration_us?": MICROSECONDS},
+            "tenant?": words.tenants, "model?": words.models, "duration_us?": MICROSECONDS,
+            "param?": words.parameters, "streamed?": Flag(), "prompt_tokens?": Integer(),
+            "completion_tokens?": Integer()},
         "model.failed": {"model": words.models, "code": words.codes},
         "model.abandoned": {"model": words.models},
         "attestation.made": {"request?": REQUEST_ID, "generation": Integer(), "nonces": Integer()},

@@ -7,6 +7,7 @@ in docs/formats/audit-log.md. The log knows nothing about requests or models; it
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import secrets
@@ -16,12 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, MutableMapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import structlog
 
+from appliance import hostclock
 from appliance.audit.events import Vocabularies, schema
 from appliance.errors import AuditError
 from appliance.policy.canonical import canonical
@@ -29,6 +30,9 @@ from appliance.policy.canonical import canonical
 FORMAT = 1
 # Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records are chained.
 ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
+
+
+_REGULAR = "name a regular file, or leave --log out and pipe standard output to what collects it"
 
 
 class Sink(Protocol):
@@ -60,18 +64,30 @@ def open_sink(path: Path | None) -> BinaryIO:
     """
     if path is None:
         return _Standard(os.dup(sys.stdout.fileno()), "ab")
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, where opening would wait; or a socket
+            raise AuditError(f"audit log {path}: a FIFO or a socket", hint=_REGULAR) from None
         raise AuditError(f"audit log {path}: {error.strerror}", hint="the folder must exist and be writable") from None
     found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise AuditError(f"audit log {path}: not a regular file", hint=_REGULAR)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         os.close(descriptor)
         raise AuditError(
             f"audit log {path}: mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
             hint="it must be a regular file of the appliance's own user with mode 0600")
-    return os.fdopen(descriptor, "ab", buffering=0)
+    sink = os.fdopen(descriptor, "ab", buffering=0)
+    try:
+        if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
+            sink.write(b"\n")  # a record that was cut, as where the disk was full: the next begins on a line of its own
+    except OSError as error:
+        sink.close()
+        raise AuditError(f"audit log {path}: {error.strerror}", hint="see that the disk has room") from None
+    return sink
 
 
 class _Standard(io.FileIO):
@@ -151,7 +167,7 @@ class AuditLog:
 
     def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Add the envelope. The host owns the wall clock: its time is marked so; order comes from `seq`."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = hostclock.now().replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
         number, self.records = self.records, self.records + 1
         return {"v": FORMAT, "seq": number, "boot": self.boot_id, "time": now, "time_source": "host",
                 "mono_us": time.monotonic_ns() // 1000, "prev": None, **entry}

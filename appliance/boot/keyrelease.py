@@ -25,6 +25,7 @@ from appliance.boot.keyrelease_pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL
 from appliance.boot.keys import Secret
 from appliance.errors import ModelKeyError
 from appliance.models.disk import wipe
+from appliance.policy import inputfile
 from appliance.policy.schema.keys import Broker, Key
 
 SECONDS = 60.0  # for all brokers of a policy together
@@ -178,8 +179,7 @@ def _read(name: str, opened: Path) -> bytes:
     """The file of a TPM-sealed key, which nobody needs to trust: the TPM authenticates it."""
     path = opened.with_name(opened.name + SUFFIX)
     try:
-        with path.open("rb") as file:
-            return file.read(tpm_seal.MAX_BYTES + 1)
+        return inputfile.read(path, tpm_seal.MAX_BYTES + 1)
     except OSError as error:
         raise ModelKeyError(f"{name}: the TPM-sealed key {path}: {error.strerror}", code="tpm-key-file",
                             hint="make it with: appliance model tpm-seal") from None

@@ -2,7 +2,7 @@
 
 Every append and every save is on the disk when it returns. A process or machine that is killed at any point loses at
 most the record that it was writing. What the host alters is noticed; that it put back a whole older disk is not, from
-the disk alone: the epoch, one more at each boot, is in the audit log for that.
+the disk alone: the epoch, one more at each boot, is in the audit log for that. A disk has one writer: `state_device`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from appliance.boot import state_format as form
+from appliance.boot import state_history as history
 from appliance.boot.keys import Secret
+from appliance.boot.state_device import Device, read
 from appliance.boot.state_format import Frame, Reader, Session, Slot
 from appliance.errors import StateError
 from appliance.models import stacks
@@ -31,16 +33,20 @@ class StateDisk:
         self._path, self._key = path, key
         self._lock = threading.RLock()
         self._broken = ""
-        self._file = _open(path)
+        self._closed = False
+        self._device = Device(path)
         try:
-            self._size = os.lseek(self._file, 0, os.SEEK_END)
+            self._size = self._device.size
             if self._size < form.MIN_DISK_BYTES:
                 raise StateError(f"{path}: {self._size} bytes, at least {form.MIN_DISK_BYTES} are needed",
                                  code="state-size")
+            self._heads = [b"", b""]  # of both slots, as they must still be when the next is written
             self.disk, self._slot = self._found(fresh)
+            self._heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES) for place in (0, 1)]
+            self._last = self._device.read(self._slot.tail - form.TAG_BYTES, form.TAG_BYTES)
             self._begin()
         except BaseException:
-            os.close(self._file)
+            self._device.close()
             stacks.wipe()
             raise
 
@@ -71,12 +77,14 @@ class StateDisk:
                 raise StateError(f"{self._path}: {self._broken}", code="state-broken",
                                  hint="the appliance must be restarted")
             slot = self._slot
+            self._require_alone(self._frame_is_ours)
             frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
             stacks.wipe()  # which costs little beside a disk that writes
             if len(frame) > self.free:
                 raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
                                  hint="attach a larger disk; what is on this one can be read with: appliance state")
             self._write(slot.tail, frame)
+            self._last = frame[-form.TAG_BYTES:]
             self._slot = replace(slot, sequence=slot.sequence + 1, tail=slot.tail + len(frame),
                                  chain=form.next_chain(slot.chain, frame), session_salt=self._session.salt)
             return slot.sequence
@@ -89,20 +97,22 @@ class StateDisk:
             slot = replace(self._slot, counter=self._slot.counter + 1, saved=snapshot)
             data = form.seal_slot(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES), slot)
             stacks.wipe()
+            self._require_alone(self._slots_are_ours)
             self._write(form.SLOT_BYTES * (slot.counter % 2), data)
+            self._heads[slot.counter % 2] = data[:form.SLOT_HEAD_BYTES]
             self._slot = slot
 
     def close(self) -> None:
         """Note how far the log goes, wipe the key and what came of it. Closing twice does nothing."""
         with self._lock:
-            if self._file < 0:
+            if self._closed:
                 return
             try:
                 if not self._broken:
                     self.save(self._slot.saved)
             finally:
-                os.close(self._file)
-                self._file = -1
+                self._device.close()
+                self._closed = True
                 self._broken = "closed"
                 self._key.wipe()
                 del self._session  # its key schedule, which OpenSSL wipes
@@ -114,9 +124,9 @@ class StateDisk:
 
     def _found(self, fresh: bool) -> tuple[bytes, Slot]:
         """The newer of the slots that authenticate, brought forward to the log's end; or those of a new disk."""
-        heads = [_read(self._file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
         opened = [found for found in (form.open_slot(self._key.data, head) for head in heads) if found is not None]
-        if fresh or (not opened and _never_used(heads, _read(self._file, form.LOG_AT, form.HEAD_BYTES))):
+        if fresh or (not opened and _never_used(heads, self._device.read(form.LOG_AT, form.HEAD_BYTES))):
             return self._format()
         if not opened:
             raise StateError(f"{self._path}: neither slot opens", code="state-tampered",
@@ -124,13 +134,14 @@ class StateDisk:
         disk, slot = max(opened, key=lambda found: found[1].counter)
         if {other for other, _ in opened} != {disk}:
             raise StateError(f"{self._path}: the slots are of two disks", code="state-tampered")
-        return disk, self._recovered(disk, slot)
+        return disk, self._recovered(disk, slot, [each for _, each in opened])
 
-    def _recovered(self, disk: bytes, slot: Slot) -> Slot:
-        """The slot, with what was appended after it was saved. StateError if the log ends before."""
-        reader = Reader(self._key.data, disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain,
-                        session_salt=slot.session_salt)
-        for frame in read_frames(self._file, reader):
+    def _recovered(self, disk: bytes, slot: Slot, slots: list[Slot]) -> Slot:
+        """The newer slot, with what was appended after it was saved. StateError where log and slots do not fit."""
+        frames = read_frames(self._device.descriptor, Reader(self._key.data, disk))
+        for frame in history.checked(self._path, disk, slots, frames):
+            if frame.sequence < slot.sequence:
+                continue
             epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == form.SESSION else slot.epoch
             slot = replace(slot, epoch=max(slot.epoch, epoch), sequence=frame.sequence + 1, tail=frame.end,
                            chain=frame.chain, session_salt=frame.salt)
@@ -155,20 +166,39 @@ class StateDisk:
     def _write(self, at: int, data: bytes) -> None:
         """All of it, and onto the disk. After a failure nothing is written any more: a number is sealed once."""
         try:
-            done = 0
-            while done < len(data):
-                done += os.pwrite(self._file, data[done:], at + done)
-            os.fdatasync(self._file)
+            self._device.write(at, data)
         except OSError as error:
             self._broken = f"a write failed: {error.strerror}"
             raise StateError(f"{self._path}: {error.strerror}", code="state-broken",
                              hint="see that the disk works; the appliance must be restarted") from None
 
+    def _require_alone(self, ours: Callable[[], bool]) -> None:
+        """StateError once another appliance has written to the disk, as on another machine: nothing more is written,
+        for it would overwrite what the other one wrote."""
+        if not ours():
+            self._broken = "another appliance writes to this disk, or somebody altered it"
+            raise StateError(f"{self._path}: {self._broken}", code="state-shared",
+                             hint="give each appliance a disk of its own; the other one goes on with this one")
+
+    def _frame_is_ours(self) -> bool:
+        """Whether the log still ends with the last record that this one wrote or found."""
+        slot, size = self._slot, form.TAG_BYTES + form.HEAD_BYTES
+        near = self._device.read_anew(slot.tail - form.TAG_BYTES, size + form.MAX_SESSION_BYTES)
+        reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
+        wanted = reader.wanted(near[form.TAG_BYTES:size])
+        begun = wanted is not None and reader.accept(near[form.TAG_BYTES:form.TAG_BYTES + wanted]) is not None
+        return near[:form.TAG_BYTES] == self._last and not begun
+
+    def _slots_are_ours(self) -> bool:
+        """Whether both slots are those that this one wrote or found."""
+        return self._heads == [self._device.read_anew(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES)
+                               for place in (0, 1)]
+
 
 def read_frames(file: int, reader: Reader) -> Iterator[Frame]:
     """Every frame from where the reader stands to the end of the log."""
-    while (size := reader.wanted(_read(file, reader.tail, form.HEAD_BYTES))) is not None:
-        frame = reader.accept(_read(file, reader.tail, size))
+    while (size := reader.wanted(read(file, reader.tail, form.HEAD_BYTES))) is not None:
+        frame = reader.accept(read(file, reader.tail, size))
         if frame is None:
             return
         yield frame
@@ -185,20 +215,18 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
     try:
         if not stat.S_ISREG(kind := os.fstat(file).st_mode) and not stat.S_ISBLK(kind):
             raise StateError(f"{path} is neither a disk nor a regular file")
-        heads = [_read(file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        heads = [read(file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
         opened = [found for found in (form.open_slot(key.data, head) for head in heads) if found is not None]
-        if not opened and _never_used(heads, _read(file, form.LOG_AT, form.HEAD_BYTES)):
+        if not opened and _never_used(heads, read(file, form.LOG_AT, form.HEAD_BYTES)):
             raise StateError(f"{path} is blank: no boot has begun to use it", hint="is it the right disk?")
         if not opened:
             raise StateError(f"{path}: neither slot opens", code="state-tampered",
                              hint="is it the right key, and the right disk?")
         disk, slot = max(opened, key=lambda found: found[1].counter)
-        found = list(read_frames(file, Reader(key.data, disk)))
+        frames = read_frames(file, Reader(key.data, disk))
+        found = list(history.checked(path, disk, [each for _, each in opened], frames))
     finally:
         os.close(file)
-    if slot.sequence and (len(found) < slot.sequence or found[slot.sequence - 1].chain != slot.chain):
-        raise StateError(f"{path}: {len(found)} records authenticate, but {slot.sequence} were written",
-                         code="state-tampered", hint="somebody cut or altered the log behind the last good record")
     return disk, slot, found
 
 
@@ -216,27 +244,3 @@ def _never_used(slots: list[bytes], log: bytes) -> bool:
     begun = first[:8].rstrip(b"\0")
     blank = begun == form.SLOT_MAGIC or (form.SLOT_MAGIC.startswith(begun) and not any(first[8:4096]))
     return blank and not any(second[:4096]) and not any(log)
-
-
-def _open(path: Path) -> int:
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise StateError(f"{path}: {error.strerror}", code="state-absent",
-                         hint="attach a writable disk, or leave the state block out") from None
-    mode = os.fstat(file).st_mode
-    if not (stat.S_ISBLK(mode) or stat.S_ISREG(mode)):
-        os.close(file)
-        raise StateError(f"{path} is neither a disk nor a file", code="state-absent")
-    return file
-
-
-def _read(file: int, at: int, size: int) -> bytes:
-    """`size` bytes, fewer at the end of the disk. StateError when it fails."""
-    found = b""
-    try:
-        while len(found) < size and (more := os.pread(file, size - len(found), at + len(found))):
-            found += more
-    except OSError as error:
-        raise StateError(f"state disk: {error.strerror}", code="state-broken") from None
-    return found

@@ -177,6 +177,8 @@ class Reader:
 
 
 HEAD_BYTES: Final = _FRAME_HEAD.size
+SLOT_HEAD_BYTES: Final = _SLOT_HEAD.size
+MAX_SESSION_BYTES: Final = SALT_BYTES + 8 + TAG_BYTES  # that follow the header of a frame that begins a session
 
 
 def frames(reader: Reader, data: bytes) -> Iterator[Frame]:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import ValidationError
 
 from appliance.errors import PolicyError, about
-from appliance.policy import Policy, filekind
+from appliance.policy import Policy, filekind, inputfile
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Tenant
 
@@ -145,8 +145,7 @@ def _models(tenants: Iterable[Tenant], policy: Policy) -> None:
 def read(path: Path) -> bytes:
     """A file's bytes. Raises PolicyError `tenants-absent`."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return inputfile.read(path, MAX_BYTES + 1)
     except OSError as error:
         raise _wrong(f"{path} cannot be read: {error.strerror}", "tenants-absent") from None
 

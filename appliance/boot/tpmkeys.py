@@ -15,6 +15,7 @@ from appliance.boot.keys import Secret
 from appliance.errors import AttestationError, ModelKeyError
 from appliance.models import sealed as sealed_model
 from appliance.models.disk import wipe
+from appliance.policy import inputfile
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
 
@@ -68,7 +69,7 @@ def seal_key(secret: Secret, version: int, pcrs: Mapping[int, bytes] | Collectio
 def read_measurements(path: Path) -> Measurements:
     """Measurements from a file that the caller trusts. AttestationError when it is none."""
     try:
-        data = path.read_bytes()
+        data = inputfile.read(path, measurements.MAX_BYTES + 1)
     except OSError as error:
         raise AttestationError(f"{path}: {error.strerror}", code="measurements-absent") from None
     return measurements.parse(data)

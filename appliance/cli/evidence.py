@@ -13,6 +13,7 @@ from appliance.attestation.examination import Examination
 from appliance.attestation.examine import MAX_BYTES, Material, examine
 from appliance.cli import verifying
 from appliance.errors import AttestationError, UncheckedEvidenceError
+from appliance.policy import inputfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +72,7 @@ def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
 
 def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
     path = (tpm_files.message_in(path) or path) if path.is_dir() else path
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES)
+    data = inputfile.read(path, MAX_BYTES)
     known = collateral.load(args.collateral or path.parent)
     log = None if args.event_log is None else tpm_files.unpack(args.event_log.read_bytes())
     return examine(Material(data, path, known, args.ak, log, args.nonce), at=at)

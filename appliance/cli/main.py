@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
-from appliance import __version__
+from appliance import __version__, hostclock
 from appliance.cli import signals
 from appliance.errors import ApplianceError, no_memory, shortage
 
@@ -100,6 +100,7 @@ def _module(verb: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; an expected error is printed without a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
+    hostclock.install()
     try:
         return _run(words)
     except KeyboardInterrupt:  # also while the verb's modules are imported

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen-address", metavar="IP", help="another address, if the policy grants listen_address")
     parser.add_argument("--listen-port", metavar="PORT", type=numbers.whole(0, 65535),
                         help="another TCP port (0: any that is free), if the policy grants listen_port")
-    parser.add_argument("--log", metavar="FILE", type=Path, help="the audit log's file, if the policy grants log_sink")
+    parser.add_argument("--log", metavar="FILE", type=Path,
+                        help="the audit log's file, a regular one, if the policy grants log_sink")
     parser.add_argument("--json", action="store_true", help="report the boot as JSON lines")
     parser.epilog = ("exit codes: 0 served and drained, 1 the policy has findings, 2 the boot was refused or failed, "
                      "3 something did not end after the drain, as where a disk hangs: memory was wiped; "

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="FILE", type=Path, required=True, help="its key, as `model key` writes one")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON instead of the audit log")
     parser.epilog = ("exit codes: 0 every record that the disk's slots know of authenticates, 2 it cannot be read, or "
-                     "was altered or cut")
+                     "was altered, cut, or written to by two appliances at once")
 
 
 def run(args: argparse.Namespace) -> int:

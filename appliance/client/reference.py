@@ -16,7 +16,7 @@ from appliance.attestation.measurements import Measurements
 from appliance.attestation.tpm_ek import EkRoots
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
-from appliance.policy import Loaded, load
+from appliance.policy import Loaded, inputfile, load
 
 MAX_KEY_BYTES = 1 << 16
 SIGNATURE_SUFFIX = ".sig"
@@ -90,8 +90,7 @@ def read_measurements(path: Path, *, builder_key: bytes | None, unsigned: bool =
 
 def _read(path: Path, most: int) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
+        data = inputfile.read(path, most + 1)
     except OSError as error:
         raise UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
     if len(data) > most:

@@ -25,6 +25,7 @@ from appliance.client.judge import Question
 from appliance.client.reference import Reference
 from appliance.client.verdict import Verdict
 from appliance.errors import AttestationError, UncheckedEvidenceError
+from appliance.policy import inputfile
 
 NONCE_BYTES = 32
 MAX_FILE_BYTES = 1 << 24
@@ -118,8 +119,7 @@ class Verifier:
         """The verdict on a file: evidence in JSON, or an RA-TLS certificate. Certificates and so on beside it serve as
         collateral too. Raises UncheckedEvidenceError if the file cannot be read."""
         try:
-            with path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES)
+            data = inputfile.read(path, MAX_FILE_BYTES)
         except OSError as error:
             raise UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
         found = collateral.load(path.parent)

@@ -38,6 +38,7 @@ from appliance.imaging import (
     predict_uki,
 )
 from appliance.imaging.predict_uki import Uki
+from appliance.policy import inputfile
 
 OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"
 GUEST_FEATURES = 1  # SEV_FEATURES: SNP active, nothing else
@@ -160,8 +161,7 @@ def _tdx(path: Path | None, log: list[predict_tpm.Event]) -> tuple[Tdx, ...]:
 
 def _firmware(path: Path) -> tuple[predict_firmware.Firmware, str]:
     try:
-        with path.open("rb") as file:
-            data = file.read(predict_firmware.MAX_BYTES + 1)
+        data = inputfile.read(path, predict_firmware.MAX_BYTES + 1)
     except OSError as error:
         raise ImageError(f"firmware {path}: {error.strerror}") from None
     return predict_firmware.parse(data, f"firmware {path}"), hashlib.sha256(data).hexdigest()

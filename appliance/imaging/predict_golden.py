@@ -18,6 +18,7 @@ from appliance.attestation.measurements import GOLDEN_PCRS, Golden
 from appliance.errors import ApplianceError, ImageError
 from appliance.imaging import boot, predict_machine
 from appliance.imaging.machine import FIRMWARE
+from appliance.policy import inputfile
 from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/golden/v1"
@@ -96,8 +97,7 @@ def load(path: Path) -> Golden:
 
 def _read(path: Path, hint: str | None = None) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES)
+        return inputfile.read(path, MAX_BYTES)
     except OSError as error:
         raise ImageError(f"{path}: {error.strerror}", hint=hint) from None
 

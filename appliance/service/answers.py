@@ -7,13 +7,14 @@ where the text comes from, nor of when events leave.
 from __future__ import annotations
 
 import codecs
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 from pydantic_core import to_json
+
+from appliance import hostclock
 
 Finish = Literal["stop", "length"]
 _LETTERS = 4096  # of a text that are written at once
@@ -175,7 +176,7 @@ class _Base:
     model: str
     fingerprint: str
     with_usage: bool  # a stream whose events all have a `usage` field
-    created: int = field(default_factory=lambda: int(time.time()))
+    created: int = field(default_factory=lambda: int(hostclock.seconds()))
     prefix = ""
 
     @property

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 from litestar import Litestar, Request, Response
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
+from appliance import hostclock
 from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Policy
-from appliance.service import quotas
+from appliance.service import parameters, quotas
 from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
 from appliance.service.context import ServedModel, Service
@@ -41,11 +41,14 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     accounts = Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day))
     if booted.state is not None:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
-    return Service(
+    booted.audit.words.parameters.admit(parameters.NAMES)
+    service = Service(
         booted=booted, models=_models(booted, closing), tenants=tenants, accounts=accounts,
         places=Places(limits.concurrent_requests, tenants.askers),
         timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor))
+    service.metrics.watch(service)
+    return service
 
 
 def create(service: Service) -> Guard:
@@ -60,7 +63,7 @@ def create(service: Service) -> Guard:
 def _models(booted: Booted, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
     queue, models = booted.policy.limits.concurrent_requests, {}  # which bounds running and waiting together
     for name, running in booted.models.items():
-        models[name] = ServedModel(running, Scheduler(running.engine, queue=queue), int(time.time()))
+        models[name] = ServedModel(running, Scheduler(running.engine, queue=queue), int(hostclock.seconds()))
         closing.callback(models[name].scheduler.close)
     return models
 

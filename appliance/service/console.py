@@ -1,14 +1,17 @@
 """What the person who starts the service sees: progress, a short boot report, how to ask the first question.
 
-All of it goes to standard error; standard output belongs to the audit log. Nothing here is about requests.
+All of it goes to standard error; standard output belongs to the audit log. Nothing here is about a single request: who
+asks could fill a terminal. Refusals are counted by code when the service has stopped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -78,6 +81,15 @@ class Console:
             self._out.write(EXAMPLE.format(url=web, model=next(iter(booted.models))) + "\n")
         self._out.flush()
 
+    def tell(self, event: str, **facts: Any) -> None:
+        """Say what happens to a running service, in a line; a reader that has gone is no reason to end it."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._json:
+                self._emit({"event": event, **facts})
+            else:
+                self._out.write(_SAID[event](facts) + "\n")
+                self._out.flush()
+
     def findings(self, error: InvalidPolicyError) -> None:
         """What is wrong with the policy."""
         if self._json:
@@ -108,6 +120,24 @@ def _for_clients(url: str) -> str:
     return url.replace("//0.0.0.0:", "//ADDRESS:").replace("//[::]:", "//ADDRESS:")
 
 
+def _stopped(facts: Mapping[str, Any]) -> str:
+    codes = ", ".join(f"{code} {count}" for code, count in sorted(facts["refusals"].items()))
+    left = f"; a pass did not end of {', '.join(facts['abandoned'])}" if facts["abandoned"] else ""
+    return f"stopped: {facts['requests']} requests answered, {facts['refused']} refused" + (
+        f" ({codes})" if codes else "") + left
+
+
+_SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "draining": lambda facts: f"draining: {facts['in_flight']} requests in progress, which may take "
+                              f"{facts['seconds']:g} s; a second signal cancels them",
+    "stopped": _stopped,
+    "unaudited": lambda facts: f"unaudited: {facts['reason']}; every request is refused until the appliance is started "
+                               "again",
+    "model_failed": lambda facts: f"model {facts['model']} failed: {facts['code']}; it answers no more until the next "
+                                  "boot",
+}
+
+
 def run(policy: Path, *, operator: Operator, model_folders: tuple[Path, ...], as_json: bool) -> int:
     """Load, boot, serve; the exit code as cli/serve.py documents it. BootError when the boot is refused."""
     console = Console(sys.stderr, as_json=as_json)
@@ -118,6 +148,6 @@ def run(policy: Path, *, operator: Operator, model_folders: tuple[Path, ...], as
         return 1
 
     def start(booted: Booted) -> int:
-        return serve.run(booted, announce=lambda listening: console.ready(booted, listening))
+        return serve.run(booted, announce=lambda listening: console.ready(booted, listening), tell=console.tell)
 
     return boot(loaded, start_service=start, operator=operator, model_folders=model_folders, progress=console.progress)

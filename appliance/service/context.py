@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.models import RunningModel
-from appliance.engine.scheduler import Scheduler
+from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.tokenizer import Tokenizer
-from appliance.errors import TamperedError
+from appliance.errors import ApplianceError, TamperedError
 from appliance.policy.schema import Model, Policy
-from appliance.service import problems
+from appliance.service import parameters, problems
 from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
 from appliance.service.exchange import INFERENCE, Exchange
@@ -25,6 +26,14 @@ from appliance.service.problems import RequestError, refusal
 from appliance.service.prompts import Prompts
 from appliance.service.redaction import Rule
 from appliance.service.tenants import Caller, Tenants
+
+
+class Tell(Protocol):
+    """Tells whoever runs the service of an event; facts are numbers, and names from closed sets."""
+
+    def __call__(self, event: str, **facts: Any) -> None:
+        """Say it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,11 @@ class ServedModel:
     def name(self) -> str:
         """The name in requests."""
         return self.running.name
+
+    @property
+    def slots(self) -> int:
+        """How many sequences its cache has room for."""
+        return self.running.engine.concurrent
 
     @property
     def policy(self) -> Model:
@@ -66,12 +80,13 @@ class Service:
     activations: Activations
     metrics: Metrics = field(default_factory=Metrics)
     prompts: Prompts = field(default_factory=Prompts)
-    in_progress: int = 0  # inference requests admitted and not yet over
+    admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model
     answered: int = 0
-    refused: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)  # by code
     draining: bool = False
     failed: set[str] = field(default_factory=set)  # models whose end is recorded
     unaudited: bool = False  # the audit log failed: nothing more is served
+    tell: Tell = lambda event, **facts: None  # the operator, on the console
 
     @property
     def policy(self) -> Policy:
@@ -122,12 +137,37 @@ class Service:
         if self.draining:
             raise RequestError("shutting_down", retry_after=5)
         self.places.take(caller.name)
-        self.in_progress += 1
-        exchange.closing.append(lambda: self._leave(caller))
+        model = exchange.model or ""
+        self.admitted[model] += 1
+        exchange.closing.append(lambda: self._leave(caller, model))
 
-    def _leave(self, caller: Caller) -> None:
+    def _leave(self, caller: Caller, model: str) -> None:
         self.places.leave(caller.name)
-        self.in_progress -= 1
+        self.admitted[model] -= 1
+
+    @property
+    def in_progress(self) -> int:
+        """Inference requests that were admitted and are not over."""
+        return self.admitted.total()
+
+    def load_of(self, model: ServedModel) -> Load:
+        """Requests that wait for a model, and that it works on. Where times are padded, an answer counts until it has
+        left: the moment at which the engine was done with it is nobody's business."""
+        if not (self.timing.first_token or self.timing.total):
+            return model.scheduler.load
+        running = min(self.admitted[model.name], model.slots)
+        return Load(self.admitted[model.name] - running, running)
+
+    @property
+    def refused(self) -> int:
+        """How many requests were refused."""
+        return self.refusals.total()
+
+    def lose_audit(self, error: ApplianceError) -> None:
+        """Serve nothing more: what happens can no longer be recorded, or quotas no longer be kept."""
+        if not self.unaudited:
+            self.unaudited = True
+            self.tell("unaudited", reason=error.summary)
 
     def require_audit(self) -> None:
         """Refuse everything once requests can no longer be recorded."""
@@ -140,12 +180,14 @@ class Service:
             if model.failure is not None and name not in self.failed:
                 self.failed.add(name)
                 tampered = model.failure == TamperedError.code
-                self.audit.write("model.failed", model=name, code="model_tampered" if tampered else "model_unreadable")
+                code = "model_tampered" if tampered else "model_unreadable"
+                self.tell("model_failed", model=name, code=code)
+                self.audit.write("model.failed", model=name, code=code)
 
     def refuse(self, exchange: Exchange, error: Exception) -> RequestError:
         """An exception as a refusal, noted in the exchange. An unforeseen one is reported by class and place."""
         refused = refusal(error)
-        exchange.code = refused.code
+        exchange.code, exchange.param = refused.code, parameters.known(refused.param)
         if refused.status == 405:
             exchange.headers["allow"] = "POST" if exchange.endpoint in INFERENCE else "GET"
         if refused.code == "internal_error" and not self.unaudited:

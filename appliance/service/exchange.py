@@ -69,6 +69,10 @@ class Exchange:
     first_token: float | None = None  # seconds from arrival
     status: int = 0
     code: str | None = None  # set: the request was refused, and why
+    param: str | None = None  # the parameter that a refusal names; what a client made up is not told further
+    started: bool = False  # the head of a streamed answer may leave: that is recorded
+    recorded: str = ""  # the event of its own record, once that is written, or cannot be
+    duration_us: int = 0  # as recorded
     spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request

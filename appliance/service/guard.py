@@ -1,22 +1,22 @@
 """The outermost layer of the service: every request passes here once on its way in and once on its way out.
 
 It gives each request an id of ours, puts the same few headers on every answer, holds answers back to the timing
-grid, turns whatever escapes into an answer without content, stops the generation of a request that is over, and
-writes the one audit line and the metrics of each request.
+grid, lets nothing end before it is recorded, turns whatever escapes into an answer without content, stops the
+generation of a request that is over, and counts each request in the metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
+from appliance.service import recording
 from appliance.service.exchange import Exchange, endpoint, path_of
-from appliance.service.privacy import bucket_us
 from appliance.service.problems import RequestError
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class Guard:
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
         exchange = Exchange(endpoint(scope["path"]), self._service.timing)
         scope.setdefault("state", {})["exchange"] = exchange
-        reply = Reply(exchange, send)
+        reply = Reply(exchange, send, self._service)
         self._service.metrics.in_flight.inc()
         try:
             self._service.require_audit()
             check_head(scope)
             await self._app(scope, receive, reply)
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
-            await self._rescue(exchange, reply, error)
+            await self._rescue(exchange, reply, reply.withheld or error)
         except asyncio.CancelledError:  # the service ends, and has no time left
             if not reply.started:
                 exchange.cut_short = True
@@ -78,32 +78,37 @@ class Guard:
     async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
         """Answer for an exception that no handler took; a broken stream is just closed."""
         refused = self._service.refuse(exchange, error)
-        if not reply.started:
+        if reply.started:
+            return
+        try:
+            await reply.problem(refused, self._service.refusal_body(exchange, refused))
+        except RequestError as lost:  # the refusal could not be recorded
+            refused = self._service.refuse(exchange, lost)
             await reply.problem(refused, self._service.refusal_body(exchange, refused))
 
     def _finish(self, exchange: Exchange) -> None:
-        """Stop what still runs for the request, then report it."""
-        seconds = time.monotonic() - exchange.arrived
+        """Stop what still runs for the request, record it if its end did not leave, and count it."""
         exchange.close()
-        if exchange.streaming and exchange.finish is None and exchange.code is None:
-            exchange.finish = "cancelled"
-        self._service.metrics.record(exchange, seconds)
+        recording.at_last(self._service, exchange)
+        self._service.metrics.record(exchange)
         try:
             self._service.record_failures()
-            report(self._service, exchange, seconds)
-        except AuditError:
-            self._service.unaudited = True
+        except AuditError as error:
+            self._service.lose_audit(error)
 
 
 class Reply:
-    """The way out. The head of an answer waits for its first body bytes, so that both leave together."""
+    """The way out. The head of an answer waits for its first body bytes, so that both leave together, and each for the
+    record that it belongs to."""
 
-    def __init__(self, exchange: Exchange, send: Send) -> None:
+    def __init__(self, exchange: Exchange, send: Send, service: Service) -> None:
         self._exchange = exchange
         self._send = send
+        self._service = service
         self._head: Message | None = None
         self._held = b""  # of the body
         self.started = False
+        self.withheld: RequestError | None = None  # why an answer did not leave; what raised it may be wrapped
 
     async def __call__(self, message: Message) -> None:
         """Send one ASGI message."""
@@ -115,11 +120,22 @@ class Reply:
             if self._exchange.paced:
                 await self._exchange.pacer.hold_end()
             self._exchange.status = head["status"]  # type: ignore[typeddict-item]
+            self._recorded(recording.before_head)
             head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
             self.started = True
             await self._send(head)
         body: bytes = message.get("body", b"")  # type: ignore[assignment]
-        await self._pieces(self._held + body, bool(message.get("more_body", False)))
+        more = bool(message.get("more_body", False))
+        if not more:
+            self._recorded(recording.before_end)
+        await self._pieces(self._held + body, more)
+
+    def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
+        try:
+            write(self._service, self._exchange)
+        except RequestError as lost:
+            self.withheld = lost
+            raise
 
     async def _pieces(self, body: bytes, more: bool) -> None:
         """Send a body, or a part of it, little by little: each piece waits until the client took those before. Over TLS
@@ -169,24 +185,3 @@ def check_head(scope: HTTPScope) -> None:
         raise RequestError("not_found" if endpoint(scope["path"]) == "other" else "method_not_allowed")
     if not scope["path"]:
         raise RequestError("malformed_request")
-
-
-def report(service: Service, exchange: Exchange, seconds: float) -> None:
-    """The audit line of one request. Durations are rounded up to the grid that hid them."""
-    timing = exchange.timing
-    facts = {
-        "request": exchange.request_id, "endpoint": exchange.endpoint, "status": exchange.status or 499,
-        "tenant": exchange.caller.name if exchange.caller else None, "model": exchange.model,
-        "duration_us": bucket_us(seconds, timing.total),
-    }
-    if exchange.code is not None:
-        service.refused += 1
-        service.audit.write("request.refused", code=exchange.code, **facts)
-        return
-    first = None if exchange.first_token is None else bucket_us(exchange.first_token, timing.first_token)
-    service.audit.write(
-        "request.done", streamed=exchange.streamed, prompt_tokens=exchange.prompt_tokens,
-        completion_tokens=exchange.completion_tokens, finish=exchange.finish, first_token_us=first, **facts)
-    service.answered += 1
-
-

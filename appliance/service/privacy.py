@@ -77,6 +77,7 @@ class Pacer:
         self._clock = clock
         self._sleep = sleep
         self._tick = 0  # the last multiple of the first-token grid that was used
+        self.held: float | None = None  # the multiple that the end was held to, in seconds from the arrival
 
     def next_tick(self) -> float:
         """The multiple at which the next event of a stream leaves, by the clock; each call takes one."""
@@ -101,6 +102,8 @@ class Pacer:
         if delay > 0:
             await self._sleep(delay)  # type: ignore[misc]
 
-    async def hold_end(self) -> None:
-        """Sleep until the answer may end."""
-        await self.until(self.end())
+    async def hold_end(self, due: float | None = None) -> None:
+        """Sleep until the answer may end: at `due`, a multiple that `end` gave before, or at the next."""
+        due = self.end() if due is None else due
+        await self.until(due)
+        self.held = due - self._arrived if self.timing.total > 0 else None

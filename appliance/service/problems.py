@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from appliance.errors import (
     ApplianceError,
     AttestationError,
+    AuditError,
     CapacityError,
     EngineError,
     ModelError,
@@ -96,6 +97,7 @@ CODES: dict[type, str] = {
     TamperedError: "model_tampered",  # of a streamed model,
     ModelError: "model_unreadable",  # whose disk lies or fails
     AttestationError: "attestation_failed",
+    AuditError: "audit_unavailable",
 }
 
 

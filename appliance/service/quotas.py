@@ -55,7 +55,7 @@ class Keeper:
         self._accounts, self._disk = accounts, disk
         self._written = accounts.changes
 
-    async def run(self, failed: Callable[[], None]) -> None:
+    async def run(self, failed: Callable[[StateError], None]) -> None:
         """Until it is cancelled, or the disk fails: then `failed` is called."""
         while True:
             await asyncio.sleep(INTERVAL_SECONDS)
@@ -64,8 +64,8 @@ class Keeper:
                 continue
             try:
                 await asyncio.to_thread(self._disk.save, snapshot(self._accounts))
-            except StateError:
-                failed()
+            except StateError as error:
+                failed(error)
                 return
             self._written = changes
 

@@ -28,7 +28,7 @@ from appliance.models.interrupts import POLITE
 from appliance.policy.schema import Listener
 from appliance.service import protocol, tls
 from appliance.service.app import assemble, create
-from appliance.service.context import Service
+from appliance.service.context import Service, Tell
 from appliance.service.guard import HEAD_BYTES
 from appliance.service.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
 from appliance.service.loop import Loop, started
@@ -44,9 +44,9 @@ DRAIN_STEP = 0.05  # seconds from one look at who is still there to the next
 Announce = Callable[[list[Listening]], None]
 
 
-def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
-    """Open the listeners, call `announce`, serve, drain; returns the exit code. BootError when nothing can listen,
-    AttestationError when a listener's key cannot be attested."""
+def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lambda event, **facts: None) -> int:
+    """Open the listeners, call `announce`, serve, drain; returns the exit code. `tell` hears of what happens meanwhile.
+    BootError when nothing can listen, AttestationError when a listener's key cannot be attested."""
     with contextlib.ExitStack() as stack:
         listening = []
         for listener in booted.policy.service.listeners:
@@ -56,6 +56,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
                       if (identity := _secure(listener, place, booted)) is not None]
         with interrupts.later():  # a scheduler that nobody closes keeps its engine, which then is not wiped
             service = assemble(booted, stack)
+        service.tell = tell
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service, listening, identities)
@@ -69,6 +70,8 @@ def run(booted: Booted, *, announce: Announce = lambda _: None) -> int:
             runner.run(server.serve(sockets=[place.socket for place in listening]))
         with interrupts.later():
             abandoned = _abandoned(service)
+            tell("stopped", requests=service.answered, refused=service.refused, refusals=dict(service.refusals),
+                 abandoned=abandoned)
             for name in abandoned:
                 booted.audit.write("model.abandoned", model=name)
             booted.audit.write("service.stopped", requests=service.answered, refused=service.refused)
@@ -162,7 +165,7 @@ class Server(uvicorn.Server):
             self._doors.append(Door(place, arrivals, handshake=handshake, shutdown=end))
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
-            self._tasks.append(loop.create_task(self._keeper.run(self._state_lost)))
+            self._tasks.append(loop.create_task(self._keeper.run(self._service.lose_audit)))
         self.started = True
 
     def _renewed(self, identity: RaTls, error: Exception | None) -> None:
@@ -172,12 +175,8 @@ class Server(uvicorn.Server):
             return
         try:
             record(self._service.booted, identity)
-        except AuditError:
-            self._service.unaudited = True
-
-    def _state_lost(self) -> None:
-        """What was promised can no longer be kept on the disk: as with the audit log, nothing more is served."""
-        self._service.unaudited = True
+        except AuditError as lost:
+            self._service.lose_audit(lost)
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain: stop accepting, let requests in progress end, cancel them when the time is over or at a second signal.
@@ -189,13 +188,18 @@ class Server(uvicorn.Server):
         self._service.metrics.ready.set(0)
         for task in self._tasks:
             task.cancel()
-        self._service.audit.write("service.draining", in_flight=self._service.in_progress)
+        in_flight, seconds = self._service.in_progress, self._service.policy.service.drain_timeout_ms / 1000
+        self._service.tell("draining", in_flight=in_flight, seconds=seconds)
+        try:
+            self._service.audit.write("service.draining", in_flight=in_flight)
+        except AuditError as error:  # those in progress are told so
+            self._service.lose_audit(error)
         for door in self._doors:
             door.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._service.policy.service.drain_timeout_ms / 1000
+        end = loop.time() + seconds
         while (self.server_state.connections or self.server_state.tasks) and not self.force_exit and loop.time() < end:
             await asyncio.sleep(DRAIN_STEP)
         for task in self.server_state.tasks:

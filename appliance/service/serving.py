@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from litestar import Request, Response
 from litestar.response import Stream
 
-from appliance.service import stream
+from appliance.service import recording, stream
 from appliance.service.answers import Shape, Usage
 from appliance.service.body import read_json, unless_gone
 from appliance.service.context import Service
@@ -101,8 +101,11 @@ async def _told(service: Service, exchange: Exchange, events: AsyncIterator[byte
     async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
         try:
             async for data in open_events:
+                if exchange.started:  # else its head has not left, and a refusal can have its status
+                    service.require_audit()
+                if isinstance(data, stream.Last):
+                    recording.before_end(service, exchange)
                 yield pad_event(data, padding)
         except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
-            refused = service.refuse(exchange, error)
             await exchange.pacer.hold_end()
-            yield pad_event(stream.failure(refused), padding)
+            yield pad_event(stream.failure(recording.refused(service, exchange, error)), padding)

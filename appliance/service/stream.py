@@ -78,10 +78,14 @@ def _opening(shape: Shape) -> bytes:
     return b"" if opening is None else event(opening)
 
 
-def _closing(shape: Shape, end: Piece, with_usage: bool) -> bytes:
+class Last(bytes):
+    """The events that end an answer: they leave once it is recorded."""
+
+
+def _closing(shape: Shape, end: Piece, with_usage: bool) -> Last:
     """The last events, in one write."""
     usage = event(shape.counted(end.usage)) if with_usage and end.usage is not None else b""
-    return event(shape.closing(end.finish or "stop")) + usage + DONE
+    return Last(event(shape.closing(end.finish or "stop")) + usage + DONE)
 
 
 async def whole(pieces: AsyncIterator[Piece]) -> Collected:
@@ -140,7 +144,7 @@ async def paced(shape: Shape, pieces: AsyncIterator[Piece], pacer: Pacer, with_u
                 if collecting.error is not None:
                     raise collecting.error
                 due_end = pacer.end()
-        await pacer.until(due_end)
+        await pacer.hold_end(due_end)
         yield _closing(shape, end, with_usage)
     finally:
         task.cancel()

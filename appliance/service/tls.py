@@ -23,15 +23,18 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from appliance import hostclock
 from appliance.attestation import ratls
 from appliance.attestation.attestor import Attestor, Channel
 from appliance.errors import BootError
+from appliance.policy import inputfile
 from appliance.policy.schema import Listener
 from appliance.service.listen import READ_BYTES
 
 HANDSHAKE_SECONDS, SHUTDOWN_SECONDS = 10.0, 5.0
 ROTATION_MS = 24 * 3_600_000  # where the policy says nothing
 SKEW = timedelta(hours=1)     # clocks differ: the certificate is valid a little before and after its time
+CERTIFIABLE = datetime(1950, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # RFC 5280, 4.1.2.5
 RETRY_SECONDS = 60.0          # after a rotation that failed
 
 asyncio.sslproto.SSLProtocol.max_size = READ_BYTES  # a buffer that each connection has from its handshake on
@@ -82,7 +85,7 @@ class RaTls:
     """
 
     def __init__(self, listener: Listener, attestor: Attestor, *,
-                 now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+                 now: Callable[[], datetime] = hostclock.now) -> None:
         self._attestor, self._names, self._now = attestor, listener.names, now
         self.rotation = timedelta(milliseconds=listener.rotation_ms or ROTATION_MS)
         self.generation = 0
@@ -98,7 +101,8 @@ class RaTls:
     def renew(self) -> None:
         """Make a key, have it attested in a generation of its own, and use it for new connections.
 
-        Raises AttestationError when no evidence can be had; the key in use then stays.
+        Raises AttestationError when no evidence can be had, or BootError for a time that no certificate can have; the
+        key in use then stays.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         public = ratls.spki(key.public_key())
@@ -106,6 +110,10 @@ class RaTls:
         self.generation = self._attestor.bind_tls_key(channel.tls_spki_sha256)
         evidence, = self._attestor.attest_all([ratls.nonce_for(public)], channel)
         now = self._now().replace(microsecond=0)
+        if not CERTIFIABLE[0] + SKEW <= now <= CERTIFIABLE[1] - self.rotation - SKEW:
+            raise BootError(f"the clock says {now:%d %B} {now.year}: a certificate is valid at some time between "
+                            f"{CERTIFIABLE[0].year} and {CERTIFIABLE[1].year}", code="clock-range",
+                            hint="set the clock of the machine, or of its host")
         certificate = ratls.issue(key, evidence, self._names, not_before=now - SKEW,
                                   not_after=now + self.rotation + SKEW)
         latest = _context()
@@ -145,6 +153,8 @@ def operators(listener: Listener, attestor: Attestor) -> Context:
     context = _context()
     try:
         certificate, private = str(listener.certificate), str(listener.private_key)
+        for path in (certificate, private):
+            inputfile.require_regular(Path(path))  # OpenSSL would wait for a FIFO's writer
         context.load_cert_chain(certificate, private, password=_no_password)
         key = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0].public_key()
     except (OSError, ValueError, UnsupportedAlgorithm) as error:

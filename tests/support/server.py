@@ -89,7 +89,9 @@ class Server:
     coverage, `measured` keeps it out of its sandbox."""
 
     def __init__(self, policy: Path, models: list[Path], *, environment: dict[str, str] | None = None,
-                 audit_bytes: int | None = None, measured: bool = True) -> None:
+                 audit_bytes: int | None = None, measured: bool = True, log: Path | None = None) -> None:
+        """`audit_bytes` bounds every file that it writes. `log`: the audit log's file, `audit.jsonl` by default; the
+        name "stdout" leaves it on standard output."""
         self.folder, self.policy = policy.parent, policy
         folders = [word for path in models for word in ("--models", str(path.parent))]
         limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (audit_bytes, audit_bytes))) if audit_bytes else None
@@ -99,7 +101,7 @@ class Server:
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "appliance", "serve", str(policy), "--json", "--listen-port", "0",
-                 "--log", str(self.folder / "audit.jsonl"), *folders],
+                 *([] if log == Path("stdout") else ["--log", str(log or self.folder / "audit.jsonl")]), *folders],
                 stdout=out, stderr=err, env=environment, preexec_fn=limit)
         self.ready: dict[str, Any] = {}
 
@@ -141,7 +143,7 @@ class Server:
         return [record for record in records if event in (None, record["event"])]
 
     def audited(self, request_id: str) -> dict[str, Any]:
-        """The record of one request, which is written just after its answer."""
+        """The record of one request, which is written before its answer ends."""
         return written.audited(self.folder / "audit.jsonl", request_id)
 
     def stop(self, *, number: int = signal.SIGTERM, seconds: float = 30) -> int:

@@ -24,7 +24,7 @@ def records(path: Path) -> list[Record]:
 
 
 def record(path: Path, wanted: Callable[[Record], bool], what: str) -> Record:
-    """The first such record of a log, waited for: a request's is written just after its answer."""
+    """The first such record of a log, waited for: that of a client that left is written when that is noticed."""
     deadline = time.monotonic() + SECONDS
     while True:
         found = records(path)
