@@ -86,6 +86,11 @@ def width(regex: str) -> int:
     return bounds(regex).high
 
 
+def ways(nodes: Sequence[Any]) -> int:
+    """Return in how many ways a part of an accepted pattern's parse tree can match at one position, at most."""
+    return _sequence(list(nodes)).ways
+
+
 def _sequence(items: Sequence[Any]) -> Bounds:
     """Bound items in a row, from the last to the first, as the cost of each depends on what follows."""
     total = _EMPTY
