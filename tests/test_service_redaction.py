@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
+import random
 import re
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.service.prompts import AbandonedError, Leaving
 from appliance.service.redaction import Redactor, Rule, redact
+from tests.support.server import KEY, Server, write_policy
 
 EXPRESSIONS = [
     r"\d{3}-\d{2}-\d{4}", r"\d{3}(?:-\d{4})?", r"a.{0,5}z|b", r"a.{0,4}?b", r"(?i)ab{1,3}", r"\ba\w{0,3}\b",
@@ -56,6 +62,8 @@ HELD_BACK = [  # expression, text so far, what may leave
     (r"\w{1,64}@\w{1,64}", "write to ann@b", "write to "),
     (r"\w{1,64}@\w{1,64}", "write to ann, please", "write to ann, "),
     (r"(?i)secret: .{1,100}", "the Secret", "the "),
+    (r"(?a:\w)x", "la fée é", "la fée é"),
+    ("(?:ab|c){2,40}d", "xx abcab", "xx "),
 ]
 
 
@@ -93,3 +101,49 @@ def test_long_hostile_text_is_quick() -> None:
     out = [redactor.feed(text[place:place + 4]) for place in range(0, len(text), 4)]
     assert text == "".join([*out, redactor.finish()])
     assert time.monotonic() - started < 5
+
+
+def test_many_matches_are_replaced_as_re_does() -> None:
+    """Matches side by side, in slices, beyond ASCII and with every replacement: what `re.sub` makes."""
+    text = "ab\x00a\ud800\U0001d538aab" * 40_000
+    for expression, replacement in (("a", ""), ("a{1,2}b?", "<é>"), (".", "\U0001f600x"), ("\x00|\ud800", "\\1")):
+        expected = re.sub(expression, lambda _match, new=replacement: new, text)
+        assert expected == redact([Rule.compile("r", expression, replacement)], text)
+
+
+def test_whoever_leaves_ends_the_redaction() -> None:
+    """A redaction for which nobody waits any more ends after the slice that it is in."""
+    leaving = Leaving()
+    assert "x" == redact([Rule.compile("r", "a", "-")], "x", leaving)
+    leaving.leave()
+    with pytest.raises(AbandonedError):
+        redact([Rule.compile("r", "a", "-")], "b" * 10_000_000, leaving)
+
+
+WORST = "[ab]{1,78}[ab]{1,78}[cd]", "(?:ab|c){1,2047}d", "(?:ab|c){1000,2047}d", "a[ab]{1,4000}c"
+
+
+def _body(text: str) -> bytes:
+    return json.dumps({"model": "tiny", "prompt": text, "max_tokens": 1}).encode()
+
+
+def test_the_service_goes_on_while_it_redacts(tmp_path: Path, tiny_model: Path) -> None:
+    """While prompts of 1 MB, made to be slow for patterns that `check` accepts, are redacted, `/health` is answered;
+    SIGTERM in the middle ends the service."""
+    blocks = "".join(f'pattern "p{number:02}" {{ regex = "{WORST[number % len(WORST)]}" }}\n' for number in range(40))
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, privacy=f"redaction {{\n{blocks}}}",
+                          limits='request_size = "2MiB"', service='drain_timeout = "0s"')
+    body = _body("".join(random.Random(1).choices("ab", k=1 << 20)))
+    server = Server(policy, [tiny_model]).wait_ready()
+    with ThreadPoolExecutor(2) as pool, server.http(KEY) as http, server.http() as other:
+        asked = pool.submit(http.post, "/v1/completions", content=body, headers={"content-type": "application/json"})
+        answered = 0
+        while not asked.done():
+            assert other.get("/health").status_code == 200
+            answered += not asked.done()
+        assert asked.result().status_code == 400  # too long a prompt, but for that as any other
+        assert answered > 1
+        cut = pool.submit(http.post, "/v1/completions", content=body, headers={"content-type": "application/json"})
+        assert ["ready"] * 3 == [other.get("/health").json()["status"] for _ in range(3)]
+        assert 0 == server.stop()
+        assert cut.exception() is not None or cut.result().status_code in (400, 503)

@@ -22,6 +22,7 @@ from appliance.boot.sandbox import Sandbox
 from appliance.boot.selftest import SelfTest
 from appliance.boot.state import StateDisk
 from appliance.boot.tenantlist import TenantList
+from appliance.engine.kernels.table import KernelTable
 from appliance.errors import BootError
 from appliance.policy.schema import Policy
 
@@ -45,6 +46,7 @@ class Booted:
     report: BootReport
     _end: Callable[[Exception | None], BootError | None] = field(default=lambda error: None, repr=False)
     listening: bool = False
+    kernels: KernelTable | None = field(default=None, repr=False)  # None: those that this process can load
 
     def attest(self, nonce: bytes | str) -> Evidence:
         """Evidence for a client's nonce, raw or as text. Raises MalformedEvidenceError on a bad nonce."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from appliance.boot import kernel_attention, kernel_fetch, kernel_inputs, kernel_model
+from appliance.boot import kernel_attention, kernel_fetch, kernel_inputs, kernel_model, kernel_search
 from appliance.engine.kernels.attention_layout import CACHE_FORMATS
 from appliance.engine.kernels.memory import Memory
 from appliance.engine.kernels.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
@@ -113,6 +113,7 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(pack_rows)"), pack),
     (re.compile(r"(fetch_sealed)"), lambda table, _name: kernel_fetch.fetch_sealed(table)),
     (re.compile(r"(fetch_plain)"), lambda table, _name: kernel_fetch.fetch_plain(table)),
+    (re.compile(r"(find_spans)"), lambda table, _name: kernel_search.find_spans(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
 )
 

@@ -138,7 +138,8 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
 
         with interrupts.later():  # who asks the process to end finds it closed by one of the two
             booted = Booted(policy, division, loaded.digest, operator, tenants, running, attestor, audit, silence,
-                            tested, box, disk, steps.report, steps.service(begun, tested, generation, len(running)))
+                            tested, box, disk, steps.report, steps.service(begun, tested, generation, len(running)),
+                            kernels=table)
             closing.callback(booted.close)
         return booted
     except BaseException:

@@ -1,10 +1,11 @@
 """Redaction patterns: a subset of regular expressions in which no input is slow.
 
-A pattern is run over text that a stranger chose, by a backtracking engine. So a pattern is accepted only where two
-bounds can be computed from it alone:
+A pattern is run over text that a stranger chose, by an automaton (`engine.matching`). A pattern is accepted only where
+two bounds can be computed from it alone:
 
 - `width`: the longest text that it matches (this is also how much of a streamed answer must be held back);
-- `cost`: an upper bound on the steps that one start position can take, at most `MAX_COST`.
+- `cost`: an upper bound on the steps that one start position would take a backtracking engine, at most `MAX_COST`.
+  The operations of the automaton are a few for each of these steps, on 64 positions at once.
 
 Repeats must have an upper bound, and there are no look-around and no back-references. A part multiplies the cost of
 what follows by the number of ways in which it can match, unless each way ends elsewhere and what follows can never
@@ -84,6 +85,11 @@ def bounds(regex: str) -> Bounds:
 def width(regex: str) -> int:
     """Return the most characters that a match of an accepted pattern can span."""
     return bounds(regex).high
+
+
+def ways(nodes: Sequence[Any]) -> int:
+    """Return in how many ways a part of an accepted pattern's parse tree can match at one position, at most."""
+    return _sequence(list(nodes)).ways
 
 
 def _sequence(items: Sequence[Any]) -> Bounds:

@@ -45,7 +45,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     service = Service(
         booted=booted, models=_models(booted, closing), tenants=tenants, accounts=accounts,
         places=Places(limits.concurrent_requests, tenants.askers),
-        timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor),
+        timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor))
     service.metrics.watch(service)
     return service
@@ -75,9 +75,10 @@ def _timing(policy: Policy) -> Timing:
     return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000)
 
 
-def _rules(policy: Policy) -> tuple[Rule, ...]:
-    patterns = policy.privacy.redaction.patterns
-    return tuple(Rule.compile(pattern.name, pattern.regex, pattern.replacement) for pattern in patterns)
+def _rules(booted: Booted) -> tuple[Rule, ...]:
+    patterns = booted.policy.privacy.redaction.patterns
+    return tuple(Rule.compile(pattern.name, pattern.regex, pattern.replacement, booted.kernels)
+                 for pattern in patterns)
 
 
 def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator
 
@@ -64,7 +65,7 @@ class Generation:
         """The answer's pieces, each with text that may leave; the last has the finish reason and the usage."""
         words, step = self._job.model.tokenizer, self._first or await self._inbox.get()
         while True:
-            text = self._redactor.feed(step.text)
+            text = await self._redacted(step.text)
             self._tokens += step.counted
             self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
             if step.finish is not None:
@@ -74,4 +75,9 @@ class Generation:
         self._exchange.finish = step.finish
         finish: Finish = "length" if step.finish == "length" else "stop"
         usage = Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens)
-        yield Piece(text + self._redactor.finish(), step.logged(words), finish, usage)
+        yield Piece(text + await self._redacted(None), step.logged(words), finish, usage)
+
+    async def _redacted(self, piece: str | None) -> str:
+        """What may leave after the next piece, or (None) after the last. What takes long is done in a thread."""
+        work = self._redactor.finish if piece is None else functools.partial(self._redactor.feed, piece)
+        return work() if self._redactor.quick(piece or "") else await asyncio.to_thread(work)

@@ -68,12 +68,14 @@ async def _encoded(service: Service, model: ServedModel, request: ChatRequest | 
     most, rules = _most_tokens(service, model), service.rules_for("prompt")
     if not rules and prompts.at_least(request, model.tokenizer) > most:  # what waits for its turn takes memory
         raise _too_long(most)
-    length, turns = prompts.length(request), prompts.take_turns(request)
+    length, turns, leaving = prompts.length(request), prompts.take_turns(request), prompts.Leaving()
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
-            request, turns, model.running.template, model.tokenizer, rules, most))
+            request, turns, model.running.template, model.tokenizer, rules, most, leaving))
     except CapacityError:
         raise _too_long(most) from None
+    finally:
+        leaving.leave()
 
 
 def _check_variables(model: ServedModel, request: ChatRequest) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Sequence
 
 from appliance.engine.template import ChatTemplate
@@ -20,6 +21,26 @@ LONG = 8192  # characters; what shorter ones take, threads have room for
 _TURN = 8  # characters that take as much as a turn of a chat does beside its text
 
 
+class AbandonedError(Exception):
+    """Nobody waits for the prompt any more."""
+
+
+class Leaving:
+    """Tells the thread that makes a prompt ready when its request has ended."""
+
+    def __init__(self) -> None:
+        self._left = threading.Event()
+
+    def __call__(self) -> None:
+        """Raise `AbandonedError` if nobody waits any more."""
+        if self._left.is_set():
+            raise AbandonedError
+
+    def leave(self) -> None:
+        """Have the thread end when it next asks."""
+        self._left.set()
+
+
 class Prompts:
     """Who makes prompts ready, in which order."""
 
@@ -27,7 +48,7 @@ class Prompts:
         self._turn = asyncio.Lock()
 
     async def ready(self, length: int, work: Callable[[], list[int]]) -> list[int]:
-        """What `work` gives in a thread. A long prompt's turn lasts until it is done, even if nobody waits for it."""
+        """What `work` gives in a thread. A long prompt's turn lasts until its thread is done, even if nobody waits."""
         if length <= LONG:
             return await asyncio.to_thread(work)
         alone = asyncio.ensure_future(self._alone(work))
@@ -69,16 +90,18 @@ def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
 
 
 def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate, tokenizer: Tokenizer,
-           rules: Sequence[Rule], most: int) -> list[int]:
+           rules: Sequence[Rule], most: int, between: Callable[[], None] = lambda: None) -> list[int]:
     """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for more than `most`;
-    RequestError for ids that are none."""
+    RequestError for ids that are none. `between` is called every few milliseconds of redaction, and may end it."""
+    between()
     if isinstance(request, ChatRequest):
         messages, given = json.loads(turns)
-        variables = {name: _variable(rules, value) for name, value in given.items()}
-        return template.encode([_message(rules, *turn) for turn in messages], tokenizer, variables=variables, most=most)
+        variables = {name: _variable(rules, value, between) for name, value in given.items()}
+        return template.encode([_message(rules, between, *turn) for turn in messages], tokenizer, variables=variables,
+                               most=most)
     text = request.text
     if text is not None:
-        return tokenizer.encode(redact(rules, text), add_special=True, most=most)
+        return tokenizer.encode(redact(rules, text, between), add_special=True, most=most)
     if rules:
         raise RequestError("unsupported_parameter", "prompt: token ids are not accepted where prompts are redacted",
                            param="prompt")
@@ -88,14 +111,15 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
     return ids
 
 
-def _variable(rules: Sequence[Rule], value: str | float | None) -> str | float | None:
+def _variable(rules: Sequence[Rule], value: str | float | None, between: Callable[[], None]) -> str | float | None:
     """What a template is given by name, redacted: of a number the text that it would be in the prompt."""
     text = str(value)
-    redacted = text if value is None or isinstance(value, bool) else redact(rules, text)
+    redacted = text if value is None or isinstance(value, bool) else redact(rules, text, between)
     return value if redacted == text else redacted
 
 
-def _message(rules: Sequence[Rule], role: str, text: str, name: str | None) -> dict[str, str]:
+def _message(rules: Sequence[Rule], between: Callable[[], None], role: str, text: str,
+             name: str | None) -> dict[str, str]:
     """A turn as templates take it, redacted."""
-    message = {"role": "system" if role == "developer" else role, "content": redact(rules, text)}
-    return message if name is None else {**message, "name": redact(rules, name)}
+    message = {"role": "system" if role == "developer" else role, "content": redact(rules, text, between)}
+    return message if name is None else {**message, "name": redact(rules, name, between)}

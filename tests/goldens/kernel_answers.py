@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot import kernel_answers, kernel_attention, kernel_fetch, kernel_inputs, kernel_model, kernel_order
+from appliance.boot import (
+    kernel_answers,
+    kernel_attention,
+    kernel_fetch,
+    kernel_inputs,
+    kernel_model,
+    kernel_order,
+    kernel_search,
+)
 from appliance.engine.kernels import shapes, table
 from appliance.models import quants
 from examples import plain_engine
 from tests.support import caches, decoders, ggufs
+from tests.support.open_ended import undecided
 
 TABLE = Path(kernel_answers.__file__).with_name("known_answers.json")
 F32 = np.float32
@@ -139,11 +149,22 @@ def _attend(kind: str) -> bytes:
     return b"".join(found)
 
 
+def _found() -> bytes:
+    """Python's own matches, and where a path through the pattern runs into the end of the text."""
+    text, found = kernel_search.text(), list[int]()
+    for pattern in kernel_search.PATTERNS:
+        found += [place for match in re.finditer(pattern, text) for place in match.span()]
+        judge = undecided(pattern)
+        found += [place for place in range(len(text) - kernel_search.HELD, len(text)) if judge.match(text, place)]
+    return np.array(found, np.int64).tobytes()
+
+
 _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "quantise": _quantise, "pack": _pack, "gather": _gather, "remember": _remember, "product": _product,
     "attend": _attend,
     "query": lambda _rest: caches.query_bytes(kernel_attention.queries(kernel_attention.TILES[0])),
     "fetch": lambda rest: kernel_fetch.expected_plain() if rest == "plain" else kernel_fetch.expected_sealed(),
+    "find": lambda _rest: _found(),
     "lockstep": lambda _rest: b"all threads kept step",
 }
 

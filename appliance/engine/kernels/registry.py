@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 from appliance.engine.kernels.signature import Signature
 
 # Modules that define kernels, below this package. They import numba; nothing needs them when a library is prebuilt.
-DEFINITIONS: tuple[str, ...] = ("lockstep", "quantise", "product", "gather", "attention", "pack", "fetch", "step")
+DEFINITIONS: tuple[str, ...] = (
+    "lockstep", "quantise", "product", "gather", "attention", "pack", "fetch", "step", "search")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _F = TypeVar("_F", bound=Callable[..., Any])
