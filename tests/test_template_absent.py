@@ -25,7 +25,8 @@ def test_a_request_without_tools(source: str, wanted: str) -> None:
 
 def test_tools_that_a_request_has() -> None:
     """Tools that are given stand in the prompt, also where documents and functions are absent."""
-    source = "{% for t in tools %}{{ t.name }}{% endfor %}{% for d in documents %}{{ d }}{% endfor %}{{ 'f' + functions }}"
+    source = ("{% for t in tools %}{{ t.name }}{% endfor %}{% for d in documents %}{{ d }}{% endfor %}"
+              "{{ 'f' + functions }}")
     assert "gf" == ChatTemplate(source, {}).render(ASKED, tools=[{"name": "g"}])
     assert "f" == ChatTemplate(source, {}).render(ASKED)
 
@@ -41,10 +42,12 @@ SETS = """{% if think is not defined %}{% set think = false %}{% endif %}
 {%- set ns = namespace(count=0) %}
 {%- macro turn(message, depth=base) %}{{ message.content }}{{ depth }}{{ late }}{{ inner }}{% endmacro %}
 {%- set late = 'x' %}
-{%- for message in messages if message.role != hidden %}{% set ns.count = ns.count + 1 %}{{ turn(message) }}{{ loop.index }}
+{%- for message in messages if message.role != hidden %}{% set ns.count = ns.count + 1 %}{{ turn(message) }}
+{{- loop.index }}
 {%- set once = loop.first %}{{ once }}{% endfor %}
 {%- with width = room %}{{ width }}{% endwith %}{% set body %}{{ wrapped }}{% endset %}{{ body }}
-{%- for key, value in extra.items() if value %}{{ key }}{% endfor %}{{ shown }}{{ think }} plain words {{ {'a': picked}['a'] }}
+{%- for key, value in extra.items() if value %}{{ key }}{% endfor %}{{ shown }}{{ think }} plain words
+{{- {'a': picked}['a'] }}
 {%- set early = first_seen %}{% set first_seen = 1 %}{{ x | default(standby) }}{{ a.b[c] }}{{ once }}"""
 
 

@@ -59,7 +59,7 @@ def test_fallback_and_override() -> None:
     own = {"tokenizer.chat_template": "{{ messages[0].content }}"}
     assert "hi" == ChatTemplate.from_metadata(own, fallback="chatml").render(messages)
     assert "HI" == ChatTemplate.from_metadata(own, override="{{ messages[0].content|upper }}").render(messages)
-    with pytest.raises(TemplateError, match="is no string"):
+    with pytest.raises(TemplateError, match="is not a string"):
         ChatTemplate.from_metadata({"tokenizer.chat_template": 3})
 
 

@@ -20,7 +20,8 @@ from appliance.engine.generation import GenerationRequest
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.shapes import SHAPES
 from appliance.engine.sampler import Sampling
-from appliance.errors import CapacityError, EngineError, ModelError, PolicyError
+from appliance.engine.template import NO_TEMPLATE, has_template
+from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
 from appliance.policy import Policy, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
@@ -74,7 +75,9 @@ class Session:
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
         """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError for the request."""
         limits, model = self._policy.limits, self._running
-        if ask.raw:
+        if not ask.raw and model.template is None:
+            raise _no_chats(model.name)
+        if ask.raw or model.template is None:
             ids = tuple(model.tokenizer.encode(ask.prompt, add_special=True, parse_special=True))
         else:
             ids = tuple(model.template.encode([{"role": "user", "content": ask.prompt}], model.tokenizer))
@@ -99,6 +102,22 @@ class Session:
                       self._load_seconds, timings.prompt_seconds, timings.token_seconds)
 
 
+def _no_chats(name: str) -> TemplateError:
+    return TemplateError(f"model {name}: has no chat template, so it takes no chats; it continues a text",
+                         code=NO_TEMPLATE, hint="add --raw; or give chat_template in the policy, or allow "
+                         'chat_template_fallback = "chatml"')
+
+
+def _check_template(model: Model, file: Path) -> None:
+    """Refuse a chat with a model that has no template, before it is loaded. An unreadable file is left to loading."""
+    try:
+        metadata = inspection.header(file).metadata
+    except ModelError:
+        return
+    if not has_template(metadata, override=model.chat_template, fallback=model.chat_template_fallback):
+        raise _no_chats(model.name)
+
+
 def _sampling(model: Model, ask: Ask) -> Sampling:
     """The policy's defaults; a temperature outside of its bounds is refused."""
     values = {name: getattr(model.sampling, name).default for name in _SETTINGS}
@@ -111,8 +130,9 @@ def _sampling(model: Model, ask: Ask) -> Sampling:
 
 
 def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ...] = (), threads: int | None = None,
-                 progress: Progress = lambda step, done, total: None) -> Session:
-    """Load one model of the policy at `path` (its only one when `name` is None). ApplianceError says why not."""
+                 chats: bool = False, progress: Progress = lambda step, done, total: None) -> Session:
+    """Load one model of the policy at `path` (its only one when `name` is None). `chats`: it is to have a chat
+    template. ApplianceError says why not."""
     begun = time.monotonic()
     loaded = load_policy(path)
     missing = [".".join(map(str, where)) for where, _ in unenforced(loaded.policy)]
@@ -125,6 +145,8 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
     if absent := "; ".join(checks.model_files(files)):
         raise ModelError(absent, code="model-unreadable", hint="give the folder that has it: --models DIR")
+    if chats:
+        _check_template(model, files[model.name])
     shares = budget.fitting(loaded.policy, files, models=chosen, compiles=table.origin != "ahead").shares
 
     def opened(model: Model, draft: RunningModel | None) -> RunningModel:

@@ -86,7 +86,8 @@ def _open(args: argparse.Namespace) -> Session:
         if done >= total:
             bars[step].close()
     try:
-        return open_session(args.file, args.model, folders=tuple(args.models), threads=args.threads, progress=progress)
+        return open_session(args.file, args.model, folders=tuple(args.models), threads=args.threads,
+                            chats=not args.raw, progress=progress)
     finally:
         for bar in bars.values():
             bar.close()

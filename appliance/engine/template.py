@@ -38,6 +38,11 @@ _NONE = frozenset(["tools", "documents"])  # what Hugging Face gives as none whe
 _OWN = frozenset(["messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now", "range",
                   "namespace", "dict"])  # names of what a rendering gives itself, beside those of tokens
 
+TEMPLATE_KEY = "tokenizer.chat_template"
+NO_TEMPLATE = "no-chat-template"  # the code of the error about a model that has none
+NO_TEMPLATE_HINT = ("it continues a text (infer --raw, /v1/completions); for chats give chat_template in the policy, or "
+                    'allow chat_template_fallback = "chatml"')
+Fallback = Literal["refuse", "chatml"]
 Message = Mapping[str, Any]
 _PROBE = "a message to find"
 _PROBE_TIME = datetime(2024, 1, 1)
@@ -57,18 +62,25 @@ class ChatTemplate:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], *, override: str | None = None,
-                      fallback: Literal["refuse", "chatml"] = "refuse") -> ChatTemplate:
-        """The template of a model, or `override` instead. A model without one is refused with TemplateError, or
-        gets ChatML if `fallback` says so."""
-        source = override if override is not None else metadata.get("tokenizer.chat_template")
-        if source is None and fallback == "chatml":
-            source = CHATML
-        if source is None:
+                      fallback: Fallback = "refuse") -> ChatTemplate:
+        """As `of_model`; a model without a template is refused with TemplateError."""
+        found = cls.of_model(metadata, override=override, fallback=fallback)
+        if found is None:
             raise TemplateError("the model has no chat template (metadata key 'tokenizer.chat_template')",
-                                hint="give chat_template in the policy, or allow chat_template_fallback = \"chatml\"")
+                                code=NO_TEMPLATE, hint=NO_TEMPLATE_HINT)
+        return found
+
+    @classmethod
+    def of_model(cls, metadata: Mapping[str, Any], *, override: str | None = None,
+                 fallback: Fallback = "refuse") -> ChatTemplate | None:
+        """The template of a model, or `override` instead. A model without one, or with one that is blank, gets ChatML
+        if `fallback` says so, else None: it can continue a text, and takes no chats."""
+        if not has_template(metadata, override=override, fallback=fallback):
+            return None
+        source = override if override is not None else metadata.get(TEMPLATE_KEY, "")
         if not isinstance(source, str):
-            raise TemplateError("metadata key 'tokenizer.chat_template' is no string")
-        template = cls(source, _special_tokens(metadata))
+            raise TemplateError(f"metadata key {TEMPLATE_KEY!r} is not a string")
+        template = cls(source if source.strip() else CHATML, _special_tokens(metadata))
         template.check()
         return template
 
@@ -158,6 +170,12 @@ class ChatTemplate:
             return _PROBE in self.render(messages, now=_PROBE_TIME)
         except TemplateError:
             return False
+
+
+def has_template(metadata: Mapping[str, Any], *, override: str | None, fallback: Fallback) -> bool:
+    """Whether a model can be asked chats, however good its template is."""
+    source = override if override is not None else metadata.get(TEMPLATE_KEY, "")
+    return fallback == "chatml" or not isinstance(source, str) or bool(source.strip())
 
 
 def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -26,6 +26,11 @@ EXAMPLE = """\
     answer = client.chat.completions.create(
         model="{model}", messages=[{{"role": "user", "content": "Hello!"}}])
     print(answer.choices[0].message.content)"""
+EXAMPLE_OF_TEXT = """\
+    from openai import OpenAI
+    client = OpenAI(base_url="{url}/v1", api_key="...")
+    answer = client.completions.create(model="{model}", prompt="Once upon a time", max_tokens=50)
+    print(answer.choices[0].text)"""
 
 
 class Console:
@@ -75,7 +80,8 @@ class Console:
         self._out.write("\n".join(lines) + "\n")
         web = next((url for url in urls if url.startswith("http:")), None)  # others are verified first
         if web is not None:
-            self._out.write(EXAMPLE.format(url=web, model=next(iter(booted.models))) + "\n")
+            name, model = next(iter(booted.models.items()))
+            self._out.write((EXAMPLE if model.template else EXAMPLE_OF_TEXT).format(url=web, model=name) + "\n")
         self._out.flush()
 
     def findings(self, error: InvalidPolicyError) -> None:

@@ -68,11 +68,13 @@ def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
     return turns.encode()
 
 
-def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate, tokenizer: Tokenizer,
+def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate | None, tokenizer: Tokenizer,
            rules: Sequence[Rule], most: int) -> list[int]:
     """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for more than `most`;
     RequestError for ids that are none."""
     if isinstance(request, ChatRequest):
+        if template is None:
+            raise RequestError("no_chat_template", param="model")
         messages, given = json.loads(turns)
         variables = {name: _variable(rules, value) for name, value in given.items()}
         return template.encode([_message(rules, *turn) for turn in messages], tokenizer, variables=variables, most=most)
