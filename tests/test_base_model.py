@@ -59,7 +59,7 @@ def test_it_says_so_of_itself(base: Server) -> None:
         listed = http.get("/v1/models").json()["data"]
         assert [("tiny", False)] == [(each["id"], each["chat_template"]) for each in listed]
         assert http.get("/v1/models/tiny").json() == listed[0]
-        [step] = [step for step in http.get("/health").json()["boot"] if step["name"] == "models"]
+        [step] = [step for step in http.get("/health").json()["boot"] if step["step"] == "models"]
     assert "no chat template: completions only" in step["detail"]
 
 

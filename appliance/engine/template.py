@@ -40,8 +40,8 @@ _OWN = frozenset(["messages", "tools", "documents", "add_generation_prompt", "ra
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 NO_TEMPLATE = "no-chat-template"  # the code of the error about a model that has none
-NO_TEMPLATE_HINT = ("it continues a text (infer --raw, /v1/completions); for chats give chat_template in the policy, or "
-                    'allow chat_template_fallback = "chatml"')
+NO_TEMPLATE_HINT = ("it continues a text (infer --raw, /v1/completions); for chats give chat_template in the policy, "
+                    'or allow chat_template_fallback = "chatml"')
 Fallback = Literal["refuse", "chatml"]
 Message = Mapping[str, Any]
 _PROBE = "a message to find"
