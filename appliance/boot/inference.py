@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import budget, checks, inspection, modelkeys
+from appliance.boot import budget, checks, fitness, inspection, modelkeys
 from appliance.boot.models import RunningModel, load
 from appliance.engine.engine_batch import Running
 from appliance.engine.forward import attention_names
@@ -53,6 +53,7 @@ class Answer:
     text: str
     finish_reason: str
     sampling: Sampling
+    warnings: tuple[str, ...]  # about the model's tokenizer, and a prompt with a token twice
     load_seconds: float
     prompt_seconds: float  # until the first token
     token_seconds: float  # of each further token
@@ -72,15 +73,24 @@ class Session:
         if self._draft is not None:
             self._draft.close()
 
+    def _ids(self, ask: Ask) -> tuple[int, ...]:
+        """The tokens of a prompt. TemplateError for a chat with a model that takes none."""
+        words, template = self._running.tokenizer, self._running.template
+        if ask.raw:
+            return tuple(words.encode(ask.prompt, add_special=True, parse_special=True))
+        if template is None:
+            raise _no_chats(self._running.name)
+        return tuple(template.encode([{"role": "user", "content": ask.prompt}], words))
+
+    def warnings(self, ask: Ask) -> tuple[str, ...]:
+        """What is odd about the model's tokenizer and the prompt, though it runs."""
+        words = self._running.tokenizer
+        return (*words.warnings, *(words.doubled(self._ids(ask)) if ask.raw else ()))
+
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
         """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError for the request."""
         limits, model = self._policy.limits, self._running
-        if not ask.raw and model.template is None:
-            raise _no_chats(model.name)
-        if ask.raw or model.template is None:
-            ids = tuple(model.tokenizer.encode(ask.prompt, add_special=True, parse_special=True))
-        else:
-            ids = tuple(model.template.encode([{"role": "user", "content": ask.prompt}], model.tokenizer))
+        ids = self._ids(ask)
         if len(ids) > limits.prompt_tokens:
             raise CapacityError(f"the prompt has {len(ids)} tokens; the policy allows {limits.prompt_tokens}",
                                 hint="send a shorter prompt, or raise limits.prompt_tokens")
@@ -99,7 +109,7 @@ class Session:
             reason = step.finish_reason or reason
         timings = watched[0].timings
         return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling,
-                      self._load_seconds, timings.prompt_seconds, timings.token_seconds)
+                      self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds)
 
 
 def _no_chats(name: str) -> TemplateError:
@@ -145,6 +155,9 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
     if absent := "; ".join(checks.model_files(files)):
         raise ModelError(absent, code="model-unreadable", hint="give the folder that has it: --models DIR")
+    for each, error in fitness.refusals(loaded.policy, files, chosen):
+        raise type(error)(fitness.described(each.name, files[each.name], error, hint=False), hint=error.hint,
+                          code=error.code)
     if chats:
         _check_template(model, files[model.name])
     shares = budget.fitting(loaded.policy, files, models=chosen, compiles=table.origin != "ahead").shares

@@ -209,7 +209,8 @@ def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *
     if missing is not None and not tolerant:
         raise BootError(f"memory: {missing}", code="memory-lock", hint="raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in "
                         "systemd, `--ulimit memlock=-1` of a container), or give the process CAP_IPC_LOCK")
-    kept = [f"{name}: {model.residency} ({reasons[name]})" + ("" if model.template else f", {NO_CHATS}")
+    kept = [", ".join([f"{name}: {model.residency} ({reasons[name]})", *([] if model.template else [NO_CHATS]),
+                       *(f"warning: {warning}" for warning in model.tokenizer.warnings)])
             for name, model in running.items()]
     return "; ".join(kept if missing is None else [*kept, missing])
 

@@ -49,6 +49,9 @@ _TENSOR_MIN_NBYTES = 8 + 1 + 4 + 8 + 4 + 8  # a name of one byte and one dimensi
 _SEALED = b"appliance/sealed-model/"  # as `sealed_header` has it, which stands above
 _MAGICS_BEFORE = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # as they lie in the file
 
+_ZEROS = "the file begins with zeros: its download has not ended, or its disk lost it; fetch it again"
+_UNKNOWN = "this is not a GGUF file, and of no kind that is known here"
+
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 # type number -> numpy type; the scalars, and the items of arrays
 _NUMBERS: Mapping[int, np.dtype[np.generic]] = MappingProxyType({number: np.dtype(name) for number, name in (
@@ -145,7 +148,7 @@ def _version(cursor: Cursor) -> int:
             raise FormatError("byte 0: a sealed model; needed: a GGUF file",
                               hint="unseal it; in a policy, pin its header: sealed_header_sha256")
         raise mistaken(start, "a GGUF file") or malformed(0, "the magic", repr(magic), repr(MAGIC),
-                                                          hint="this is not a GGUF file, and of no kind known here")
+                                                          hint=_UNKNOWN if any(start) else _ZEROS)
     version = cursor.u32("the version")
     if version and version & 0xFFFF == 0:
         raise UnsupportedError("byte 4: the file is big-endian; supported: little-endian GGUF 2 and 3",

@@ -26,7 +26,8 @@ _LORA = GGUFKind("a LoRA adapter, which changes another model",
 _PROJECTOR = GGUFKind("a projector (mmproj), which gives another model pictures or sound",
                       "use the file of the language model beside it; pictures and sound are not taken here")
 _VECTOR = GGUFKind("a control vector, which steers another model", "use the file of the model itself")
-_MATRIX = GGUFKind("an importance matrix (imatrix), which is for quantising a model", "use the file of the model itself")
+_MATRIX = GGUFKind("an importance matrix (imatrix), which is for quantising a model",
+                   "use the file of the model itself")
 _VOCABULARY = GGUFKind("a vocabulary without weights", "use a file of the whole model; `appliance tokenize` takes this")
 _ENCODER = GGUFKind("a model that makes embeddings or rankings and writes no text", "use a model that generates text")
 _SPEECH = GGUFKind("a model for speech or sound, which writes no text here", "use a language model")
@@ -63,8 +64,9 @@ def check(metadata: Metadata, tensors: int | None = None) -> None:
 def of(metadata: Metadata, tensors: int | None = None) -> GGUFKind | None:
     """What a file is that is no language model; None for one that may be one."""
     declared, architecture = _word(metadata, "general.type"), _word(metadata, "general.architecture")
-    if declared == "adapter" and _word(metadata, "adapter.type") not in ("", "lora"):
-        return GGUFKind(f"an adapter ({_shown(_word(metadata, 'adapter.type'))}), which changes another model", _LORA.hint)
+    adapter = _word(metadata, "adapter.type")
+    if declared == "adapter" and adapter not in ("", "lora"):
+        return GGUFKind(f"an adapter ({_shown(adapter)}), which changes another model", _LORA.hint)
     if declared not in ("", "model"):
         return _TYPES.get(declared, GGUFKind(f"of the type {_shown(declared)}, not a model", "use the file of a model"))
     if architecture in _ARCHITECTURES:

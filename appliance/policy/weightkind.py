@@ -53,6 +53,9 @@ _OTHERS: tuple[tuple[bytes, FileKind], ...] = (
 _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95|[\x80-\x8e}\](cq])")  # a protocol, then an opcode that begins a value
 _ONNX = re.compile(rb"\x08[\x03-\x20]\x12.(?:pytorch|onnx|tf2onnx|keras2onnx|skl2onnx|optimum)", re.DOTALL)
+_HTML_PAGE = FileKind("an HTML page", "a server sent a page in the place of the file (a log-in, an error, a preview); "
+                      "fetch the file itself, on Hugging Face by /resolve/ in place of /blob/")
+_XML_PAGE = FileKind("an XML document, the error message of a server by its looks", _FETCH)
 _BOM = b"\xef\xbb\xbf"
 _HTML = re.compile(rb"\s*(?:<!--.{0,2000}?-->\s*)?<(?:!doctype\s+html|html|head|body|title|script|meta)\b",
                    re.IGNORECASE | re.DOTALL)
@@ -86,7 +89,7 @@ def json_of(start: bytes) -> FileKind | None:
 
 
 def anything_else(start: bytes) -> FileKind | None:
-    """What is left for a file of no other kind: empty, zeros, a part of a magic, text, or what is no model at all."""
+    """What is left for a file of no other kind: empty, a part of a magic, text, or what is no model at all."""
     for magic, kind in _OTHERS:
         if start.startswith(magic):
             return kind
@@ -94,8 +97,6 @@ def anything_else(start: bytes) -> FileKind | None:
         return FileKind("an empty file", "its download failed, or has not begun; fetch the GGUF file again")
     if len(start) < 4 and b"GGUF".startswith(start):
         return FileKind("a GGUF file cut short", "its download broke off; fetch it again")
-    if not any(start):
-        return FileKind("a file of zeros", "its download has not ended, or its disk lost it; fetch the file again")
     if _is_text(start[:_TEXT_NBYTES]):
         return FileKind("a text", _FETCH)
     return None
@@ -129,9 +130,8 @@ def _weights(start: bytes) -> FileKind | None:
 def _page(start: bytes) -> FileKind | None:
     start = start.removeprefix(_BOM)
     if _HTML.match(start):
-        return FileKind("an HTML page", "a server sent a page in the place of the file (a log-in, an error, a preview); "
-                        "fetch the file itself, on Hugging Face by /resolve/ in place of /blob/")
-    return FileKind("an XML document, the error message of a server by its looks", _FETCH) if _XML.match(start) else None
+        return _HTML_PAGE
+    return _XML_PAGE if _XML.match(start) else None
 
 
 def _is_text(start: bytes) -> bool:

@@ -1,7 +1,7 @@
 """The variables that a template reads and does not set itself: what its caller may give, by name.
 
-A name is free where some evaluation could look it up outside of the template: before it is set, or where only one branch
-of an `if` sets it. Attributes, keys, filters and texts are no variables, whatever their names.
+A name is free where some evaluation could look it up outside of the template: before it is set, or where only one
+branch of an `if` sets it. Attributes, keys, filters and texts are no variables, whatever their names.
 """
 
 from __future__ import annotations
