@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import budget, fitness, machine
+from appliance.boot import budget, fitness, inspection, machine
 from appliance.boot.footprint import mebibytes
 from appliance.engine.template import ChatTemplate
 from appliance.errors import BootError, FormatError, TemplateError, UnsupportedError
@@ -69,9 +69,10 @@ def model_files(files: dict[str, Path]) -> Iterator[str]:
 
 def fit(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
     """Every model's file must be one that can run here, by its header; tokenizers and templates the step `models`
-    looks at. Of a sealed file, and of one that cannot be read, that step tells more."""
+    looks at. Of a damaged sealed file, and of a disk that fails, that step tells more."""
     for model, error in fitness.refusals(policy, files):
-        if isinstance(error, UnsupportedError) or (isinstance(error, FormatError) and not model.sealed_header_sha256):
+        if isinstance(error, UnsupportedError) or (
+                isinstance(error, FormatError) and not inspection.is_sealed(files[model.name])):
             yield fitness.described(model.name, files[model.name], error)
 
 

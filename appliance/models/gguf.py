@@ -325,6 +325,6 @@ def _place(entries: Mapping[str, _Entry], data_offset: int, size: int) -> dict[s
         end, before = info.offset + info.nbytes, f"tensor {info.name!r}"
         if data_offset + end > size:
             raise malformed(offset_at, f"the end of tensor {info.name!r}", f"byte {data_offset + end}",
-                            f"at most {size}, the size of the file, of which {whole - size} bytes are missing",
+                            f"at most {size}, the size of the file: {whole - size} bytes are missing",
                             hint="the file is cut short: its download has not ended, or broke off; fetch it again")
     return {name: replace(info, offset=data_offset + info.offset) for name, (info, _) in entries.items()}
