@@ -102,6 +102,15 @@ def test_an_answer_that_ends_within_a_character(base: Server, tokens: int, text:
     assert text == "".join(event.choices[0].text for event in client.completions.create(**asked, stream=True))
 
 
+@pytest.mark.parametrize("name", ["message", "role", "content", "for", "user", "endfor", "messages"])
+def test_names_that_the_template_uses_otherwise(service: Server, name: str) -> None:
+    """A variable of a chat's template that could change nothing is refused: a loop's variable, an attribute, a word."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        service.client().chat.completions.create(
+            model="tiny", messages=MESSAGES, extra_body={"chat_template_kwargs": {name: "x"}})
+    assert ("unknown_parameter", f"chat_template_kwargs.{name}") == (caught.value.code, caught.value.param)
+
+
 def test_log_probabilities_of_an_incomplete_character(service: Server) -> None:
     """The bytes of the tokens that were left out of a chat's text stand in its log-probabilities."""
     asked: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 2, "temperature": 0,

@@ -200,7 +200,7 @@ def test_a_missing_pre_tokenizer_is_a_warning() -> None:
 
 
 def test_a_text_that_brings_its_own_bos() -> None:
-    """The beginning of a text is there twice where it is added and the text has it: a warning, as llama.cpp gives it."""
+    """Where the beginning of a text is added and the text has it, it is there twice: a warning, as of llama.cpp."""
     words = load({**SPM, "tokenizer.ggml.add_eos_token": True})
     for text, count in (("a", 0), ("<s>a", 1), (" <s>a", 0), ("a</s>", 1), ("<s>a</s>", 2), ("a<s>", 0), ("", 0)):
         assert count == len(words.doubled(words.encode(text, add_special=True, parse_special=True))), text

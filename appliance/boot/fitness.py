@@ -17,7 +17,7 @@ from appliance.boot import backends, inspection
 from appliance.engine import architecture, architecture_tensors, tokenizer
 from appliance.engine.template import ChatTemplate, Fallback
 from appliance.errors import ApplianceError, EngineError, ModelError
-from appliance.models import gguf_kind, sealed
+from appliance.models import gguf, gguf_kind, sealed, sealed_header
 from appliance.models.gguf import GGUFFile
 from appliance.models.metadata import Metadata
 from appliance.models.opened import check_runnable
@@ -108,18 +108,15 @@ def described(name: str, path: Path, error: ApplianceError, *, hint: bool = True
 
 
 def _refusal(policy: Policy, model: Model, path: Path, *, whole: bool) -> ApplianceError | None:
+    """Why a policy's model cannot run here; llama.cpp may run what our engine does not."""
     try:
         found = _header_of(model, path)
-    except ModelError as error:
-        return error
-    if backends.foreign_reason(model, path, simulated=policy.simulated) is not None:
-        return None
-    if whole:
-        return of_header(found, template=model.chat_template, fallback=model.chat_template_fallback).refusal
-    try:
         _check_tensors(found)
     except ModelError as error:
-        return error
+        foreign = backends.foreign_reason(model, path, simulated=policy.simulated)
+        return error if foreign is None else None
+    if whole:
+        return of_header(found, template=model.chat_template, fallback=model.chat_template_fallback).refusal
     return None
 
 
@@ -127,6 +124,8 @@ def _header_of(model: Model, path: Path) -> GGUFFile:
     """The header of a policy's model: that of a sealed one is not parsed unless it is the pinned one."""
     pin = model.sealed_header_sha256
     if pin is None:
+        if inspection.is_sealed(path):
+            gguf.parse(sealed_header.MAGIC)  # says that it is sealed, and what to do
         return header(path)
     return sealed.structure(path, bytes.fromhex(pin))[1].gguf
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 from appliance.boot import fitness, inspection
 from appliance.boot.fitness import Fitness
 from appliance.boot.inspection import Inspection
 from appliance.cli import model_seal, model_tpm
-from appliance.cli.model_output import bar, printable, quoted
+from appliance.cli.model_output import bar, printable, quoted, warn_unfit
 from appliance.errors import ModelError, UnsupportedError
 from appliance.sealing import digests
 
@@ -67,16 +66,6 @@ def _fit_lines(fit: Fitness) -> list[tuple[str, object]]:
     return [("runs here", f"no: {error.summary}"), ("", f"hint: {error.hint}" if error.hint else None)]
 
 
-def _warn(path: Path) -> Fitness:
-    """Say on standard error that a file cannot run here, if so."""
-    fit = fitness.of_file(path)
-    if fit.refusal is not None:
-        print(f"note: this file cannot run here: {printable(fit.refusal.summary)}", file=sys.stderr)
-        if fit.refusal.hint:
-            print(f"  hint: {fit.refusal.hint}", file=sys.stderr)
-    return fit
-
-
 def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
     """The report as (label, value), what the file does not say left out."""
     rows: list[tuple[str, object]] = [
@@ -116,7 +105,7 @@ def _bytes(count: int) -> str:
 
 def _pin(args: argparse.Namespace) -> int:
     if inspection.is_sealed(args.file):
-        _warn(args.file)
+        warn_unfit(args.file)
         return model_seal.pin_sealed(args)
     try:
         inspection.header(args.file, any_format=True)
@@ -125,7 +114,7 @@ def _pin(args: argparse.Namespace) -> int:
     except ModelError:
         fitness.header(args.file)  # what its metadata say against it comes first
         raise
-    fit = _warn(args.file)
+    fit = warn_unfit(args.file)
     with bar("hashing") as progress:
         digest, size = digests.sha256_of(args.file, progress)
     if args.json:
