@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from appliance.engine.jinja.values import EXHAUSTED
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
+from appliance.errors import RefusedMessagesError, TemplateError
 from appliance.service.problems import RequestError
 from appliance.service.redaction import Rule, redact
 from appliance.service.wire import ChatRequest, CompletionRequest
@@ -77,7 +79,13 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
             raise RequestError("no_chat_template", param="model")
         messages, given = json.loads(turns)
         variables = {name: _variable(rules, value) for name, value in given.items()}
-        return template.encode([_message(rules, *turn) for turn in messages], tokenizer, variables=variables, most=most)
+        try:
+            return template.encode([_message(rules, *turn) for turn in messages], tokenizer, variables=variables,
+                                   most=most)
+        except TemplateError as error:
+            if not variables or isinstance(error, RefusedMessagesError) or error.code == EXHAUSTED:
+                raise
+            raise _unusable(variables) from None
     text = request.text
     if text is not None:
         return tokenizer.encode(redact(rules, text), add_special=True, most=most)
@@ -88,6 +96,14 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
     if any(token >= tokenizer.vocab_size for token in ids):
         raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
     return ids
+
+
+def _unusable(variables: Mapping[str, object]) -> RequestError:
+    """A template that fails on a chat with variables: they may be of a type that it does not expect."""
+    names = ", ".join(sorted(variables))
+    return RequestError("template_refused", "the model's chat template fails on these messages with these values of "
+                        f"chat_template_kwargs: {names}; it may need values of another type",
+                        param="chat_template_kwargs")
 
 
 def _variable(rules: Sequence[Rule], value: str | float | None) -> str | float | None:
