@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,21 @@ def test_it_says_so_of_itself(base: Server) -> None:
         assert http.get("/v1/models/tiny").json() == listed[0]
         [step] = [step for step in http.get("/health").json()["boot"] if step["step"] == "models"]
     assert "no chat template: completions only" in step["detail"]
+
+
+def test_the_console_says_so(policy: Path, tiny_model: Path) -> None:
+    """Who starts the service reads that there are no chats, and is shown a question that works."""
+    with subprocess.Popen([sys.executable, "-m", "appliance", "serve", str(policy), "--listen-port", "0", "--models",
+                           str(tiny_model.parent)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as it:
+        assert it.stderr is not None
+        told = []
+        while not told or not told[-1].startswith(("ready on", "error")):
+            told.append(it.stderr.readline())
+        it.terminate()
+        rest = it.stderr.read()
+    assert "  no chats     tiny has no chat template: it continues prompts only\n" in told
+    assert 'client.completions.create(model="tiny"' in rest
+    assert "chat.completions" not in rest
 
 
 def test_a_chat_model_says_so_too(service: Server) -> None:

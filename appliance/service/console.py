@@ -72,6 +72,7 @@ class Console:
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
         if booted.attestor.platform == "tpm":
             lines.append("  HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine")
+        lines += _about_models(booted)
         urls = [_for_clients(place.url) for place in listening]
         if any("//ADDRESS:" in url for url in urls):
             lines.append("  ADDRESS      is any of this machine's")
@@ -107,6 +108,14 @@ class Console:
     def _emit(self, record: dict[str, Any]) -> None:
         self._out.write(json.dumps(record) + "\n")
         self._out.flush()
+
+
+def _about_models(booted: Booted) -> list[str]:
+    """What is odd about models that run all the same."""
+    lines = [f"  no chats     {name} has no chat template: it continues prompts only"
+             for name, model in booted.models.items() if model.template is None]
+    return lines + [f"  warning      {name}: {warning}" for name, model in booted.models.items()
+                    for warning in model.tokenizer.warnings]
 
 
 def _for_clients(url: str) -> str:
