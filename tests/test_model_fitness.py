@@ -137,6 +137,18 @@ def test_draft_models_are_looked_at_too(tmp_path: Path, tiny_model: Path, capsys
         assert "a draft head" in said
 
 
+def test_sealed_files_are_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sealing a file that cannot run says so before the work; inspecting and pinning the sealed one say it again."""
+    path, out, key = (str(tmp_path / name) for name in ("m.gguf", "m.sealed", "k"))
+    Path(path).write_bytes(UNFIT["qwen2"][0])
+    assert 0 == main(["model", "key", key])
+    for words in (["seal", path, "-o", out, "--key", key], ["pin", out], ["inspect", out]):
+        capsys.readouterr()
+        assert 0 == main(["model", *words])
+        output = capsys.readouterr()
+        assert "architecture is qwen2" in (output.out if words[0] == "inspect" else output.err)
+
+
 def test_a_model_that_runs(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`inspect` says that it runs, and `pin` prints nothing else."""
     assert 0 == main(["model", "inspect", str(tiny_model), "--json"])
