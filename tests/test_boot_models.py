@@ -45,11 +45,23 @@ def test_a_model_that_the_self_test_did_not_cover_is_refused(policy: Policy, tin
     assert "self-test-incomplete" == caught.value.code
 
 
-def test_a_model_without_template_is_refused_unless_the_policy_has_one(policy: Policy, tiny_model: Path) -> None:
-    """The refusal comes at boot, not with the first request."""
-    strict = policy.models[0].model_copy(update={"chat_template_fallback": "refuse"})
-    with pytest.raises(TemplateError, match=r"^model tiny: the model has no chat template"):
-        models.load(strict, policy.limits, tiny_model, None, _nothing)
+def test_a_model_without_template_is_loaded(policy: Policy, tiny_model: Path) -> None:
+    """A base model continues prompts; the boot report says that it takes no chats."""
+    base = policy.models[0].model_copy(update={"chat_template_fallback": "refuse"})
+    running = models.load(base, policy.limits, tiny_model, None, _nothing, kernels=table.load())
+    try:
+        assert None is running.template
+        report = models.described({"tiny": running}, {"tiny": "it fits"}, tolerant=True)
+        assert "tiny: resident (it fits), no chat template: completions only" == report.split("; ")[0]
+    finally:
+        running.close()
+
+
+def test_a_template_that_fails_is_refused_after_the_model(policy: Policy, tiny_model: Path) -> None:
+    """A broken template stops the boot, and what is wrong with the model itself is said before it."""
+    broken = policy.models[0].model_copy(update={"chat_template": "{{ messages.nothing.more }}"})
+    with pytest.raises(TemplateError, match=r"^model tiny: no chat can be put into the model's template"):
+        models.load(broken, policy.limits, tiny_model, None, _nothing, kernels=table.load())
 
 
 def test_another_pin_is_refused(policy: Policy, tiny_model: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+
 import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine
-from appliance.engine.generation import GenerationRequest
+from appliance.engine.generation import Generation, GenerationRequest
 from appliance.engine.sampler import Sampling
+from appliance.engine.scratch import Scratch
 from appliance.errors import CapacityError, EngineError
 from tests.support import any_models
 from tests.support.engines import kernels, opened, running
@@ -40,11 +43,13 @@ def test_greedy_answers_follow_the_logits(engine):
 
 
 def test_text_is_that_of_the_tokens(engine):
-    """The joined text equals the decoded tokens, character by character, invalid bytes included."""
+    """The joined text equals the decoded tokens, character by character, invalid bytes included; a character that
+    the last token leaves incomplete is left out."""
     for seed in range(5):
         steps = run(engine, sampling=Sampling(seed=seed, temperature=3.0), ignore_end=True)
         pieces = b"".join(engine.tokenizer.piece(s.token) for s in steps if not engine.tokenizer.is_special(s.token))
-        assert pieces.decode(errors="replace") == "".join(step.text for step in steps)
+        whole = codecs.getincrementaldecoder("utf-8")("replace").decode(pieces)
+        assert whole == "".join(step.text for step in steps)
 
 
 def test_stop_strings_never_leak(engine):
@@ -56,13 +61,41 @@ def test_stop_strings_never_leak(engine):
         assert "stop" == steps[-1].finish_reason
 
 
-def test_a_stop_string_of_half_a_character(engine):
-    """Where the bound on tokens leaves half a character, U+FFFD stands for it, and ends the answer as any text does."""
-    half = next(token for token in range(engine.tokenizer.vocab_size) if engine.tokenizer.piece(token) == b"\xc3")
-    sampling = Sampling(temperature=0.0, logit_bias={half: 1000.0})
-    for stop, text, reason in (("\ufffd", "", "stop"), ("\ufffdx", "\ufffd", "length")):
-        [step] = run(engine, sampling=sampling, max_tokens=1, stop=(stop,))
-        assert (half, text, reason) == (step.token, step.text, step.finish_reason)
+# The tokens of an answer, as bytes, and its text: what its end cuts is left out, what is wrong within it is shown.
+CUT = [(b"\xc3",), (b"a", b"\xe4", b"\xb8"), (b"\xf0", b"\x9f", b"\x98"), (b"\xc3", b"\xc3"), (b"\xff", b"\xc3"),
+       (b"\xe4", b"\xb8", b"a", b"\xc3")]
+CUT_TEXTS = ["", "a", "", "\ufffd", "\ufffd", "\ufffda"]
+
+
+def _forced(engine, pieces, **more):
+    """The steps of an answer whose tokens have these bytes: each has the highest logit in its turn."""
+    words = engine.tokenizer
+    ids = [next(token for token in range(words.vocab_size) if words.piece(token) == piece) for piece in pieces]
+    scratch = Scratch(words.vocab_size)
+    request = GenerationRequest((1,), more.pop("max_tokens", len(ids)), Sampling(temperature=0.0), **more)
+    state = Generation(request, words, words.vocab_size, 64, scratch)
+    for token in ids:
+        logits = np.zeros(words.vocab_size, np.float32)
+        logits[token] = 100.0
+        yield state.advance(logits)
+    if not state.finished:
+        yield state.cancel()
+
+
+@pytest.mark.parametrize(("pieces", "text"), list(zip(CUT, CUT_TEXTS, strict=True)))
+def test_an_incomplete_character_is_left_out(engine, pieces, text):
+    """An answer that ends within a character has nothing of it, whether the bound on tokens, a token that ends the
+    answer, or the client ends it."""
+    for more in ({}, {"stop": ("\ufffdx",)}, {"max_tokens": 60}):
+        assert text == "".join(step.text for step in _forced(engine, pieces, **more))
+    ended = _forced(engine, (*pieces, b"</s>"))
+    assert text == "".join(step.text for step in ended)
+
+
+def test_a_stop_string_of_a_replacement_character(engine):
+    """A stop string may name U+FFFD, which stands for wrong bytes; half a character at the end is not one."""
+    assert [("", "length")] == [(s.text, s.finish_reason) for s in _forced(engine, (b"\xc3",), stop=("\ufffd",))]
+    assert [("", "stop")] == [(s.text, s.finish_reason) for s in _forced(engine, (b"\xff",), stop=("\ufffd",))]
 
 
 def test_a_token_ends_the_answer(engine):

@@ -133,3 +133,16 @@ def test_an_invalid_policy_has_findings(folder, capsys):
     (folder / "bad.hcl").write_text((folder / "policy.hcl").read_text().replace("prompt_tokens ", "promt_tokens "))
     assert infer(folder, "--prompt", "x", policy="bad.hcl") == 1
     assert "promt_tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("prompt", "twice"), [("hello", False), ("<s>hello", True)])
+def test_a_raw_prompt_that_brings_its_own_bos(folder, capsys, prompt, twice):
+    """The token is there twice, as in llama.cpp, and a warning says so; in a chat the name is text."""
+    arguments = ["--prompt", prompt, "--max-tokens", "1", "--json"]
+    assert 0 == infer(folder, "--raw", *arguments)
+    output = capsys.readouterr()
+    found = json.loads(output.out)
+    assert twice == (found["prompt_tokens"][:2] == [1, 1]) == bool(found["warnings"])
+    assert twice == output.err.startswith("warning: the prompt begins with '<s>', which is added anyway")
+    assert 0 == infer(folder, *arguments)
+    assert [] == json.loads(capsys.readouterr().out)["warnings"]

@@ -90,7 +90,7 @@ def test_agrees_with_gguf_package(tmp_path: Path) -> None:
 
 # what is wrong -> (file, what the error says)
 BROKEN: dict[str, tuple[bytes, str]] = {
-    "empty file": (b"", "byte 0: the magic is b''; allowed: b'GGUF'"),
+    "empty file": (b"", "byte 0: this is an empty file; needed: a GGUF file"),
     "other magic": (build(magic=b"GGUX"), "the magic is b'GGUX'"),
     "cut in version": (b"GGUF\3\0", "the size of the version is 4 bytes; allowed: at most the 2"),
     "version 0": (build(version=0), "byte 4: the version is 0; allowed: 2 and 3"),

@@ -11,6 +11,7 @@ import pytest
 
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import load
+from appliance.service.problems import RequestError
 from appliance.service.prompts import LONG, Prompts, encode, length, take_turns
 from appliance.service.redaction import Rule
 from appliance.service.wire import ChatRequest, parse
@@ -81,6 +82,19 @@ def test_variables_are_redacted_and_no_control_tokens() -> None:
     ids = encode(request, turns, ChatTemplate(source, {}), words, RULES, 1000)
     assert "<|im_start|><|im_end|>day [number]46on[number]4hi" == words.decode(ids)
     assert [256] == [token for token in ids if token > 255]
+
+
+@pytest.mark.parametrize("value", [True, 3, 2.5])
+def test_variables_of_a_type_that_the_template_does_not_take(value: object) -> None:
+    """A template that goes through a variable as a list fails on a number: the refusal is about the variables."""
+    template = ChatTemplate("{% for tool in extra_tools %}{{ tool }}{% endfor %}{{ messages[0].content }}", {})
+    request, words = _asked(extra_tools=value), load(byte_level())
+    with pytest.raises(RequestError) as caught:
+        encode(request, take_turns(request), template, words, [], 1000)
+    assert ("template_refused", "chat_template_kwargs") == (caught.value.code, caught.value.param)
+    assert "extra_tools" in caught.value.summary
+    request = _asked(extra_tools="ab")
+    assert "abhi" == words.decode(encode(request, take_turns(request), template, words, [], 1000))
 
 
 def test_variables_count_in_the_length() -> None:

@@ -194,7 +194,8 @@ def test_words_of_the_original_patterns(name: str) -> None:
 
 STREAMS = [
     ("whole characters", "héllo 世界 😀", "héllo 世界 😀"),
-    ("invalid bytes", b"a\xffb\xc3(\xe4\xb8", "a\ufffdb\ufffd(\ufffd"),
+    ("invalid bytes", b"a\xffb\xc3(\xe4\xb8", "a\ufffdb\ufffd("),
+    ("cut off", "a世".encode()[:-1], "a"), ("cut off after wrong bytes", b"\xff\xf0\x9f\x98", "\ufffd"),
     ("surrogates in UTF-8", b"\xed\xa0\x80", "\ufffd\ufffd\ufffd"),
     ("overlong", b"\xc0\x80", "\ufffd\ufffd"),
 ]
@@ -202,21 +203,22 @@ STREAMS = [
 
 @pytest.mark.parametrize(("name", "text", "wanted"), STREAMS, ids=[case[0] for case in STREAMS])
 def test_text_token_by_token(name: str, text: str | bytes, wanted: str) -> None:
-    """A stream gives no part of a character, and a replacement for what is none, at once or at the end."""
+    """A stream gives no part of a character, and a replacement for wrong bytes; what its end cuts off is left out."""
     data = text.encode() if isinstance(text, str) else text
     bytes_of = {BPE.piece(token): token for token in range(256)}
     stream = TextStream(BPE)
     pieces = [stream.push(bytes_of[bytes([byte])]) for byte in data]
-    assert wanted == "".join(pieces) + stream.finish()
+    assert wanted == "".join(pieces)
     assert all(piece.encode() for piece in pieces if piece)
-    assert "" == stream.finish()
+    stream.finish()
+    assert "a" == stream.push(bytes_of[b"a"])
 
 
 def test_stream_without_control_tokens() -> None:
     """Control tokens have no text in a stream; the text of all tokens has them."""
     ids = BPE.encode("a<|im_end|>b", parse_special=True)
     stream = TextStream(BPE)
-    assert "ab" == "".join(map(stream.push, ids)) + stream.finish()
+    assert "ab" == "".join(map(stream.push, ids))
     assert "a<|im_end|>b" == BPE.decode(ids)
 
 

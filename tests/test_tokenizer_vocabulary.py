@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.tokenizer import load
+from appliance.engine.tokenizer.vocabulary import pre_tokenizer_used
 from appliance.errors import ApplianceError, TokenizerError, UnsupportedError
 from tests.support.vocabularies import byte_level, sentencepiece
 
@@ -168,3 +169,42 @@ def test_text_cannot_merge_into_a_control_token() -> None:
                              **{"tokenizer.ggml.add_space_prefix": False}))
     assert ["</", "s>"] == [spm.token_text(token) for token in spm.encode("</s>")]
     assert [2] == spm.encode("</s>", parse_special=True)
+
+
+NONE = {"u32": 0xFFFFFFFF, "u64": 0xFFFFFFFFFFFFFFFF, "signed": -1}
+
+
+@pytest.mark.parametrize("none", NONE.values(), ids=list(NONE))
+@pytest.mark.parametrize("metadata", [SPM, byte_level(pre="llama-bpe"), byte_level(pre="tekken")])
+def test_a_file_that_says_that_there_is_no_bos(metadata: dict[str, Any], none: int) -> None:
+    """Where bos is none, nothing is added by default; other ids may be none, too."""
+    ids = {f"tokenizer.ggml.{name}_token_id": none for name in ("bos", "unknown", "padding", "eot", "fim_pre")}
+    words = load({**metadata, **ids})
+    assert (None, False) == (words.bos, words.add_bos)
+    assert words.encode("a") == words.encode("a", add_special=True)
+    assert load({**metadata, "tokenizer.ggml.eos_token_id": none}).eos is None
+
+
+def test_a_missing_pre_tokenizer_is_a_warning() -> None:
+    """Texts are cut by the default, as llama.cpp does it, and it is said; a name is no warning, `default` included."""
+    missing = {key: value for key, value in BPE.items() if key != "tokenizer.ggml.pre"}
+    for metadata in (missing, {**BPE, "tokenizer.ggml.pre": ""}):
+        [warning] = load(metadata).warnings
+        assert "names no pre-tokenizer (tokenizer.ggml.pre): 'default' is used" in warning
+        assert "default" == pre_tokenizer_used(metadata)
+        text = "I'm 123 ok!\n"
+        assert load({**BPE, "tokenizer.ggml.pre": "default"}).encode(text) == load(metadata).encode(text)
+    for metadata in (BPE, {**BPE, "tokenizer.ggml.pre": "default"}, SPM):
+        assert () == load(metadata).warnings
+    assert ("gpt-2", None) == (pre_tokenizer_used(BPE), pre_tokenizer_used(SPM))
+
+
+def test_a_text_that_brings_its_own_bos() -> None:
+    """Where the beginning of a text is added and the text has it, it is there twice: a warning, as of llama.cpp."""
+    words = load({**SPM, "tokenizer.ggml.add_eos_token": True})
+    for text, count in (("a", 0), ("<s>a", 1), (" <s>a", 0), ("a</s>", 1), ("<s>a</s>", 2), ("a<s>", 0), ("", 0)):
+        assert count == len(words.doubled(words.encode(text, add_special=True, parse_special=True))), text
+    assert [] == words.doubled(words.encode("<s>a", add_special=True))
+    [said] = words.doubled([1, 1, 5])
+    assert "the prompt begins with '<s>', which is added anyway, so that it is there twice" in said
+    assert [] == load({**SPM, "tokenizer.ggml.add_bos_token": False}).doubled([1, 1])

@@ -10,7 +10,7 @@ from pathlib import Path
 from appliance.boot import foreign, inspection
 from appliance.engine import architecture
 from appliance.errors import ApplianceError, UnsupportedError
-from appliance.models.gguf import GGUFFile
+from appliance.models import gguf_kind
 from appliance.policy.schema import Model
 
 
@@ -23,12 +23,15 @@ def foreign_reason(model: Model, path: Path, *, simulated: bool) -> str | None:
     """
     if not simulated or model.sealed_header_sha256 is not None or model.streaming_decrypt is True:
         return None
-    header: GGUFFile | None = None
     try:
         header = inspection.header(path)
+        gguf_kind.check(header.metadata, len(header.tensors))
+    except ApplianceError:
+        return None
+    try:
         architecture.read(header.metadata)
     except UnsupportedError as error:
-        if header is not None and foreign.available():
+        if foreign.available():
             foreign.library()
             return error.summary
     except ApplianceError:

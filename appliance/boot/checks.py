@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import budget, machine
+from appliance.boot import budget, fitness, inspection, machine
 from appliance.boot.footprint import mebibytes
 from appliance.engine.template import ChatTemplate
-from appliance.errors import BootError, TemplateError
+from appliance.errors import BootError, FormatError, TemplateError, UnsupportedError
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
 
@@ -68,6 +68,15 @@ def model_files(files: dict[str, Path]) -> Iterator[str]:
             yield f"model {name}: {path} is not a regular file"
 
 
+def fit(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
+    """Every model's file must be one that can run here, by its header; tokenizers and templates the step `models`
+    looks at. Of a damaged sealed file, and of a disk that fails, that step tells more."""
+    for model, error in fitness.refusals(policy, files):
+        if isinstance(error, UnsupportedError) or (
+                isinstance(error, FormatError) and not inspection.is_sealed(files[model.name])):
+            yield fitness.described(model.name, files[model.name], error)
+
+
 def memory(policy: Policy, files: dict[str, Path], total: int | None, available: int | None) -> Iterator[str]:
     """The budget must exist on this machine; weights, keys and values must fit into it and into what is free."""
     limit = policy.tee.memory_budget_bytes
@@ -116,10 +125,11 @@ def find_models(policy: Policy, folders: list[Path]) -> dict[str, Path]:
 def check(loaded: Loaded, operator: Operator, files: dict[str, Path]) -> None:
     """Run every check. Raises BootError with all findings."""
     policy = loaded.policy
+    unfit = [*fit(policy, files)]  # their memory is nothing to tell of
     findings = [
-        *platform(policy), *unkept(loaded), *operator_choices(policy, operator), *model_files(files),
-        *memory(policy, files, machine.total_memory(), machine.available_memory()), *templates(policy),
-        *private_files(policy)]
+        *platform(policy), *unkept(loaded), *operator_choices(policy, operator), *model_files(files), *unfit,
+        *([] if unfit else memory(policy, files, machine.total_memory(), machine.available_memory())),
+        *templates(policy), *private_files(policy)]
     if findings:
         raise BootError("; ".join(findings), code="policy-not-met-here",
                         hint="change the policy, or boot on a machine that meets it")

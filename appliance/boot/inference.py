@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import budget, checks, inspection, modelkeys
+from appliance.boot import budget, checks, fitness, inspection, modelkeys
 from appliance.boot.models import RunningModel, load
 from appliance.engine.engine_batch import Running
 from appliance.engine.forward import attention_names
@@ -20,7 +20,8 @@ from appliance.engine.generation import GenerationRequest
 from appliance.engine.kernels import table as kernel_table
 from appliance.engine.kernels.shapes import SHAPES
 from appliance.engine.sampler import Sampling
-from appliance.errors import CapacityError, EngineError, ModelError, PolicyError
+from appliance.engine.template import NO_TEMPLATE, has_template
+from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
 from appliance.policy import Policy, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
@@ -52,6 +53,7 @@ class Answer:
     text: str
     finish_reason: str
     sampling: Sampling
+    warnings: tuple[str, ...]  # about the model's tokenizer, and a prompt with a token twice
     load_seconds: float
     prompt_seconds: float  # until the first token
     token_seconds: float  # of each further token
@@ -71,13 +73,24 @@ class Session:
         if self._draft is not None:
             self._draft.close()
 
+    def _ids(self, ask: Ask) -> tuple[int, ...]:
+        """The tokens of a prompt. TemplateError for a chat with a model that takes none."""
+        words, template = self._running.tokenizer, self._running.template
+        if ask.raw:
+            return tuple(words.encode(ask.prompt, add_special=True, parse_special=True))
+        if template is None:
+            raise _no_chats(self._running.name)
+        return tuple(template.encode([{"role": "user", "content": ask.prompt}], words))
+
+    def warnings(self, ask: Ask) -> tuple[str, ...]:
+        """What is odd about the model's tokenizer and the prompt, though it runs."""
+        words = self._running.tokenizer
+        return (*words.warnings, *(words.doubled(self._ids(ask)) if ask.raw else ()))
+
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
         """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError for the request."""
         limits, model = self._policy.limits, self._running
-        if ask.raw:
-            ids = tuple(model.tokenizer.encode(ask.prompt, add_special=True, parse_special=True))
-        else:
-            ids = tuple(model.template.encode([{"role": "user", "content": ask.prompt}], model.tokenizer))
+        ids = self._ids(ask)
         if len(ids) > limits.prompt_tokens:
             raise CapacityError(f"the prompt has {len(ids)} tokens; the policy allows {limits.prompt_tokens}",
                                 hint="send a shorter prompt, or raise limits.prompt_tokens")
@@ -96,7 +109,23 @@ class Session:
             reason = step.finish_reason or reason
         timings = watched[0].timings
         return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling,
-                      self._load_seconds, timings.prompt_seconds, timings.token_seconds)
+                      self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds)
+
+
+def _no_chats(name: str) -> TemplateError:
+    return TemplateError(f"model {name}: has no chat template, so it takes no chats; it continues a text",
+                         code=NO_TEMPLATE, hint="add --raw; or give chat_template in the policy, or allow "
+                         'chat_template_fallback = "chatml"')
+
+
+def _check_template(model: Model, file: Path) -> None:
+    """Refuse a chat with a model that has no template, before it is loaded. An unreadable file is left to loading."""
+    try:
+        metadata = inspection.header(file).metadata
+    except ModelError:
+        return
+    if not has_template(metadata, override=model.chat_template, fallback=model.chat_template_fallback):
+        raise _no_chats(model.name)
 
 
 def _sampling(model: Model, ask: Ask) -> Sampling:
@@ -111,8 +140,9 @@ def _sampling(model: Model, ask: Ask) -> Sampling:
 
 
 def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ...] = (), threads: int | None = None,
-                 progress: Progress = lambda step, done, total: None) -> Session:
-    """Load one model of the policy at `path` (its only one when `name` is None). ApplianceError says why not."""
+                 chats: bool = False, progress: Progress = lambda step, done, total: None) -> Session:
+    """Load one model of the policy at `path` (its only one when `name` is None). `chats`: it is to have a chat
+    template. ApplianceError says why not."""
     begun = time.monotonic()
     loaded = load_policy(path)
     missing = [".".join(map(str, where)) for where, _ in unenforced(loaded.policy)]
@@ -125,6 +155,11 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
     if absent := "; ".join(checks.model_files(files)):
         raise ModelError(absent, code="model-unreadable", hint="give the folder that has it: --models DIR")
+    for each, error in fitness.refusals(loaded.policy, files, chosen):
+        raise type(error)(fitness.described(each.name, files[each.name], error, hint=False), hint=error.hint,
+                          code=error.code)
+    if chats:
+        _check_template(model, files[model.name])
     shares = budget.fitting(loaded.policy, files, models=chosen, compiles=table.origin != "ahead").shares
 
     def opened(model: Model, draft: RunningModel | None) -> RunningModel:

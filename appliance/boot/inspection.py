@@ -7,9 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.engine.tokenizer.vocabulary import pre_tokenizer_used
 from appliance.models import gguf, sealed, sealed_header
 from appliance.models.disk import RandomFile, wipe
-from appliance.models.gguf import GGUFFile
+from appliance.models.gguf import GGUFFile, Judge
 from appliance.models.metadata import Metadata, Strings
 
 
@@ -53,6 +54,7 @@ class Inspection:
     formats: tuple[FormatUse, ...]  # the largest first
     tokenizer: str | None
     pre_tokenizer: str | None
+    pre_tokenizer_used: str | None  # llama.cpp's default where the file names none
     vocabulary: int | None  # tokens
     chat_template: bool
     licence: dict[str, str]  # the file's own words, by metadata key
@@ -65,19 +67,19 @@ def inspect(path: Path) -> Inspection:
     malformed bytes."""
     if not is_sealed(path):
         with RandomFile(path) as file:
-            return _inspection(path, file.size, _header(file), None)
+            return _inspection(path, file.size, _header(file, any_format=True), None)
     found, tiles = sealed.structure(path)
     use = SealedUse(found.sha256.hex(), found.digest.hex(), found.size, found.tile_size, len(tiles), found.gaps)
     return _inspection(path, tiles.end, tiles.gguf, use)
 
 
-def header(path: Path) -> GGUFFile:
-    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is authenticated. Errors as
-    `inspect`."""
+def header(path: Path, *, any_format: bool = False, judge: Judge | None = None) -> GGUFFile:
+    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is authenticated. `any_format`
+    and `judge` as `gguf.parse` has them, for a plain file. Errors as `inspect`."""
     if is_sealed(path):
         return sealed.structure(path)[1].gguf
     with RandomFile(path) as file:
-        return _header(file)
+        return _header(file, any_format=any_format, judge=judge)
 
 
 def is_sealed(path: Path) -> bool:
@@ -88,9 +90,9 @@ def is_sealed(path: Path) -> bool:
         return sealed_header.is_sealed(bytes(start))
 
 
-def _header(file: RandomFile) -> GGUFFile:
+def _header(file: RandomFile, *, any_format: bool = False, judge: Judge | None = None) -> GGUFFile:
     """The header of a plain file, nothing of which was read before."""
-    read, found = gguf.read(file.read_into, file.size)
+    read, found = gguf.read(file.read_into, file.size, any_format=any_format, judge=judge)
     wipe(read)  # its end may be weights
     return found
 
@@ -110,7 +112,7 @@ def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) ->
         embedding_length=number("embedding_length"), heads=number("attention.head_count"),
         kv_heads=number("attention.head_count_kv"), weights=sum(use.weights for use in _formats(file)),
         formats=_formats(file), tokenizer=_text(metadata, "tokenizer.ggml.model"),
-        pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"),
+        pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"), pre_tokenizer_used=pre_tokenizer_used(metadata),
         vocabulary=len(tokens) if isinstance(tokens, Strings) else None,
         chat_template="tokenizer.chat_template" in metadata, licence=_licence(metadata), keys=len(metadata),
         sealed=use,

@@ -34,6 +34,7 @@ from appliance.models.tagged import PlainTiles, open_tagged
 from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model
 
+NO_CHATS = "no chat template: completions only"
 Source = ResidentSource | StreamedSource | ForeignSource
 
 
@@ -44,7 +45,8 @@ class RunningModel:
     policy: Model
     source: Source
     engine: Engine
-    template: ChatTemplate
+    template: ChatTemplate | None
+    """None for a base model, which continues a text and takes no chats."""
 
     @property
     def name(self) -> str:
@@ -207,7 +209,9 @@ def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *
     if missing is not None and not tolerant:
         raise BootError(f"memory: {missing}", code="memory-lock", hint="raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in "
                         "systemd, `--ulimit memlock=-1` of a container), or give the process CAP_IPC_LOCK")
-    kept = [f"{name}: {model.residency} ({reasons[name]})" for name, model in running.items()]
+    kept = [", ".join([f"{name}: {model.residency} ({reasons[name]})", *([] if model.template else [NO_CHATS]),
+                       *(f"warning: {warning}" for warning in model.tokenizer.warnings)])
+            for name, model in running.items()]
     return "; ".join(kept if missing is None else [*kept, missing])
 
 
@@ -253,13 +257,22 @@ def _foreign(model: Model, limits: Limits, path: Path, share: Share, threads: in
         modelkeys.check_publisher(model.publisher, pin, None)
     source = ForeignSource(path, pin, progress)
     try:
-        template = ChatTemplate.from_metadata(
-            source.metadata, override=model.chat_template, fallback=model.chat_template_fallback)
-        return RunningModel(model, source, open_foreign(
-            source, context_length=positions(model, limits), slots=share.slots, rows=share.rows, threads=threads),
-            template)
+        engine = open_foreign(
+            source, context_length=positions(model, limits), slots=share.slots, rows=share.rows, threads=threads)
+        return RunningModel(model, source, engine, _template(model, source, engine))
     except BaseException:
         source.close()
+        raise
+
+
+def _template(model: Model, source: Source, engine: Engine) -> ChatTemplate | None:
+    """The model's chat template, once its engine runs: what is wrong with the model comes before it. The engine is
+    closed where the template is wrong."""
+    try:
+        return ChatTemplate.of_model(source.metadata, override=model.chat_template,
+                                     fallback=model.chat_template_fallback)
+    except BaseException:
+        engine.close()
         raise
 
 
@@ -274,13 +287,11 @@ def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] 
             raise BootError(
                 f"model {model.name}: uses {', '.join(sorted(used - tested))}, which the self-test did not cover",
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
-        template = ChatTemplate.from_metadata(
-            source.metadata, override=model.chat_template, fallback=model.chat_template_fallback)
         length = positions(model, limits)
         engine = Engine.open(
             source, context_length=length, slots=share.slots, kv_cache=model.kv_cache, kernels=kernels,
             threads=threads, draft=None if draft is None else draft.source, rows=share.rows)
-        return RunningModel(model, source, engine, template)
+        return RunningModel(model, source, engine, _template(model, source, engine))
     except EngineError as error:
         source.close()
         if error.code == "draft-vocabulary":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from appliance.policy.upgrade import Upgraded, upgrade
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the policy")
+    parser.add_argument("--models", type=Path, action="append", default=[], metavar="DIR",
+                        help="a folder with model files, besides the policy's own; may be given again")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--upgrade", action="store_true",
                         help=f"write the policy in schema {LATEST}, with its comments and its meaning")
@@ -24,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("-o", "--output", metavar="OUT", type=Path,
                        help="with --upgrade: the file to make (default, also -: standard output); FILE replaces it")
     place.add_argument("--in-place", action="store_true", help="with --upgrade: replace FILE")
-    parser.epilog = ("exit codes: 0 valid (there may be warnings, and notes on what this version does not enforce), or "
+    parser.epilog = ("Model files that are there are looked at: a warning says which cannot run here, and why.\n"
+                     "exit codes: 0 valid (there may be warnings, and notes on what this version does not enforce), or "
                      "upgraded;\n1 findings, or something to decide before an upgrade; 2 cannot run")
 
 
@@ -35,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None or args.in_place:
         raise PolicyError("--output and --in-place say where an upgraded policy goes", code="output-unused",
                           hint="add --upgrade")
-    return _report(check_file(args.file), args)
+    return _report(_with_models(check_file(args.file), [args.file.parent, *args.models]), args)
 
 
 def _report(checked: Checked, args: argparse.Namespace) -> int:
@@ -47,6 +51,20 @@ def _report(checked: Checked, args: argparse.Namespace) -> int:
             print(f"{diagnostic}\n")
         print(f"{args.file}: {_verdict(checked)}")
     return 0 if checked.valid else 1
+
+
+def _with_models(checked: Checked, folders: list[Path]) -> Checked:
+    """The findings, and one for each model file in the folders that cannot run here. Without the packages of a server
+    model files are not looked at."""
+    models = () if checked.policy is None else checked.policy.models
+    if checked.policy is None or not any((folder / model.file).is_file() for folder in folders for model in models):
+        return checked
+    try:
+        from appliance.boot import checks, fitness
+    except ImportError:
+        return checked
+    found = [*fitness.findings(checked, checks.find_models(checked.policy, folders))]
+    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 
 def _verdict(checked: Checked) -> str:

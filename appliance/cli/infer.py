@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"exit_code": 1, **error.as_json()}))
         return 1
     with session:
+        for warning in session.warnings(ask):
+            print(f"warning: {warning}", file=sys.stderr)
         answer = session.run(ask, on_text=_quiet if args.json else _write)
     if args.json:
         print(json.dumps(_as_json(answer)))
@@ -86,7 +88,8 @@ def _open(args: argparse.Namespace) -> Session:
         if done >= total:
             bars[step].close()
     try:
-        return open_session(args.file, args.model, folders=tuple(args.models), threads=args.threads, progress=progress)
+        return open_session(args.file, args.model, folders=tuple(args.models), threads=args.threads,
+                            chats=not args.raw, progress=progress)
     finally:
         for bar in bars.values():
             bar.close()
@@ -104,7 +107,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
     settings = {name: getattr(answer.sampling, name) for name in _SETTINGS}
     return {
         "model": answer.model, "prompt_tokens": list(answer.prompt_tokens), "tokens": list(answer.tokens),
-        "text": answer.text, "finish_reason": answer.finish_reason,
+        "text": answer.text, "warnings": list(answer.warnings), "finish_reason": answer.finish_reason,
         "seed": answer.sampling.seed, "sampling": {**settings, "logit_bias": dict(answer.sampling.logit_bias)},
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},

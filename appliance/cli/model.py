@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
-from appliance.boot import inspection
+from appliance.boot import fitness, inspection
+from appliance.boot.fitness import Fitness
 from appliance.boot.inspection import Inspection
 from appliance.cli import model_seal, model_tpm
-from appliance.cli.model_output import bar, printable, quoted
-from appliance.errors import UnsupportedError
+from appliance.cli.model_output import bar, printable, quoted, warn_unfit
+from appliance.errors import ModelError, UnsupportedError
 from appliance.sealing import digests
 
 
@@ -38,29 +38,56 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    found = inspection.inspect(args.file)
+    try:
+        found = inspection.inspect(args.file)
+    except ModelError:
+        fitness.header(args.file)  # what its metadata say against it comes first
+        raise
+    fit = fitness.of_file(args.file)
     if args.json:
-        print(json.dumps(dataclasses.asdict(found), indent=2))
+        print(json.dumps({**dataclasses.asdict(found), **_as_json(fit), "warnings": fit.warnings}, indent=2))
         return 0
-    for label, value in _lines(found):
+    for label, value in _lines(found, fit):
         print(f"{label:<16}{value}")
     return 0
 
 
-def _lines(found: Inspection) -> list[tuple[str, str]]:
+def _as_json(fit: Fitness) -> dict[str, object]:
+    """Whether a file runs here; else why not, and what to do."""
+    error = fit.refusal
+    return {"runs": fit.runs, "reason": None if error is None else error.summary,
+            "hint": None if error is None else error.hint}
+
+
+def _fit_lines(fit: Fitness) -> list[tuple[str, object]]:
+    error = fit.refusal
+    if error is None:
+        return [("runs here", "yes"), *(("warning", warning) for warning in fit.warnings)]
+    return [("runs here", f"no: {error.summary}"), ("", f"hint: {error.hint}" if error.hint else None)]
+
+
+def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
     """The report as (label, value), what the file does not say left out."""
     rows: list[tuple[str, object]] = [
-        ("file", found.path), ("size", _bytes(found.size)), *_sealed_lines(found),
+        ("file", found.path), ("size", _bytes(found.size)), *_fit_lines(fit), *_sealed_lines(found),
         ("GGUF version", found.gguf_version), ("name", found.name),
         ("architecture", found.architecture), ("context length", found.context_length), ("blocks", found.blocks),
         ("embedding", found.embedding_length), ("heads", found.heads), ("KV heads", found.kv_heads),
-        ("weights", f"{found.weights:,}"), ("tokenizer", found.tokenizer), ("pre-tokenizer", found.pre_tokenizer),
+        ("weights", f"{found.weights:,}"), ("tokenizer", found.tokenizer), ("pre-tokenizer", _pre_tokenizer(found)),
         ("vocabulary", found.vocabulary), ("chat template", "yes" if found.chat_template else "no"),
     ]
     rows += [(f"  {use.name}", f"{use.tensors} tensors, {use.weights:,} weights, {_bytes(use.nbytes)}")
              for use in found.formats]
     rows += [(printable(key.removeprefix("general.")), value) for key, value in found.licence.items()]
     return [(label, printable(str(value))) for label, value in rows if value is not None]
+
+
+def _pre_tokenizer(found: Inspection) -> str | None:
+    """The pre-tokenizer that the file names, or the one that is used in its place."""
+    used = found.pre_tokenizer_used
+    if found.pre_tokenizer or used is None:
+        return found.pre_tokenizer
+    return f"{used} (the file names none)"
 
 
 def _sealed_lines(found: Inspection) -> list[tuple[str, object]]:
@@ -78,15 +105,20 @@ def _bytes(count: int) -> str:
 
 def _pin(args: argparse.Namespace) -> int:
     if inspection.is_sealed(args.file):
+        warn_unfit(args.file)
         return model_seal.pin_sealed(args)
     try:
-        inspection.header(args.file)
-    except UnsupportedError as error:  # llama.cpp may run it
-        print(f"note: {error.summary}", file=sys.stderr)
+        inspection.header(args.file, any_format=True)
+    except UnsupportedError:  # llama.cpp may run it
+        pass
+    except ModelError:
+        fitness.header(args.file)  # what its metadata say against it comes first
+        raise
+    fit = warn_unfit(args.file)
     with bar("hashing") as progress:
         digest, size = digests.sha256_of(args.file, progress)
     if args.json:
-        print(json.dumps({"file": args.file.name, "sha256": digest.hex(), "size": size}, indent=2))
+        print(json.dumps({"file": args.file.name, "sha256": digest.hex(), "size": size, **_as_json(fit)}, indent=2))
     else:
         print(f"model {quoted(args.file.stem)} {{\n  file   = {quoted(args.file.name)}\n"
               f"  sha256 = \"{digest.hex()}\"\n}}")

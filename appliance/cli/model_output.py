@@ -11,6 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from appliance.boot import fitness
+from appliance.boot.fitness import Fitness
 from appliance.models.disk import Progress
 
 
@@ -53,6 +55,16 @@ def bars() -> Iterator[_Bars]:
 def printable(text: str) -> str:
     """Text of an untrusted file, so that it cannot drive the terminal."""
     return text if text.isprintable() else repr(text)
+
+
+def warn_unfit(path: Path) -> Fitness:
+    """Say on standard error that a model file cannot run here, and why, if so."""
+    fit = fitness.of_file(path)
+    if fit.refusal is not None:
+        print(f"note: this file cannot run here: {printable(fit.refusal.summary)}", file=sys.stderr)
+        if fit.refusal.hint:
+            print(f"  hint: {fit.refusal.hint}", file=sys.stderr)
+    return fit
 
 
 def quoted(text: str) -> str:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.boot import inspection, keydocument, keys, signature
+from appliance.boot import fitness, inspection, keydocument, keys, signature
 from appliance.boot.keys import Secret
 from appliance.cli import numbers
-from appliance.cli.model_output import bar, bars, sealed_block
-from appliance.errors import FormatError, ModelKeyError, PinError, TamperedError, UnsupportedError
+from appliance.cli.model_output import bar, bars, sealed_block, warn_unfit
+from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
 from appliance.models import pins, sealed, tiling
 from appliance.sealing import digests, restore, sealing
 
@@ -85,6 +85,9 @@ def _key(args: argparse.Namespace) -> int:
 
 
 def _seal(args: argparse.Namespace) -> int:
+    with contextlib.suppress(ModelError):  # which sealing tells
+        fitness.header(args.file)
+        warn_unfit(args.file)
     with keys.FileKey(args.key).key() as key, bars() as progress:
         done = sealing.seal(args.file, args.output, key.data, tile_size=args.tile_size, progress=progress)
     if args.json:

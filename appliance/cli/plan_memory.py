@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.boot import budget, checks, footprint, rates
+from appliance.boot import budget, checks, fitness, rates
 from appliance.boot.footprint import mebibytes, needed, there
 from appliance.boot.plan import plan, speeds
 from appliance.cli import numbers
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told: a model is missing or damaged"
+    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told: a model is missing or cannot run here"
 
 
 def _two_digits(value: float) -> str:
@@ -77,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _unusable(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
-    """Models whose header cannot be read, and why."""
-    for model in policy.models:
-        found = footprint.read(model, policy, files)
-        if found.fault is not None and found.foreign is None:  # llama.cpp runs others, which are not reckoned
-            yield f"model {model.name}: {found.fault}"
+    """Models that cannot run here, and why."""
+    for model, error in fitness.refusals(policy, files, whole=True):
+        yield fitness.described(model.name, files[model.name], error)

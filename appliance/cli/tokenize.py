@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from appliance.boot import inspection
 from appliance.engine import tokenizer
+from appliance.engine.tokenizer import Tokenizer
+from appliance.errors import ApplianceError
+from appliance.models import gguf_kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object: tokens, pieces, text")
 
 
+def _tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a model file, also of one that does not run here. A file that is none has what it is said."""
+    metadata = inspection.header(path, any_format=True).metadata
+    try:
+        return tokenizer.load(metadata)
+    except ApplianceError:
+        gguf_kind.check(metadata)
+        raise
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the tokens, one line each: id and piece."""
-    found = tokenizer.load(inspection.header(args.model).metadata)
+    found = _tokenizer(args.model)
     ids = found.encode(args.text, add_special=args.add_special, parse_special=args.parse_special)
+    for warning in (*found.warnings, *(found.doubled(ids) if args.add_special else ())):
+        print(f"warning: {warning}", file=sys.stderr)
     pieces = [found.piece(token).decode("utf-8", "replace") for token in ids]
     if args.json:
         print(json.dumps({"tokens": ids, "pieces": pieces, "text": found.decode(ids)}))

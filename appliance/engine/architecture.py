@@ -39,8 +39,19 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "rope.scaling.yarn_beta_slow": (1.0,),
     "rope.scaling.yarn_log_multiplier": (0.0,),
 }
+_FAMILY = "use a model of the llama family (Llama 2 and 3, TinyLlama, SmolLM2, Mistral 7B without window)"
+_SAYS_NOTHING = "the file does not say what it is: it is damaged, or not a language model"
+_ASKS_MORE = "the model asks for more than the plain llama architecture; to ignore it could change its answers"
+_HINTS = {
+    "expert_count": "a mixture of experts does not run here: use a dense model",
+    "attention.sliding_window": "windows of attention do not run here: use a model without (Mistral 7B from v0.2 on)",
+    "pooling_type": "the model makes embeddings or rankings, not text: use a model that generates text",
+    "attention.causal": "the model makes embeddings or fills gaps, not text: use a model that generates text",
+}
 # Keys that say nothing about the forward pass.
 _SILENT = frozenset({"rope.scaling.finetuned"})
+# Head sizes of known models that the kernels do not take.
+_KNOWN_SIZES = {100: ", that of OpenLLaMA 3B", 120: ", that of H2O Danube3 4B"}
 _SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # that no answer may have
 
 
@@ -137,7 +148,7 @@ def read(metadata: Mapping[str, Any]) -> Architecture:
         name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else _show(found)
         raise UnsupportedError(
             f"the model's architecture is {name}; this version runs: {NAME}",
-            hint="use a model of the llama family (Llama 2 and 3, TinyLlama, SmolLM2, Mistral 7B without window)")
+            hint=_FAMILY if isinstance(found, str) else _SAYS_NOTHING)
     reader = _Reader(metadata)
     architecture = _dimensions(reader, metadata)
     _refuse_unknown(metadata, reader.seen)
@@ -180,8 +191,11 @@ def _head_size(reader: _Reader, embedding: int, heads: int) -> int:
             raise UnsupportedError(f"{NAME}.{key} is {other}; allowed: the head size, {size}")
     if size not in HEAD_SIZES:
         raise UnsupportedError(
-            f"{NAME}.attention.key_length (or else embedding_length / attention.head_count), the head size, is {size}; "
-            f"allowed: multiples of {HEAD_SIZES.step} in {HEAD_SIZES.start}..{HEAD_SIZES[-1]}")
+            f"{NAME}.attention.key_length (or else embedding_length / attention.head_count), the head size, is {size}"
+            f"{_KNOWN_SIZES.get(size, '')}; allowed: multiples of {HEAD_SIZES.step} in "
+            f"{HEAD_SIZES.start}..{HEAD_SIZES[-1]}",
+            hint="the attention kernels take 16 elements at once; models with heads of 100 (OpenLLaMA 3B), 120 (H2O "
+                 "Danube3 4B) and other sizes that 16 does not divide do not run here, in any quantisation")
     return size
 
 
@@ -213,7 +227,8 @@ def _refuse_unknown(metadata: Mapping[str, Any], seen: set[str]) -> None:
             continue
         allowed = _NEUTRAL.get(key)
         if allowed is None:
-            raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version")
+            raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version", hint=_ASKS_MORE)
         if not isinstance(value, (bool, int, float, str)) or value not in allowed:
             raise UnsupportedError(
-                f"{full} is {_show(value)}; this version runs only: {', '.join(map(repr, allowed))}")
+                f"{full} is {_show(value)}; this version runs only: {', '.join(map(repr, allowed))}",
+                hint=_HINTS.get(key, _ASKS_MORE))

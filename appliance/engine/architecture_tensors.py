@@ -97,6 +97,7 @@ def check(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> Ten
     if problems:
         more = len(problems) - _SHOWN
         listed = "; ".join(problems[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-        raise FormatError(f"the tensors do not fit the metadata: {listed}")
+        raise FormatError(f"the tensors do not fit the metadata: {listed}",
+                          hint="the file is not a whole model of the plain llama architecture, or is damaged")
     return TensorPlan(output=OUTPUT if OUTPUT in tensors else EMBEDDING,
                       biases=frozenset(name for name in tensors if name.endswith(".bias")))

@@ -112,7 +112,7 @@ class Generation:
         if self.left == 0 and not self._stops.stopped:
             self.finish_reason = LENGTH
             text += self._rest()
-        if self._stops.stopped:  # by the rest as well: half a character becomes U+FFFD
+        if self._stops.stopped:
             self.finish_reason = STOP
         return Step(token, text, self.finish_reason, False, choice.logprob, choice.top)
 
@@ -122,5 +122,6 @@ class Generation:
         return Step(None, self._rest(), CANCELLED)
 
     def _rest(self) -> str:
-        text = self._stops.push(self._stream.finish())
-        return text + self._stops.flush()
+        """What a possible stop string held back. An incomplete character is left out."""
+        self._stream.finish()
+        return self._stops.flush()

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any, Literal
 
 from appliance.engine.jinja import Template
-from appliance.engine.jinja.expression_parser import CONSTANTS, RESERVED
 from appliance.engine.jinja.text import is_marked, own_of, spans_of
-from appliance.engine.jinja.values import Budget, Function, Value
+from appliance.engine.jinja.values import EXHAUSTED, Absent, Budget, Function, Value
 from appliance.engine.template_messages import CHATML, Form, outside, prepare
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import RefusedMessagesError, TemplateError
@@ -35,9 +34,15 @@ STEPS_PER_CHARACTER = 1
 ROOM = 2 << 20  # characters that are made, memory in all
 ROOM_PER_CHARACTER = 32
 _TIME_FORMAT = re.compile(r"(?:[^%]|%-?[aAbBcdHIjmMpSuUVwWxXyYZzfFT%]){0,64}", re.DOTALL)
+_NONE = frozenset(["tools", "documents"])  # what Hugging Face gives as none where a request has none
 _OWN = frozenset(["messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now", "range",
                   "namespace", "dict"])  # names of what a rendering gives itself, beside those of tokens
 
+TEMPLATE_KEY = "tokenizer.chat_template"
+NO_TEMPLATE = "no-chat-template"  # the code of the error about a model that has none
+NO_TEMPLATE_HINT = ("it continues a text (infer --raw, /v1/completions); for chats give chat_template in the policy, "
+                    'or allow chat_template_fallback = "chatml"')
+Fallback = Literal["refuse", "chatml"]
 Message = Mapping[str, Any]
 _PROBE = "a message to find"
 _PROBE_TIME = datetime(2024, 1, 1)
@@ -57,18 +62,25 @@ class ChatTemplate:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], *, override: str | None = None,
-                      fallback: Literal["refuse", "chatml"] = "refuse") -> ChatTemplate:
-        """The template of a model, or `override` instead. A model without one is refused with TemplateError, or
-        gets ChatML if `fallback` says so."""
-        source = override if override is not None else metadata.get("tokenizer.chat_template")
-        if source is None and fallback == "chatml":
-            source = CHATML
-        if source is None:
+                      fallback: Fallback = "refuse") -> ChatTemplate:
+        """As `of_model`; a model without a template is refused with TemplateError."""
+        found = cls.of_model(metadata, override=override, fallback=fallback)
+        if found is None:
             raise TemplateError("the model has no chat template (metadata key 'tokenizer.chat_template')",
-                                hint="give chat_template in the policy, or allow chat_template_fallback = \"chatml\"")
+                                code=NO_TEMPLATE, hint=NO_TEMPLATE_HINT)
+        return found
+
+    @classmethod
+    def of_model(cls, metadata: Mapping[str, Any], *, override: str | None = None,
+                 fallback: Fallback = "refuse") -> ChatTemplate | None:
+        """The template of a model, or `override` instead. A model without one, or with one that is blank, gets ChatML
+        if `fallback` says so, else None: it can continue a text, and takes no chats."""
+        if not has_template(metadata, override=override, fallback=fallback):
+            return None
+        source = override if override is not None else metadata.get(TEMPLATE_KEY, "")
         if not isinstance(source, str):
-            raise TemplateError("metadata key 'tokenizer.chat_template' is no string")
-        template = cls(source, _special_tokens(metadata))
+            raise TemplateError(f"metadata key {TEMPLATE_KEY!r} is not a string")
+        template = cls(source if source.strip() else CHATML, _special_tokens(metadata))
         template.check()
         return template
 
@@ -89,27 +101,48 @@ class ChatTemplate:
                             hint="give a chat_template in the policy")
 
     def takes(self, name: str) -> bool:
-        """Whether a variable of this name may be given: the template has the word, and it is not one of our own, nor of
-        the language."""
-        ours = name in _OWN | RESERVED | CONSTANTS.keys() or name.endswith("_token")
-        return not ours and re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+        """Whether a variable of this name may be given: the template reads it and does not set it itself, and it is
+        not one of our own. An attribute, a loop variable or a word of the template's text is not such a variable."""
+        return name in self._template.free and name not in _OWN and not name.endswith("_token")
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
                now: datetime | None = None) -> str:
         """The prompt for `messages`, each with "role" and "content" (a string, or text parts). `variables` are
-        for the template (such as enable_thinking); `now` is the time that it may ask for. TemplateError says what
-        in the messages or the template does not work."""
-        given = {**outside(dict(variables or {})), "messages": prepare(messages, self._form),
-                 "tools": outside(tools)}
-        size = _size(given)
-        budget = Budget(STEPS + STEPS_PER_MESSAGE * len(messages) + STEPS_PER_CHARACTER * size,
-                        ROOM + ROOM_PER_CHARACTER * size)
-        functions = {"raise_exception": Function("raise_exception", _refuse),
-                     "strftime_now": Function("strftime_now", lambda pattern: _time(pattern, now))}
-        return self._template.render({
-            **given, **functions, **self._special, "documents": None,
-            "add_generation_prompt": add_generation_prompt}, budget)
+        for the template (such as enable_thinking); `now` is the time that it may ask for. What the request does not
+        have is none or undefined, see `_defaults`. TemplateError says what in the messages or the template does not
+        work."""
+        given = {**outside({name: value for name, value in (variables or {}).items() if name not in _OWN}),
+                 "messages": prepare(messages, self._form)}
+        if tools is not None:
+            given["tools"] = outside(tools)
+        own = {"raise_exception": Function("raise_exception", _refuse),
+               "strftime_now": Function("strftime_now", lambda pattern: _time(pattern, now)),
+               **self._special, "add_generation_prompt": add_generation_prompt}
+        size, failure = _size(given), None
+        for defaults in self._defaults(given.keys() | own.keys()):
+            budget = Budget(STEPS + STEPS_PER_MESSAGE * len(messages) + STEPS_PER_CHARACTER * size,
+                            ROOM + ROOM_PER_CHARACTER * size)
+            try:
+                return self._template.render({**defaults, **given, **own}, budget)
+            except RefusedMessagesError:
+                raise
+            except TemplateError as error:
+                if error.code == EXHAUSTED:
+                    raise
+                failure = failure or error
+        raise failure or TemplateError("the chat template cannot be rendered")
+
+    def _defaults(self, given: Set[str]) -> Iterator[dict[str, Value]]:
+        """What stands for names that are not `given`, most usual first; the next is for a template that fails.
+
+        1. `tools` and `documents` are none: what `apply_chat_template` of Hugging Face gives.
+        2. They are undefined, for a template that goes through them or asks for their length without a test.
+        3. Every free name is undefined, and also empty text, for a template that joins one to other text.
+        """
+        yield dict.fromkeys(_NONE)
+        yield {}
+        yield {name: Absent(name) for name in self._template.free - given if name not in _OWN - _NONE}
 
     def encode(self, messages: Sequence[Message], tokenizer: Tokenizer, *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
@@ -137,6 +170,12 @@ class ChatTemplate:
             return _PROBE in self.render(messages, now=_PROBE_TIME)
         except TemplateError:
             return False
+
+
+def has_template(metadata: Mapping[str, Any], *, override: str | None, fallback: Fallback) -> bool:
+    """Whether a model can be asked chats, however good its template is."""
+    source = override if override is not None else metadata.get(TEMPLATE_KEY, "")
+    return fallback == "chatml" or not isinstance(source, str) or bool(source.strip())
 
 
 def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -14,17 +14,17 @@ from appliance.policy import filekind
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 
-def malformed(offset: int, what: str, found: object, allowed: object) -> FormatError:
+_DAMAGED = "the file is cut short, damaged, or not written by a GGUF tool; fetch it again and check its SHA-256"
+
+
+def malformed(offset: int, what: str, found: object, allowed: object, hint: str = _DAMAGED) -> FormatError:
     """The error for bytes at `offset`: `what` they should be, what was found, what is allowed."""
-    return FormatError(
-        f"byte {offset}: {what} is {found}; allowed: {allowed}",
-        hint="the file is damaged or was not written by a GGUF tool; fetch it again and check its SHA-256",
-    )
+    return FormatError(f"byte {offset}: {what} is {found}; allowed: {allowed}", hint=hint)
 
 
 def mistaken(start: bytes, needed: str) -> FormatError | None:
     """The error for a file that begins so and is of another kind, where that is known: nobody damaged it."""
-    kind = filekind.of(start)
+    kind = filekind.instead_of_model(start)
     return None if kind is None else FormatError(f"byte 0: this is {kind.what}; needed: {needed}", hint=kind.use)
 
 

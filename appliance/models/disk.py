@@ -32,6 +32,8 @@ BLOCK = 4096
 """Reads past the page cache begin and end at a multiple of this."""
 
 _PROBES = 64
+_FOLDER_HINT = ("name the GGUF file itself; a folder of safetensors is converted into one by llama.cpp's "
+                "convert_hf_to_gguf.py")
 
 
 class RandomFile:
@@ -153,7 +155,8 @@ def _open_regular(path: Path) -> tuple[int, int]:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise ModelError(f"{path} is {_kind(status.st_mode)}; allowed: a regular file")
+        raise ModelError(f"{path} is {_kind(status.st_mode)}; allowed: a regular file", hint=_FOLDER_HINT
+                         if stat.S_ISDIR(status.st_mode) else None)
     return descriptor, status.st_size
 
 

@@ -26,6 +26,9 @@ from appliance.models.cursor import Buffer, Cursor, malformed, mistaken
 from appliance.models.metadata import Metadata, Numbers, Strings, Value, describe
 from appliance.policy import filekind
 
+Judge = Callable[[Metadata], None]
+"""Raises what is wrong with a file, by its metadata."""
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32  # bytes
@@ -45,6 +48,9 @@ _KEY_MIN_NBYTES = 8 + 1 + 4 + 1  # a name of one byte and a value of one
 _TENSOR_MIN_NBYTES = 8 + 1 + 4 + 8 + 4 + 8  # a name of one byte and one dimension
 _SEALED = b"appliance/sealed-model/"  # as `sealed_header` has it, which stands above
 _MAGICS_BEFORE = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # as they lie in the file
+
+_ZEROS = "the file begins with zeros: its download has not ended, or its disk lost it; fetch it again"
+_UNKNOWN = "this is not a GGUF file, and of no kind that is known here"
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 # type number -> numpy type; the scalars, and the items of arrays
@@ -86,8 +92,11 @@ class GGUFFile:
     data_offset: int  # bytes from the start of the file
 
 
-def parse(buffer: Buffer, size: int | None = None) -> GGUFFile:
+def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
+          judge: Judge | None = None) -> GGUFFile:
     """Read the header of a file from `buffer`, its first bytes; `size` is the file's size, by default the buffer's.
+    `any_format`: tensors may be in formats that do not run here. `judge` sees the metadata before the tensors are read,
+    so that what it raises comes before what is wrong with them.
 
     FormatError for malformed bytes, UnsupportedError for what is well formed and does not run here; both name the
     offset, what was found and what is allowed.
@@ -97,14 +106,17 @@ def parse(buffer: Buffer, size: int | None = None) -> GGUFFile:
     tensor_count = _count(cursor, "the number of tensors", MAX_TENSORS, _TENSOR_MIN_NBYTES)
     key_count = _count(cursor, "the number of metadata keys", MAX_KEYS, _KEY_MIN_NBYTES)
     values, alignment = _metadata(cursor, key_count)
+    if judge is not None:
+        judge(MappingProxyType(values))
     size = cursor.size if size is None else size
-    entries = _entries(cursor, tensor_count, alignment)
+    entries = _entries(cursor, tensor_count, alignment, any_format=any_format)
     data_offset = cursor.offset + -cursor.offset % alignment
     tensors = _place(entries, data_offset, size)
     return GGUFFile(version, MappingProxyType(values), MappingProxyType(tensors), alignment, data_offset)
 
 
-def read(read_into: Callable[[memoryview, int], None], size: int) -> tuple[bytearray, GGUFFile]:
+def read(read_into: Callable[[memoryview, int], None], size: int, *, any_format: bool = False,
+         judge: Judge | None = None) -> tuple[bytearray, GGUFFile]:
     """The first bytes of a file of `size` bytes, and the header in them: four times more are read each time that they
     do not suffice, but no more than a header may have, as what is none would be read to its end. `read_into` fills a
     view from an offset on, and no byte twice. Errors as `parse`."""
@@ -117,7 +129,7 @@ def read(read_into: Callable[[memoryview, int], None], size: int) -> tuple[bytea
         with memoryview(buffer)[start:] as view:
             read_into(view, start)
         try:
-            return buffer, parse(buffer, size)
+            return buffer, parse(buffer, size, any_format=any_format, judge=judge)
         except FormatError:
             if len(buffer) == most:
                 raise
@@ -128,13 +140,15 @@ def _version(cursor: Cursor) -> int:
     magic = bytes(cursor.take(min(4, cursor.remaining), "the magic"))
     if magic in _MAGICS_BEFORE:
         raise UnsupportedError("byte 0: the file is in GGML's format from before GGUF; supported: GGUF 2 and 3",
-                               hint="convert it with llama.cpp's conversion scripts")
+                               hint="take a GGUF file of the model, or convert its original weights with llama.cpp's "
+                                    "conversion scripts")
     if magic != MAGIC:
         start = magic + bytes(cursor.peek()[:filekind.LOOKED_AT])
         if start.startswith(_SEALED):
             raise FormatError("byte 0: a sealed model; needed: a GGUF file",
                               hint="unseal it; in a policy, pin its header: sealed_header_sha256")
-        raise mistaken(start, "a GGUF file") or malformed(0, "the magic", repr(magic), repr(MAGIC))
+        raise mistaken(start, "a GGUF file") or malformed(0, "the magic", repr(magic), repr(MAGIC),
+                                                          hint=_UNKNOWN if any(start) else _ZEROS)
     version = cursor.u32("the version")
     if version and version & 0xFFFF == 0:
         raise UnsupportedError("byte 4: the file is big-endian; supported: little-endian GGUF 2 and 3",
@@ -264,16 +278,16 @@ def _strings(cursor: Cursor, count_offset: int, count: int, what: str, most: int
 _Entry = tuple[TensorInfo, int]
 
 
-def _entries(cursor: Cursor, count: int, alignment: int) -> dict[str, _Entry]:
+def _entries(cursor: Cursor, count: int, alignment: int, *, any_format: bool) -> dict[str, _Entry]:
     """Read the tensor table."""
     entries: dict[str, _Entry] = {}
     for number in range(count):
         name = _name(cursor, f"the name of tensor {number}", MAX_TENSOR_NAME_NBYTES, entries)
-        entries[name] = _entry(cursor, name, alignment)
+        entries[name] = _entry(cursor, name, alignment, any_format=any_format)
     return entries
 
 
-def _entry(cursor: Cursor, name: str, alignment: int) -> _Entry:
+def _entry(cursor: Cursor, name: str, alignment: int, *, any_format: bool) -> _Entry:
     start = cursor.offset
     what = f"tensor {name!r}"
     dimensions = cursor.u32(f"the number of dimensions of {what}")
@@ -285,7 +299,8 @@ def _entry(cursor: Cursor, name: str, alignment: int) -> _Entry:
         shape.append(cursor.u64(f"a dimension of {what}"))
         if shape[-1] == 0:
             raise malformed(at, f"a dimension of {what}", 0, "1 and more")
-    block_format = quants.by_id(cursor.u32(f"the format of {what}"), f"byte {cursor.offset - 4}: {what}")
+    number = cursor.u32(f"the format of {what}")
+    block_format = quants.by_id(number, f"byte {cursor.offset - 4}: {what}", any_format=any_format)
     if shape[0] % block_format.elements:
         raise malformed(start + 4, f"the row length of {what}", shape[0],
                         f"a multiple of {block_format.elements} for {block_format.name}")
@@ -301,6 +316,7 @@ def _entry(cursor: Cursor, name: str, alignment: int) -> _Entry:
 
 def _place(entries: Mapping[str, _Entry], data_offset: int, size: int) -> dict[str, TensorInfo]:
     """Check that tensors lie within the file and apart from each other; give them offsets from the file's start."""
+    whole = data_offset + max((info.offset + info.nbytes for info, _ in entries.values()), default=0)
     end, before = 0, "the header"
     for info, offset_at in sorted(entries.values(), key=lambda entry: entry[0].offset):
         if info.offset < end:
@@ -309,5 +325,6 @@ def _place(entries: Mapping[str, _Entry], data_offset: int, size: int) -> dict[s
         end, before = info.offset + info.nbytes, f"tensor {info.name!r}"
         if data_offset + end > size:
             raise malformed(offset_at, f"the end of tensor {info.name!r}", f"byte {data_offset + end}",
-                            f"at most {size}, the size of the file")
+                            f"at most {size}, the size of the file: {whole - size} bytes are missing",
+                            hint="the file is cut short: its download has not ended, or broke off; fetch it again")
     return {name: replace(info, offset=data_offset + info.offset) for name, (info, _) in entries.items()}

@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.models import gguf_kind, quants
 from appliance.models.gguf import GGUFFile, TensorInfo
-from appliance.models.metadata import Metadata, optional_int
+from appliance.models.metadata import Metadata
 
 
 class Opened:
@@ -56,12 +57,11 @@ class Opened:
 
 
 def check_runnable(file: GGUFFile) -> None:
-    """UnsupportedError for a part of a model, for tensors of more than two dimensions, and for vectors in blocks."""
-    parts = optional_int(file.metadata, "split.count", 1)
-    if parts > 1:
-        raise UnsupportedError(f"the file is one of {parts} parts of a model; supported: a model in one file",
-                               hint="join the parts with: llama-gguf-split --merge")
+    """UnsupportedError for what is not one whole model, for block formats that do not run here, for tensors of more
+    than two dimensions, and for vectors in blocks."""
+    gguf_kind.check(file.metadata, len(file.tensors))
     for info in file.tensors.values():
+        quants.require(info.format, f"tensor {info.name!r}")
         if len(info.shape) > 2:
             raise UnsupportedError(f"tensor {info.name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
         if len(info.shape) == 1 and info.format.elements > 1:

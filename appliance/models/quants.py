@@ -64,27 +64,43 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType({
 
 _BY_ID = {block_format.ggml_id: block_format for block_format in FORMATS.values()}
 
-# Types that ggml has or had and that do not run here, so that a refusal can name them.
-_UNSUPPORTED = MappingProxyType({
-    4: "Q4_2", 5: "Q4_3", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL",
-    21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-    31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 36: "IQ4_NL_4_4",
-    37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0", 42: "Q2_0",
-})
+# Types that ggml has and that do not run here: with their sizes, a file that uses them can still be described.
+_OTHERS: Mapping[int, BlockFormat] = MappingProxyType({
+    number: BlockFormat(name, number, elements, nbytes) for number, name, elements, nbytes in (
+        (15, "Q8_K", 256, 292), (16, "IQ2_XXS", 256, 66), (17, "IQ2_XS", 256, 74), (18, "IQ3_XXS", 256, 98),
+        (19, "IQ1_S", 256, 50), (20, "IQ4_NL", 32, 18), (21, "IQ3_S", 256, 110), (22, "IQ2_S", 256, 82),
+        (23, "IQ4_XS", 256, 136), (24, "I8", 1, 1), (25, "I16", 1, 2), (26, "I32", 1, 4), (27, "I64", 1, 8),
+        (28, "F64", 1, 8), (29, "IQ1_M", 256, 56), (31, "Q4_0_4_4", 32, 18), (32, "Q4_0_4_8", 32, 18),
+        (33, "Q4_0_8_8", 32, 18), (34, "TQ1_0", 256, 54), (35, "TQ2_0", 256, 66), (36, "IQ4_NL_4_4", 32, 18),
+        (37, "IQ4_NL_4_8", 32, 18), (38, "IQ4_NL_8_8", 32, 18), (39, "MXFP4", 32, 17), (40, "NVFP4", 64, 36),
+        (41, "Q1_0", 128, 18))})
+# Types that ggml had or has whose sizes are not known here, so that a refusal can name them.
+_NAMED = MappingProxyType({4: "Q4_2", 5: "Q4_3", 42: "Q2_0"})
 
 
-def by_id(ggml_id: int, where: str) -> BlockFormat:
-    """The format with this ggml type id. `where` begins the error: UnsupportedError for a type that ggml knows,
-    FormatError for a number it never used."""
-    found = _BY_ID.get(ggml_id)
+def by_id(ggml_id: int, where: str, *, any_format: bool = False) -> BlockFormat:
+    """The format with this ggml type id; with `any_format` also one that does not run here, whose size is known.
+    `where` begins the error: UnsupportedError for a type that ggml knows, FormatError for a number it never used."""
+    other = _OTHERS.get(ggml_id)
+    found = _BY_ID.get(ggml_id) or (other if any_format else None)
     if found is not None:
         return found
-    supported = ", ".join(FORMATS)
-    name = _UNSUPPORTED.get(ggml_id)
+    name = _NAMED.get(ggml_id) if other is None else other.name
     if name is None:
-        raise FormatError(f"{where}: block format number {ggml_id} does not exist; supported: {supported}")
-    raise UnsupportedError(f"{where}: block format {name} is not supported; supported: {supported}",
-                           hint="use a file quantised to one of the supported formats, for example Q4_K_M")
+        raise FormatError(f"{where}: block format number {ggml_id} does not exist; supported: {', '.join(FORMATS)}",
+                          hint="the file is damaged, or made by a tool newer than this version")
+    raise _unsupported(name, where)
+
+
+def require(block_format: BlockFormat, where: str) -> None:
+    """UnsupportedError, as `by_id`, for a format that does not run here."""
+    if block_format.name not in FORMATS:
+        raise _unsupported(block_format.name, where)
+
+
+def _unsupported(name: str, where: str) -> UnsupportedError:
+    return UnsupportedError(f"{where}: block format {name} is not supported; supported: {', '.join(FORMATS)}",
+                            hint="use a file quantised to one of the supported formats, for example Q4_K_M")
 
 
 def layout(block_format: BlockFormat) -> np.dtype[Any]:

@@ -81,6 +81,8 @@ def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mma
     """Read the file into memory and check its pin; hashing runs beside the next read."""
     digest = hashlib.sha256()
     with RandomFile(path) as file:
+        if not file.size:
+            gguf.parse(b"")  # says so
         source = anonymous(file.size, f"the file {path}")
         try:
             with memoryview(source) as view, ThreadPoolExecutor(1, "model-hash") as hasher:

@@ -33,6 +33,7 @@ from appliance.models.disk import RandomFile, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.locked import SecretBytes
 from appliance.models.tiling import RECORD_ALIGNMENT, Tiling
+from appliance.policy import filekind
 
 FAMILY = b"appliance/sealed-model/"
 MAGIC = FAMILY + b"2"
@@ -136,7 +137,10 @@ def read(file: RandomFile) -> Header:
     bytes, UnsupportedError for another version, TamperedError and ModelError for the disk."""
     fixed = bytearray(min(_FIXED.size, file.size))
     file.read_into(memoryview(fixed), 0)
-    _check_magic(bytes(fixed))
+    if not fixed.startswith(MAGIC):
+        start = bytearray(min(filekind.LOOKED_AT, file.size))
+        file.read_into(memoryview(start), 0)
+        _check_magic(bytes(start))
     if file.size < _padded(_FIXED.size + MAC_NBYTES):
         raise malformed(len(fixed), "the size of the file", file.size, "a whole header and more")
     _, tile_size, flags, size, nbytes, salt, sha256, commitment = _FIXED.unpack(fixed)
@@ -162,6 +166,7 @@ def is_sealed(start: bytes) -> bool:
 
 
 def _check_magic(start: bytes) -> None:
+    """Refuse what does not begin as a sealed model of this version."""
     magic = start[:len(MAGIC)]
     if magic == MAGIC:
         return

@@ -6,17 +6,11 @@ Nothing of the file's content is repeated: it may be a secret.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-LOOKED_AT = 4096  # bytes that suffice
+from appliance.policy import weightkind
+from appliance.policy.weightkind import FileKind
 
-
-class FileKind(NamedTuple):
-    """What a file is, and what it is for."""
-
-    what: str
-    use: str
-
+LOOKED_AT = weightkind.LOOKED_AT  # bytes that suffice
 
 _KEY = FileKind("the key of a model or a state disk", "it is for --key, and for nobody to see")
 _PINNED = "policies name it in a model block, which is printed by: appliance model pin FILE"
@@ -60,6 +54,15 @@ def foreign(start: bytes) -> FileKind | None:
     return _known(start[:LOOKED_AT]) or (_BINARY if b"\0" in start[2:64] and start[:2] not in _UTF_16 else None)
 
 
+def instead_of_model(start: bytes) -> FileKind | None:
+    """The kind of a file that begins so, where a model should be."""
+    start = start[:LOOKED_AT]
+    found = of(start)
+    if found == _SOME_JSON:
+        found = weightkind.json_of(start)
+    return found or weightkind.anything_else(start)
+
+
 def _known(start: bytes) -> FileKind | None:
     for magic, kind in _STARTS:
         if start.startswith(magic):
@@ -71,7 +74,7 @@ def _known(start: bytes) -> FileKind | None:
     if _JSON.match(start):
         known = _FORMAT.search(start)
         return _FORMATS.get(known[1] if known else b"", _SOME_JSON)
-    return None
+    return weightkind.of(start)
 
 
 def _pem(label: str) -> FileKind:

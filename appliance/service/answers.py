@@ -136,6 +136,7 @@ class ModelCard(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["appliance"] = "appliance"
+    chat_template: bool  # whether it takes chats; another continues prompts only
 
 
 class ModelList(BaseModel):

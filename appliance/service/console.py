@@ -29,6 +29,11 @@ EXAMPLE = """\
     answer = client.chat.completions.create(
         model="{model}", messages=[{{"role": "user", "content": "Hello!"}}])
     print(answer.choices[0].message.content)"""
+EXAMPLE_OF_TEXT = """\
+    from openai import OpenAI
+    client = OpenAI(base_url="{url}/v1", api_key="...")
+    answer = client.completions.create(model="{model}", prompt="Once upon a time", max_tokens=50)
+    print(answer.choices[0].text)"""
 
 
 class Console:
@@ -70,6 +75,7 @@ class Console:
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
         if booted.attestor.platform == "tpm":
             lines.append("  HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine")
+        lines += _about_models(booted)
         urls = [_for_clients(place.url) for place in listening]
         if any("//ADDRESS:" in url for url in urls):
             lines.append("  ADDRESS      is any of this machine's")
@@ -78,7 +84,8 @@ class Console:
         self._out.write("\n".join(lines) + "\n")
         web = next((url for url in urls if url.startswith("http:")), None)  # others are verified first
         if web is not None:
-            self._out.write(EXAMPLE.format(url=web, model=next(iter(booted.models))) + "\n")
+            name, model = next(iter(booted.models.items()))
+            self._out.write((EXAMPLE if model.template else EXAMPLE_OF_TEXT).format(url=web, model=name) + "\n")
         self._out.flush()
 
     def tell(self, event: str, **facts: Any) -> None:
@@ -113,6 +120,14 @@ class Console:
     def _emit(self, record: dict[str, Any]) -> None:
         self._out.write(json.dumps(record) + "\n")
         self._out.flush()
+
+
+def _about_models(booted: Booted) -> list[str]:
+    """What is odd about models that run all the same."""
+    lines = [f"  no chats     {name} has no chat template: it continues prompts only"
+             for name, model in booted.models.items() if model.template is None]
+    return lines + [f"  warning      {name}: {warning}" for name, model in booted.models.items()
+                    for warning in model.tokenizer.warnings]
 
 
 def _for_clients(url: str) -> str:

@@ -52,7 +52,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
                                param="logprobs")
         sampling = choose_sampling(model, request)
         if isinstance(request, ChatRequest):
-            _check_variables(model, request)
+            _check_template(model, request)
         prompt = await _encoded(service, model, request)
         bound = _answer_tokens(service, model, len(prompt), request)
         grant = account.admit_tokens(round_up(len(prompt), service.rounding) + round_up(bound, service.rounding))
@@ -78,10 +78,14 @@ async def _encoded(service: Service, model: ServedModel, request: ChatRequest | 
         leaving.leave()
 
 
-def _check_variables(model: ServedModel, request: ChatRequest) -> None:
-    """Refuse variables whose names the chat template does not have."""
+def _check_template(model: ServedModel, request: ChatRequest) -> None:
+    """Refuse a chat with a model that has no template, and variables that the template does not read."""
+    template = model.running.template
+    if template is None:
+        raise RequestError("no_chat_template", f"model {model.name} has no chat template, so it takes no chats; it "
+                           "continues prompts at /v1/completions", param="model")
     for name in request.variables:
-        if not model.running.template.takes(name):
+        if not template.takes(name):
             param = f"chat_template_kwargs.{name}"
             raise RequestError("unknown_parameter", f"{param}: the model's chat template takes no such variable",
                                param=param)

@@ -51,6 +51,8 @@ PROBLEMS: dict[str, Problem] = {
     "unknown_parameter": Problem(400, INVALID, "this service does not know this parameter"),
     "unsupported_parameter": Problem(400, INVALID, "this service does not support this parameter"),
     "unsupported_text": Problem(400, INVALID, "the text cannot be encoded for this model"),
+    "no_chat_template": Problem(400, INVALID, "the model has no chat template; it continues prompts at "
+                                "/v1/completions"),
     "template_refused": Problem(400, INVALID, "the model's chat template does not accept these messages"),
     "activation_refused": Problem(400, INVALID, "the TPM does not open the challenge: it is for another TPM or key"),
     "context_length_exceeded": Problem(400, INVALID, "the prompt is too long for this service"),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from appliance.engine.jinja.values import EXHAUSTED
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
+from appliance.errors import RefusedMessagesError, TemplateError
 from appliance.service.problems import RequestError
 from appliance.service.redaction import Rule, redact
 from appliance.service.wire import ChatRequest, CompletionRequest
@@ -89,16 +91,23 @@ def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
     return turns.encode()
 
 
-def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate, tokenizer: Tokenizer,
+def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate | None, tokenizer: Tokenizer,
            rules: Sequence[Rule], most: int, between: Callable[[], None] = lambda: None) -> list[int]:
     """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for more than `most`;
     RequestError for ids that are none. `between` is called every few milliseconds of redaction, and may end it."""
     between()
     if isinstance(request, ChatRequest):
+        if template is None:
+            raise RequestError("no_chat_template", param="model")
         messages, given = json.loads(turns)
         variables = {name: _variable(rules, value, between) for name, value in given.items()}
-        return template.encode([_message(rules, between, *turn) for turn in messages], tokenizer, variables=variables,
-                               most=most)
+        said = [_message(rules, between, *turn) for turn in messages]
+        try:
+            return template.encode(said, tokenizer, variables=variables, most=most)
+        except TemplateError as error:
+            if not variables or isinstance(error, RefusedMessagesError) or error.code == EXHAUSTED:
+                raise
+            raise _unusable(variables) from None
     text = request.text
     if text is not None:
         return tokenizer.encode(redact(rules, text, between), add_special=True, most=most)
@@ -109,6 +118,14 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
     if any(token >= tokenizer.vocab_size for token in ids):
         raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
     return ids
+
+
+def _unusable(variables: Mapping[str, object]) -> RequestError:
+    """A template that fails on a chat with variables: they may be of a type that it does not expect."""
+    names = ", ".join(sorted(variables))
+    return RequestError("template_refused", "the model's chat template fails on these messages with these values of "
+                        f"chat_template_kwargs: {names}; it may need values of another type",
+                        param="chat_template_kwargs")
 
 
 def _variable(rules: Sequence[Rule], value: str | float | None, between: Callable[[], None]) -> str | float | None:

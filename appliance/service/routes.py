@@ -60,7 +60,7 @@ async def complete(request: Incoming) -> Response[Any]:
 
 
 def _card(model: ServedModel) -> ModelCard:
-    return ModelCard(id=model.name, created=model.created)
+    return ModelCard(id=model.name, created=model.created, chat_template=model.running.template is not None)
 
 
 @get("/v1/models", guards=[asks])

@@ -44,7 +44,8 @@ def fuzz(data: bytes) -> None:
         ids = tokenizer.encode(parts[4].decode("utf-8", "surrogateescape"), parse_special=True, add_special=True)
         tokenizer.decode(ids)
         stream = TextStream(tokenizer)
-        "".join(map(stream.push, ids)) + stream.finish()
+        "".join(map(stream.push, ids))
+        stream.finish()
     except (TokenizerError, ApplianceError):
         return
 

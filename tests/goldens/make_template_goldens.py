@@ -18,6 +18,7 @@ from pathlib import Path
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.sandbox
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -38,8 +39,12 @@ class Generation(jinja2.ext.Extension):
         return parser.parse_statements(["name:endgeneration"], drop_needle=True)
 
 
+class Refused(jinja2.exceptions.TemplateRuntimeError):
+    """A template refuses a chat in its own words."""
+
+
 def _refuse(message):
-    raise jinja2.exceptions.TemplateError(message)
+    raise Refused(message)
 
 
 def environment() -> jinja2.Environment:
@@ -53,14 +58,34 @@ def environment() -> jinja2.Environment:
     return env
 
 
+class Empty(jinja2.Undefined):
+    """An undefined value that text can be joined to."""
+
+    def __add__(self, other):
+        """The other value."""
+        return other
+
+    __radd__ = __add__
+
+
 def render(template, chat) -> str | None:
-    """The prompt, or None where the template raises."""
-    try:
-        return template.render(
-            messages=chat["messages"], tools=chat.get("tools"), documents=None,
-            add_generation_prompt=chat["add_generation_prompt"], **chat.get("variables", {}), **SPECIAL)
-    except Exception:  # noqa: BLE001 - whatever a template raises
-        return None
+    """The prompt, or None where the template raises. Names that a chat does not have are none, as Hugging Face gives
+    them; where that raises, they are undefined; where that raises too, they are undefined and empty text."""
+    given = {"messages": chat["messages"], "add_generation_prompt": chat["add_generation_prompt"], **SPECIAL,
+             **chat.get("variables", {})}
+    if "tools" in chat:
+        given["tools"] = chat["tools"]
+    names = jinja2.meta.find_undeclared_variables(template.environment.parse(template.source_text))
+    absent = {name: Empty(name=name) for name in names - given.keys() - template.environment.globals.keys()}
+    for defaults in ({"tools": None, "documents": None}, {}, absent):
+        try:
+            return template.render(**{**defaults, **given})
+        except jinja2.exceptions.TemplateRuntimeError as error:
+            if isinstance(error, Refused):
+                return None
+        except Exception:  # noqa: BLE001, S112 - whatever a template raises
+            continue
+    return None
 
 
 def language(env: jinja2.Environment, case: str) -> str | None:
@@ -83,6 +108,7 @@ def main() -> None:
         source = path.read_text(encoding="utf-8")
         try:
             template = env.from_string(source)
+            template.source_text = source
         except jinja2.exceptions.TemplateError as error:
             print(path.name, "does not parse:", error)
             continue

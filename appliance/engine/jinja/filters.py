@@ -16,7 +16,18 @@ from appliance.engine.jinja import text as texts
 from appliance.engine.jinja.operators import attribute_path, key, marked_within, numeric, text_of, whole
 from appliance.engine.jinja.tests import TESTS
 from appliance.engine.jinja.text import is_marked, mark, marked_like
-from appliance.engine.jinja.values import ITEM_COST, Budget, Fault, Undefined, Value, bounded, has_marked, is_true, kind
+from appliance.engine.jinja.values import (
+    ITEM_COST,
+    Absent,
+    Budget,
+    Fault,
+    Undefined,
+    Value,
+    bounded,
+    has_marked,
+    is_true,
+    kind,
+)
 
 MAX_WIDTH = 1000  # of indentation, and of a number as text
 _WORD = re.compile(r"([-\s({\[<]+)")  # what words begin after
@@ -85,6 +96,7 @@ def join(budget: Budget, value: Value, separator: Value = "") -> str:
 def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: bool = False,
            sort_keys: bool = False, separators: Value = None, **_: Value) -> str:
     """As JSON, the way Hugging Face's templates have it: nothing escaped for HTML."""
+    value = None if isinstance(value, Absent) else value
     size = budget.measure(value)
     width = 0 if indent is None else whole(len(indent) if isinstance(indent, str) else indent, "tojson", 0, 16)
     budget.make((6 + 4 * width) * size)

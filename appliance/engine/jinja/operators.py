@@ -12,6 +12,7 @@ from appliance.engine.jinja.text import Marked, mark
 from appliance.engine.jinja.values import (
     ITEM_COST,
     SCALARS,
+    Absent,
     Budget,
     Fault,
     Namespace,
@@ -76,6 +77,8 @@ def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
     if sign == "+" and isinstance(left, list | tuple) and type(left) is type(right):
         budget.make(ITEM_COST * (len(left) + len(right)))
         return type(left)([*left, *right])
+    if sign == "+" and (isinstance(left, Absent) or isinstance(right, Absent)):
+        return _beside_nothing(right if isinstance(left, Absent) else left)
     if sign == "*" and isinstance(right, str | list | tuple):
         left, right = right, left
     if sign == "*" and isinstance(left, str | list | tuple) and isinstance(right, int):
@@ -83,6 +86,15 @@ def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
         budget.make(len(left) * count * (1 if isinstance(left, str) else ITEM_COST))
         return texts.concatenate([left] * count) if isinstance(left, Marked) else left * count
     raise Fault(f"{kind(left)} and {kind(right)} do not go with {sign!r}")
+
+
+def _beside_nothing(value: Value) -> Value:
+    """What joining a value with an absent variable gives: text and lists stay as they are."""
+    if isinstance(value, Absent):
+        return ""
+    if isinstance(value, str | list | tuple):
+        return value
+    raise Fault(f"{kind(value)} and an undefined value do not go with '+'")
 
 
 def numeric(value: Value) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from appliance.engine.jinja.free_names import free_names
 from appliance.engine.jinja.nodes import Run, Scope
 from appliance.engine.jinja.operators import key, whole
 from appliance.engine.jinja.parser import parse
@@ -19,6 +20,8 @@ class Template:
 
     def __init__(self, source: str) -> None:
         self._tree = parse(source)
+        self.free = free_names(self._tree)
+        """The variables that it reads and does not set itself."""
 
     def render(self, variables: Mapping[str, Value], budget: Budget) -> str:
         """The output; `variables` hold only the values of `jinja.values`. TemplateError says which line asks for

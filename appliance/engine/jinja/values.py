@@ -39,6 +39,12 @@ class Undefined:
         return "Undefined"
 
 
+class Absent(Undefined):
+    """A variable that a caller may give and did not: `Undefined`, and also empty where it is joined or written."""
+
+    __slots__ = ()
+
+
 class Opaque:
     """A value that shows nothing of what it holds, so that printing it costs nothing."""
 

@@ -18,7 +18,8 @@ class Pieces(Protocol):
 
 class TextStream:
     """Turns generated tokens into text as they come. Bytes that are no UTF-8 become U+FFFD, one for each maximal
-    part of a character, as `bytes.decode(errors="replace")` has it; control tokens have no text."""
+    part of a character, as `bytes.decode(errors="replace")` has it; control tokens have no text. The exception is a
+    character that the last token leaves incomplete: it has no text either."""
 
     def __init__(self, tokenizer: Pieces) -> None:
         self._tokenizer = tokenizer
@@ -30,6 +31,7 @@ class TextStream:
             return ""
         return self._decoder.decode(self._tokenizer.piece(token))
 
-    def finish(self) -> str:
-        """The rest: a replacement character if a character is incomplete. The stream is as new then."""
-        return self._decoder.decode(b"", final=True)
+    def finish(self) -> None:
+        """Leave out a character that is still incomplete: its end was cut off, its bytes are not wrong. The stream is
+        as new then."""
+        self._decoder.reset()

@@ -54,6 +54,8 @@ class Tokenizer:
         self.eot_ids = vocabulary.eog_ids  # ids that end an answer
         self.add_bos = vocabulary.add_bos
         self.add_eos = vocabulary.add_eos
+        self.warnings = tuple(vocabulary.warnings)
+        """What in the model's metadata was replaced by a default, in words."""
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
                untrusted: Sequence[Span] = (), own: str = "", most: int = sys.maxsize) -> list[int]:
@@ -78,6 +80,14 @@ class Tokenizer:
             ids.append(vocabulary.special["eos"])
         check_count(len(ids), most)
         return ids
+
+    def doubled(self, ids: Sequence[int]) -> list[str]:
+        """Warnings, as llama.cpp gives them, about ids of `encode` with `add_special`: a text that begins or ends with
+        the token that was added there has it twice."""
+        ends = (("begins", self.add_bos, self.bos, ids[:2]), ("ends", self.add_eos, self.eos, ids[-2:]))
+        return [f"the prompt {verb} with {self.token_text(token)!r}, which is added anyway, so that it is there twice; "
+                "leave it out of the text"
+                for verb, added, token, two in ends if added and token is not None and list(two) == [token, token]]
 
     def _encode_fragment(self, text: str, after_special: bool, known: dict[str, Ids], ids: list[int],
                          most: int) -> None:

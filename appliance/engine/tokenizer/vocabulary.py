@@ -18,9 +18,10 @@ from appliance.engine.tokenizer.pretokenizers import GEMMA4, PRE_TOKENIZERS, Pre
 from appliance.errors import TokenizerError, UnsupportedError
 
 PREFIX = "tokenizer.ggml."
+DEFAULT_PRE = "default"  # the pre-tokenizer of a byte-level model that names none, as llama.cpp has it
 MAX_TOKENS = 1 << 22
 MAX_TOKEN_LENGTH = 1 << 16  # characters; real ones are below 1024
-NO_TOKEN = 0xFFFFFFFF  # what files say for "there is none"
+NO_TOKENS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, -1)  # what files say for "there is none", by the type of the key
 
 
 class Kind(IntFlag):
@@ -86,6 +87,7 @@ class Vocabulary:
     add_bos: bool = False
     add_eos: bool = False
     add_space_prefix: bool = False
+    warnings: list[str] = field(default_factory=list)  # what in the metadata was replaced by a default
 
     @property
     def is_sentencepiece(self) -> bool:
@@ -105,20 +107,42 @@ def read(metadata: Mapping[str, Any]) -> Vocabulary:
     sentencepiece = vocabulary.is_sentencepiece
     vocabulary.add_space_prefix = _flag(metadata, "add_space_prefix", sentencepiece)
     vocabulary.special = _special_ids(metadata, vocabulary)
-    vocabulary.add_bos = pre.forced_bos or _flag(metadata, "add_bos_token", sentencepiece or pre.add_bos)
-    vocabulary.add_eos = _flag(metadata, "add_eos_token", False)
-    for name, wanted in (("bos", vocabulary.add_bos), ("eos", vocabulary.add_eos)):
-        if wanted and name not in vocabulary.special:
-            raise TokenizerError(f"metadata asks to add the {name} token to texts, but names none")
+    vocabulary.add_bos = _adds(metadata, vocabulary, "bos", sentencepiece or pre.add_bos)
+    vocabulary.add_eos = _adds(metadata, vocabulary, "eos", False)
+    if model == "gpt2" and not metadata.get(PREFIX + "pre"):
+        vocabulary.warnings.append(
+            f"the file names no pre-tokenizer ({PREFIX}pre): {DEFAULT_PRE!r} is used, which may cut texts in other "
+            "words than the model knows; convert the model again with a current llama.cpp")
     _know_by_text(vocabulary)
     _find_end_of_generation(vocabulary)
     _set_stripping(vocabulary, metadata.get("general.name"))
     return vocabulary
 
 
+def _adds(metadata: Mapping[str, Any], vocabulary: Vocabulary, name: str, default: bool) -> bool:
+    """Whether a token ("bos" or "eos") is added to texts. Nothing is added by default where the file says that there is
+    no such token; TokenizerError where the file itself asks for it."""
+    key = f"add_{name}_token"
+    asked = (name == "bos" and vocabulary.pre.forced_bos) or _flag(metadata, key, default)
+    if not asked or name in vocabulary.special:
+        return asked
+    if PREFIX + key in metadata or metadata.get(PREFIX + _ID_KEYS[name][0]) not in NO_TOKENS:
+        raise TokenizerError(f"metadata asks to add the {name} token to texts, but names none",
+                             hint=f"set {PREFIX}{key} to false, or {PREFIX}{_ID_KEYS[name][0]} to the token")
+    return False
+
+
 def _wrong(key: str, found: str, allowed: str) -> TokenizerError:
     return TokenizerError(f"metadata key {PREFIX + key!r} is {found}; allowed: {allowed}",
                           hint="convert the model again with a current llama.cpp")
+
+
+def pre_tokenizer_used(metadata: Mapping[str, Any]) -> str | None:
+    """The name of the pre-tokenizer that cuts a model's texts; None for a tokenizer that has none, or is not known."""
+    model, name = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "pre")
+    if model == "gpt2":
+        return name if isinstance(name, str) and name else DEFAULT_PRE
+    return "gemma4" if model == "gemma4" else None
 
 
 def _text(metadata: Mapping[str, Any], key: str, default: str | None) -> str:
@@ -225,7 +249,7 @@ def _special_ids(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> dict[st
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise _wrong(key, f"of type {type(value).__name__}", "a token id")
-            if value in (NO_TOKEN, -1):
+            if value in NO_TOKENS:
                 ids.pop(name, None)
             elif not 0 <= value < count:
                 raise _wrong(key, f"{value}", f"0 to {count - 1}, the ids of the vocabulary")

@@ -124,8 +124,8 @@ class Model(Block):
     chat_template: Annotated[str | None, Text(1, 262_144)] = Field(
         default=None, description="A Jinja chat template to use instead of the model's own.")
     chat_template_fallback: Annotated[Literal["refuse", "chatml"], Choice(("refuse", "chatml"))] = Field(
-        default="refuse", description="What to do where neither the policy nor the model has a chat template: refuse "
-        "to boot, or use ChatML.")
+        default="refuse", description="What to do with chats where neither the policy nor the model has a chat "
+        "template: refuse them (the model then continues prompts only), or use ChatML.")
     context_shift: Annotated[bool, Flag()] = Field(
         default=False, description="When the context is full, drop the oldest half of the conversation and go on; "
         "otherwise the generation ends with `length`.")
