@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
+from appliance.service.parameters import THOUGHTS
 from appliance.service.problems import RequestError
 from appliance.service.redaction import Rule, redact
 from appliance.service.wire import ChatRequest, CompletionRequest
@@ -44,7 +45,7 @@ def length(request: ChatRequest | CompletionRequest) -> int:
     may write what it is given by name in each turn."""
     if isinstance(request, ChatRequest):
         given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
-        return sum(len(turn.text) + _TURN + given for turn in request.messages)
+        return sum(len(turn.text) + len(turn.reasoning_content or "") + _TURN + given for turn in request.messages)
     return len(request.prompt if request.text is None else request.text)
 
 
@@ -61,8 +62,8 @@ def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
     as long as its answer, and as objects many short ones are sixteen times as much."""
     if not isinstance(request, ChatRequest):
         return b""
-    turns = json.dumps(([(turn.role, turn.text, turn.name) for turn in request.messages], request.variables),
-                       ensure_ascii=False)
+    turns = json.dumps(([(turn.role, turn.text, turn.name, turn.reasoning_content) for turn in request.messages],
+                        request.variables), ensure_ascii=False)
     request.messages.clear()
     request.variables.clear()
     return turns.encode()
@@ -75,7 +76,9 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
     if isinstance(request, ChatRequest):
         messages, given = json.loads(turns)
         variables = {name: _variable(rules, value) for name, value in given.items()}
-        return template.encode([_message(rules, *turn) for turn in messages], tokenizer, variables=variables, most=most)
+        thoughts = next(filter(template.takes, THOUGHTS), None)
+        turns_given = [_message(rules, thoughts, *turn) for turn in messages]
+        return template.encode(turns_given, tokenizer, variables=variables, most=most)
     text = request.text
     if text is not None:
         return tokenizer.encode(redact(rules, text), add_special=True, most=most)
@@ -95,7 +98,13 @@ def _variable(rules: Sequence[Rule], value: str | float | None) -> str | float |
     return value if redacted == text else redacted
 
 
-def _message(rules: Sequence[Rule], role: str, text: str, name: str | None) -> dict[str, str]:
-    """A turn as templates take it, redacted."""
+def _message(rules: Sequence[Rule], thoughts: str | None, role: str, text: str, name: str | None,
+             reasoning: str | None) -> dict[str, str]:
+    """A turn as templates take it, redacted. `thoughts`: the template's name for a model's earlier thoughts; None:
+    it reads none."""
     message = {"role": "system" if role == "developer" else role, "content": redact(rules, text)}
-    return message if name is None else {**message, "name": redact(rules, name)}
+    if name is not None:
+        message["name"] = redact(rules, name)
+    if reasoning is not None and thoughts is not None:
+        message[thoughts] = redact(rules, reasoning)
+    return message
