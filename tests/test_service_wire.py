@@ -13,7 +13,8 @@ import pytest
 
 from appliance.engine.template import ChatTemplate
 from appliance.errors import TemplateError
-from appliance.service.parameters import DROPPED, NEUTRAL, TABLE
+from appliance.service.messages import EMPTY, IGNORED
+from appliance.service.parameters import DROPPED, TABLE, THOUGHTS
 from appliance.service.problems import PROBLEMS, RequestError, refusal
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
 
@@ -294,3 +295,16 @@ def test_reference_lists_every_code_and_parameter() -> None:
     for name in chat ^ text:  # what one of them alone takes is said to be its own
         row = next(line for line in reference.splitlines() if line.startswith("| `") and f"`{name}`" in line)
         assert ("chat: " if name in chat else "completions: ") in row, name
+
+
+def test_reference_has_the_table_of_parameters() -> None:
+    """Each parameter of other servers stands in the reference with the values that pass, or the name that it becomes."""
+    reference = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
+    for row in TABLE.values():
+        values = " or ".join(map(json.dumps, row.neutral))
+        told = f"`{row.name}`" + (f" {values}" if values and row.becomes is None else "")
+        assert re.search(re.escape(told) + r"(?=,| \||\.| \(chat: )", reference), told
+        if row.becomes is not None:
+            assert re.search(rf"\| [^|]*`{row.name}`[^|]* \| `{row.becomes}` \|", reference), told
+    for name in (*IGNORED, *EMPTY, *THOUGHTS):
+        assert f"`{name}`" in reference, name

@@ -128,22 +128,6 @@ class TextCompletion(_Envelope):
     usage: Usage | None = None
 
 
-class ModelCard(BaseModel):
-    """A model that the caller may ask."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: Literal["appliance"] = "appliance"
-
-
-class ModelList(BaseModel):
-    """All of them."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
 class Shape(Protocol):
     """How one kind of answer is written."""
 

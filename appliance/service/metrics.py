@@ -18,7 +18,7 @@ from appliance.service.exchange import Exchange  # noqa: E402
 from appliance.service.privacy import bucket_us  # noqa: E402
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4"  # the framework adds the charset
 
 
 class Metrics:

@@ -210,8 +210,6 @@ TABLE: dict[str, Parameter] = {row.name: row for row in (*_OPENAI, *_VLLM, *_LLA
 # Names of a model's thoughts in a message: DeepSeek, vLLM and llama.cpp; OpenRouter and newer vLLM; Ollama.
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
-NEUTRAL = {row.name: row.neutral for row in TABLE.values() if row.becomes is None and not row.idle}
-
 # Accepted with any value and discarded: they say who asks, and no answer depends on them.
 DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 
