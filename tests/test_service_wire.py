@@ -298,7 +298,7 @@ def test_reference_lists_every_code_and_parameter() -> None:
 
 
 def test_reference_has_the_table_of_parameters() -> None:
-    """Each parameter of other servers stands in the reference with the values that pass, or the name that it becomes."""
+    """Each parameter of other servers stands in the reference with the values that pass, or what it becomes."""
     reference = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
     for row in TABLE.values():
         values = " or ".join(map(json.dumps, row.neutral))
