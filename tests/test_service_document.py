@@ -10,6 +10,7 @@ import pytest
 from appliance.service import document
 from appliance.service.problems import RequestError
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
+from tests.fuzz import driver, wire_fuzz
 
 LONG = "9" * 5000
 FAULTS: list[tuple[bytes, str]] = [
@@ -108,3 +109,12 @@ def test_no_text_of_a_body_is_in_a_refusal() -> None:
         with pytest.raises(RequestError) as caught:
             document.read(body)
         assert b"CANARY" not in caught.value.body()
+
+
+def test_reading_survives_mutations() -> None:
+    """Three seconds of mutated bodies give requests, or refusals whose place is inside of the body."""
+    for seed in wire_fuzz.seeds():
+        wire_fuzz.fuzz(seed)
+    count, finding = driver.run(wire_fuzz.fuzz, wire_fuzz.seeds(), seconds=3, seed=1)
+    assert None is finding
+    assert 100 < count

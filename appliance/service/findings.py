@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from appliance.service.messages import refused_key
+from appliance.service.messages import unsupported
 from appliance.service.problems import RequestError
 
 # What pydantic found -> what is allowed there, with the bounds of its context
@@ -35,9 +35,9 @@ def refusal(error: ValidationError) -> RequestError:
     path = _path(first)
     code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter",
             "unsupported_parameter": "unsupported_parameter"}.get(first["type"], "invalid_value")
-    unsupported = refused_key(first["loc"]) if code == "unknown_parameter" else None
-    if unsupported is not None:
-        code, message = "unsupported_parameter", unsupported
+    words = unsupported(first)
+    if words is not None:
+        code, message = "unsupported_parameter", words
     elif code == "unknown_parameter":
         message = "this service does not know this parameter"
     elif code == "missing_required_parameter":

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import ErrorDetails
 
 from appliance.service.parameters import THOUGHTS, same
 
@@ -36,6 +36,7 @@ REFUSED = {  # keys that ask for something, and what is said of them
     "function_call": _TOOLS, "tool_calls": _TOOLS, "tool_call_id": _TOOLS, "tool_name": _TOOLS,
     "partial": "this service does not continue a message", "prefix": "this service does not continue a message"}
 
+TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
 _HIDDEN = frozenset({"reasoning", "redacted_thinking", "thinking"})  # parts of assistants that hold their thoughts
 _NOT_TEXT = frozenset({
     "audio", "document", "file", "image", "image_url", "input_audio", "input_file", "input_image", "tool_call",
@@ -62,20 +63,8 @@ class TextPart(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        kept = _without_marks(value)
-        if kept.get("type") == "refusal" and "refusal" in kept:
-            kept["text"] = kept.pop("refusal")
-        return kept
-
-    @field_validator("type", mode="before")
-    @classmethod
-    def _is_text(cls, value: Any) -> Any:
-        if isinstance(value, str) and value in _NOT_TEXT:
-            raise PydanticCustomError("unsupported_parameter", f"this service takes text only; found: {value}")
-        return value
+    def _null_is_absent(cls, value: Any) -> Any:
+        return _plain_part(value) if isinstance(value, dict) else value
 
 
 class Message(Wire):
@@ -88,24 +77,15 @@ class Message(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain(cls, value: Any) -> Any:
+    def _null_is_absent(cls, value: Any) -> Any:
+        """The message without what says nothing, its parts joined."""
         if not isinstance(value, dict):
             return value
-        kept = _without_marks(value)
-        return _assistant(kept) if kept.get("role") == "assistant" else kept
-
-    @field_validator("role", mode="before")
-    @classmethod
-    def _is_no_tool(cls, value: Any) -> Any:
-        if value in ("tool", "function"):
-            raise PydanticCustomError("unsupported_parameter", f"{_TOOLS}, and takes no message with the role {value}")
-        return value
-
-    @field_validator("content")
-    @classmethod
-    def _joined(cls, value: str | list[TextPart]) -> str:
-        """Parts are many times their text, and a request is kept until its answer has ended."""
-        return value if isinstance(value, str) else "\n".join(part.text for part in value)
+        kept = value if value.keys() == _USUAL and None not in value.values() else _without_marks(value)
+        if kept.get("role") == "assistant":
+            kept = _assistant(kept)
+        content = kept.get("content")
+        return {**kept, "content": _joined(content)} if isinstance(content, list) else kept
 
     @property
     def text(self) -> str:
@@ -113,10 +93,22 @@ class Message(Wire):
         return str(self.content)
 
 
-def refused_key(path: tuple[int | str, ...]) -> str | None:
-    """What is said of a key of a message that this service knows and does not support; None for another."""
-    if len(path) == 3 and path[0] == "messages" and isinstance(path[2], str):
-        return REFUSED.get(path[2])
+_USUAL = {"role", "content"}
+_PART = {"type", "text"}
+_TEXT = TextPart.model_construct(type="text", text="")
+
+
+def unsupported(finding: ErrorDetails) -> str | None:
+    """What is said of something in a message that this service knows and does not support; None for another fault."""
+    path, value = finding["loc"], finding["input"]
+    if len(path) < 3 or path[0] != "messages":
+        return None
+    if finding["type"] == "extra_forbidden" and len(path) == 3:
+        return REFUSED.get(str(path[2]))
+    if finding["type"] == "literal_error" and path[2] == "role" and value in ("tool", "function"):
+        return f"{_TOOLS}, and takes no message with the role {value}"
+    if finding["type"] == "literal_error" and path[-1] == "type" and isinstance(value, str) and value in _NOT_TEXT:
+        return f"this service takes text only; found: {value}"
     return None
 
 
@@ -126,20 +118,47 @@ def _without_marks(value: dict[str, Any]) -> dict[str, Any]:
         item is None or name in IGNORED or (name in EMPTY and any(same(item, each) for each in EMPTY[name])))}
 
 
+def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
+    """A part by the names of Chat Completions."""
+    kept = _without_marks(part)
+    if kept.get("type") == "refusal" and "refusal" in kept:
+        kept["text"] = kept.pop("refusal")
+    return kept
+
+
+def _joined(parts: list[Any]) -> str | list[Any]:
+    """The text of parts; or the parts from the first that is none on, for its refusal, after stand-ins for the others.
+    Parts as objects of their own are many times their text, and take as long to check."""
+    texts: list[str] = []
+    for part in parts:
+        if not isinstance(part, dict):
+            break
+        kept = part if part.keys() == _PART else _plain_part(part)
+        text = kept.get("text")
+        if kept.keys() != _PART or kept["type"] not in TEXTS or not isinstance(text, str):
+            break
+        texts.append(text)
+    else:
+        return "\n".join(texts)
+    return [*[_TEXT] * len(texts), *parts[len(texts):]]
+
+
 def _assistant(message: dict[str, Any]) -> dict[str, Any]:
     """An answer that comes back: its thoughts by one name, its refusal as what it said."""
-    content = message.get("content")
+    content, refusal = message.get("content"), message.get("refusal")
+    if isinstance(content, str) and content and message.keys() == _USUAL:
+        return message
+    kept = {name: item for name, item in message.items() if name not in THOUGHTS or not isinstance(item, str)}
     if isinstance(content, list):
-        message["content"] = [part for part in content if not (isinstance(part, dict) and _is_hidden(part))]
-    refusal = message.get("refusal")
+        kept["content"] = [part for part in content if not (isinstance(part, dict) and _is_hidden(part))]
     if isinstance(refusal, str):
-        del message["refusal"]
+        del kept["refusal"]
     if content in (None, ""):
-        message["content"] = refusal if isinstance(refusal, str) else ""
-    thoughts = [message.pop(name) for name in THOUGHTS if isinstance(message.get(name), str)]
-    if any(thoughts):
-        message["reasoning_content"] = next(filter(None, thoughts))
-    return message
+        kept["content"] = refusal if isinstance(refusal, str) else ""
+    thoughts = [text for text in map(message.get, THOUGHTS) if isinstance(text, str) and text]
+    if thoughts:
+        kept["reasoning_content"] = thoughts[0]
+    return kept
 
 
 def _is_hidden(part: dict[str, Any]) -> bool:

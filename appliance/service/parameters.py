@@ -117,6 +117,12 @@ _VLLM = [
     *_idle("guided_decoding_backend", "guided_whitespace_pattern", "cache_salt"),
 ]
 
+# llama.cpp's default order, now and before, which is the engine's; and that of its own web page
+_ORDERS = (
+    ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+    ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+    ["top_k", "typ_p", "top_p", "min_p", "temperature"])
+
 _LLAMA_CPP = [
     Parameter("n_predict", becomes="max_tokens"),
     Parameter("cache_prompt", (True, False)),
@@ -151,11 +157,11 @@ _LLAMA_CPP = [
     Parameter("grammar", ("",), _STRUCTURE),
     Parameter("grammar_lazy", (False,)),
     Parameter("json_schema", (), _STRUCTURE),
-    Parameter("reasoning_format", ("none",)),
+    Parameter("reasoning_format", ("none", "auto"), "an answer has the model's thoughts in its content"),
     Parameter("thinking_forced_open", (False,)),
     Parameter("parse_tool_calls", (False,), _TOOLS),
     *_absent("image_data", "lora", "grammar_triggers", "preserved_tokens", "response_fields", empty=[]),
-    *_absent("samplers", instead="the order of samplers is fixed"),
+    Parameter("samplers", ([], *_ORDERS), "the order of samplers is fixed, which is llama.cpp's default"),
     *_idle("mirostat_tau", "mirostat_eta", "mirostat_ent", "mirostat_lr", "dynatemp_exponent", "dry_base",
            "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold"),
 ]
