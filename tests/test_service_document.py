@@ -82,7 +82,8 @@ def test_whole_characters_are_taken(text: str) -> None:
 
 
 def test_every_cut_of_a_body_is_told() -> None:
-    """Wherever a body is cut, the refusal says that it was, and where it ends or which text does not."""
+    """Wherever a body is cut, the refusal says that it was, and where it ends or which text does
+    not."""
     body = '{"model":"m","messages":[{"role":"user","content":"é \\u00e9 \\n x"}],"n":1,"a":true,"b":-0.5,"c":null}'
     data = body.encode()
     for size in range(1, len(data)):
@@ -95,7 +96,8 @@ def test_every_cut_of_a_body_is_told() -> None:
     b'{"m":[' + b"[]," * 400_000 + b"[" * 100_000, b'{"m":[' + b'{"a":1},' * 100_000 + b'{"a":1,"a":1}]}',
     b'{"m":[' + b"1.5," * 300_000 + b"9" * 5000 + b"]}"])
 def test_a_place_costs_no_more_than_reading(body: bytes) -> None:
-    """The search for a place takes time in proportion to a body: a megabyte of the worst takes moments, not minutes."""
+    """The search for a place takes time in proportion to a body: a megabyte of the worst takes
+    moments, not minutes."""
     began = time.monotonic()
     with pytest.raises(RequestError):
         document.read(body)
@@ -112,7 +114,8 @@ def test_no_text_of_a_body_is_in_a_refusal() -> None:
 
 
 def test_reading_survives_mutations() -> None:
-    """Three seconds of mutated bodies give requests, or refusals whose place is inside of the body."""
+    """Three seconds of mutated bodies give requests, or refusals whose place is inside of the
+    body."""
     for seed in wire_fuzz.seeds():
         wire_fuzz.fuzz(seed)
     count, finding = driver.run(wire_fuzz.fuzz, wire_fuzz.seeds(), seconds=3, seed=1)

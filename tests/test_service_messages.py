@@ -1,4 +1,5 @@
-"""Conversations that other servers answered: what is taken of their messages, what is ignored, what is refused."""
+"""Conversations that other servers answered: what is taken of their messages, what is ignored, what
+is refused."""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ def _chat(*turns: dict[str, Any], drop: tuple[str, ...] = ()) -> ChatRequest:
     return parse(json.dumps({"model": "m", "messages": [USER, *turns, USER]}).encode(), ChatRequest, drop=drop)
 
 
-# An assistant's message as each server or library writes it
+# As OpenAI, vLLM, Ollama, LiteLLM (Anthropic), the Responses API, OpenRouter and others write it
 ANSWERS: list[dict[str, Any]] = [
-    {**ANSWER, "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None},  # OpenAI
-    {**ANSWER, "tool_calls": [], "reasoning_content": None, "reasoning": None, "refusal": None},  # vLLM
-    {**ANSWER, "images": [], "created_at": "2026-01-01T00:00:00Z", "tool_calls": []},  # Ollama
+    {**ANSWER, "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None},
+    {**ANSWER, "tool_calls": [], "reasoning_content": None, "reasoning": None, "refusal": None},
+    {**ANSWER, "images": [], "created_at": "2026-01-01T00:00:00Z", "tool_calls": []},
     {**ANSWER, "provider_specific_fields": {"citations": None}, "thinking_blocks": [
-        {"type": "thinking", "thinking": "x", "signature": "s"}]},  # Anthropic by LiteLLM
+        {"type": "thinking", "thinking": "x", "signature": "s"}]},
     {**ANSWER, "cache_control": {"type": "ephemeral"}}, {**ANSWER, "id": "msg_1", "status": "completed",
-                                                         "type": "message"},  # OpenAI's Responses
+                                                         "type": "message"},
     {**ANSWER, "annotations": [{"type": "url_citation", "url_citation": {"url": "https://a.example"}}]},
-    {**ANSWER, "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}], "index": 0},  # OpenRouter
+    {**ANSWER, "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}], "index": 0},
     {**ANSWER, "prefix": False}, {**ANSWER, "reasoning_content": ""}, {**ANSWER, "refusal": ""},
     {"role": "assistant", "content": [{"type": "text", "text": "hello"}]},
     {"role": "assistant", "content": [{"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"},
@@ -140,7 +141,8 @@ LIST = "{% for m in messages %}[{{ m.role }}{% if m.%s %}({{ m.%s }}){% endif %}
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
 def test_a_template_that_reads_thoughts_gets_them(name: str) -> None:
-    """By the name that it has for them, whichever the client used; another template's prompt stays as it was."""
+    """By the name that it has for them, whichever the client used; another template's prompt stays
+    as it was."""
     source = LIST.replace("%s", name)
     for sent in ("reasoning_content", "reasoning", "thinking"):
         assert "[userhi][assistant(so)hello][userhi]" == _prompt(source, {**ANSWER, sent: "so"})
@@ -161,6 +163,7 @@ def test_thoughts_are_redacted_and_are_no_control_tokens() -> None:
 
 
 def test_qwen3_keeps_the_thoughts_of_the_turn_in_progress_alone() -> None:
-    """Qwen3's template leaves out thoughts before the last question: a long history costs no tokens for them."""
+    """Qwen3's template leaves out thoughts before the last question: a long history costs no tokens
+    for them."""
     source = template_source("Qwen-Qwen3-0.6B.jinja")
     assert _prompt(source, ANSWER) == _prompt(source, {**ANSWER, "reasoning_content": "so"})

@@ -1,4 +1,5 @@
-"""Parameters of other servers: what asks for nothing is accepted, what this service has is mapped, the rest refused."""
+"""Parameters of other servers: what asks for nothing is accepted, what this service has is mapped,
+the rest refused."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def test_what_asks_for_nothing_changes_nothing(more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
 def test_every_row_takes_null_and_its_neutral_values(row: Any) -> None:
-    """Null is the same as absent for every parameter of the table; so are the values that its row names."""
+    """Null is the same as absent for every parameter of the table; so are the values that its row
+    names."""
     assert _chat() == _chat(**{row.name: None})
     for value in row.values("chat") if row.becomes is None else ():
         assert _chat() == _chat(**{row.name: value})
@@ -103,7 +105,8 @@ def test_other_servers_names_are_mapped(sent: dict[str, Any], seen: dict[str, An
 
 
 def test_what_one_endpoint_has_alone() -> None:
-    """Completions take what chat clients send without effect; whole numbers may be written with a point."""
+    """Completions take what chat clients send without effect; whole numbers may be written with a
+    point."""
     assert _text() == _text(logprobs=False) == _text(top_logprobs=0) == _text(chat_template_kwargs={})
     assert _chat() == _chat(max_completion_tokens=-1)
     assert 0 == _text(logprobs=0.0).wanted_logprobs
@@ -131,7 +134,8 @@ NAMED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("more", "param", "words"), NAMED)
 def test_other_values_are_refused_by_name(more: dict[str, Any], param: str, words: str) -> None:
-    """What is not supported is refused with its name, what would pass, and the name that works here."""
+    """What is not supported is refused with its name, what would pass, and the name that works
+    here."""
     for call in (_chat, _text):
         with pytest.raises(RequestError) as caught:
             call(**more)

@@ -31,7 +31,7 @@ def test_head_is_get_without_its_body(service: Server, path: str) -> None:
     assert (whole.status_code, b"") == (head.status_code, head.content)
     assert whole.headers["content-type"] == head.headers["content-type"]
     assert set(whole.headers) == set(head.headers)
-    if not path.startswith(("/metrics", "/v1/attestation?")):  # these differ from one time to the next
+    if not path.startswith(("/metrics", "/v1/attestation?")):
         assert str(len(whole.content)) == whole.headers["content-length"] == head.headers["content-length"]
 
 
@@ -60,7 +60,8 @@ ALLOWED = [("/health", "GET, HEAD"), ("/v1/models", "GET, HEAD"), ("/v1/models/t
 
 @pytest.mark.parametrize(("path", "allowed"), ALLOWED)
 def test_every_other_method_is_told_those_that_work(service: Server, path: str, allowed: str) -> None:
-    """A method that an endpoint does not take gets 405 and `Allow` with all that it does (RFC 9110 §15.5.6)."""
+    """A method that an endpoint does not take gets 405 and `Allow` with all that it does (RFC 9110
+    §15.5.6)."""
     with service.http(OTHER_KEY) as client:
         for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - set(allowed.split(", ")):
             answer = client.request(method, path, headers=JSON, content=b"")
@@ -68,7 +69,8 @@ def test_every_other_method_is_told_those_that_work(service: Server, path: str, 
 
 
 def test_a_model_s_card(service: Server, tiny_model: Path) -> None:
-    """A model's context, limits, quantisation and digests stand under the names that clients look for."""
+    """A model's context, limits, quantisation and digests stand under the names that clients look
+    for."""
     file = gguf.parse(tiny_model.read_bytes())
     client = service.client()
     found = client.models.retrieve("tiny").model_dump()
@@ -100,7 +102,8 @@ SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?:[a-zA-Z_]\w*="(?:[^"\\\n
 
 
 def test_metrics_are_in_prometheus_text_format(service: Server) -> None:
-    """The media type is the format's, with one charset; every line is of its grammar, and its own parser reads it."""
+    """The media type is the format's, with one charset; every line is of its grammar, and its own
+    parser reads it."""
     with service.http(AUDITOR_KEY) as client:
         answer = client.get("/metrics")
     assert ["text/plain; version=0.0.4; charset=utf-8"] == answer.headers.get_list("content-type")
@@ -152,7 +155,8 @@ def test_a_body_of_another_kind_is_told_which(service: Server, headers: dict[str
 
 
 def test_a_conversation_of_other_servers_goes_on(service: Server) -> None:
-    """Parameters and messages that other servers' clients send get the answer that plain ones get."""
+    """Parameters and messages that other servers' clients send get the answer that plain ones
+    get."""
     plain = {**CHAT, "max_tokens": 8, "seed": 3, "temperature": 1.0, "repeat_penalty": 1.1}
     plain["messages"] = [*CHAT["messages"], {"role": "assistant", "content": "hello"}, *CHAT["messages"]]
     answer = {"role": "assistant", "content": [{"type": "output_text", "text": "hello", "annotations": []}],
@@ -176,8 +180,8 @@ def test_what_may_pass_later_tells_when() -> None:
 
 
 def test_a_first_token_that_is_late_tells_when_to_come_back(tmp_path: Path, tiny_model: Path) -> None:
-    """`first_token_timeout` is a 503 that clients try again, and they are told when. Time counts from the head: here
-    it is over before the body has come."""
+    """`first_token_timeout` is a 503 that clients try again, and they are told when. Time counts
+    from the head: here it is over before the body has come."""
     policy = write_policy(tmp_path, {"tiny": tiny_model}, limits='first_token_timeout = "100ms"')
     server = Server(policy, [tiny_model]).wait_ready()
     body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1}).encode()

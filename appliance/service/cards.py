@@ -1,4 +1,4 @@
-"""What `/v1/models` says of a model: names that clients of vLLM, OpenRouter and llama.cpp look for, and its digests."""
+"""Model cards: the fields of `/v1/models`, by the names that clients look for."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ModelList(BaseModel):
 
 
 def card(model: ServedModel, limits: Limits) -> ModelCard:
-    """The card of a loaded model: what was loaded, and what the policy lets a request have of it."""
+    """Return the card of a loaded model under the policy's limits."""
     bound, context = model.running.bound(), model.running.context_length
     return ModelCard(
         id=model.name, created=model.created, max_model_len=context, context_length=context,

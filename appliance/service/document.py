@@ -1,8 +1,8 @@
 """A request's body as a JSON object, read strictly: what is wrong with it is said, and where.
 
-Two readers of one body must not disagree about it, so duplicate keys, NaN, infinities and halves of characters are
-refused (RFC 8259 leaves them open). Places are told as line, column and byte; never the text that stands there, but
-for the name of a key that stands twice.
+Two readers of one body must not disagree about it, so duplicate keys, NaN, infinities and halves of
+characters are refused (RFC 8259 leaves them open). A refusal tells the line,
+column and byte. It quotes no text of the body, except a key that stands twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOOKED_AT = 1 << 14  # brackets and texts that are searched for a place; their s
 
 _TEXT = r'"(?:[^"\\]++|\\.)*+"'
 _DIGITS = sys.int_info.default_max_str_digits
-# The longest beginning of a body without what is searched for: it ends where that stands. One pass, no backtracking.
+# Each pattern matches up to what is searched for, in one pass and without backtracking.
 _WHOLE_CHARACTERS = re.compile(
     r"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+", re.DOTALL)
 _NO_CONSTANT = re.compile(rf'(?:[^"NI-]++|{_TEXT}|-(?!I))*+', re.DOTALL)
@@ -143,7 +143,7 @@ def _finding(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _place(text: str, error: json.JSONDecodeError) -> int:
-    """Where the fault is: of a comma that is too many, the bracket after it, as older versions of Python have it."""
+    """Return the place of the fault; for a trailing comma, that of the bracket after it."""
     place = error.pos
     if error.msg.startswith("Illegal trailing comma"):
         place += 1

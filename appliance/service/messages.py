@@ -1,9 +1,9 @@
-"""The messages of a chat: one type for each, and what is done with every key that servers and libraries write.
+"""The messages of a chat, and what is done with each key that servers and libraries write.
 
-A conversation that another server answered continues here. So an assistant's message may have what OpenAI, vLLM,
-llama.cpp, Ollama, DeepSeek, OpenRouter or LiteLLM wrote into it:
+A conversation that another server answered continues here. So an assistant's message may have what
+OpenAI, vLLM, llama.cpp, Ollama, DeepSeek, OpenRouter or LiteLLM wrote into it:
 
-    taken     role, content (absent: empty), name, a refusal (where there is no content), the model's thoughts
+    taken     role, content (absent: empty), name, thoughts, a refusal (where content is empty)
     ignored   IGNORED: keys that say nothing a template reads (ids, dates, caching marks, citations)
     empty     EMPTY: keys that may be there without a value
     refused   tool calls, their results, audio and pictures, by name; and any other key
@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from appliance.service.parameters import THOUGHTS, same
 
-# Keys of messages and of parts that say nothing a template reads: ids, dates, caching marks, citations, signatures.
+# Keys of messages and parts that no template reads: ids, dates, caching marks, citations, signatures
 IGNORED = frozenset({
     "annotations", "cache_control", "citations", "created", "created_at", "createdAt", "experimental_providerMetadata",
     "id", "index", "metadata", "object", "providerMetadata", "providerOptions", "provider_metadata",
@@ -37,7 +37,7 @@ REFUSED = {  # keys that ask for something, and what is said of them
     "partial": "this service does not continue a message", "prefix": "this service does not continue a message"}
 
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
-_HIDDEN = frozenset({"reasoning", "redacted_thinking", "thinking"})  # parts of assistants that hold their thoughts
+_HIDDEN = frozenset({"reasoning", "redacted_thinking", "thinking"})  # parts with thoughts
 _NOT_TEXT = frozenset({
     "audio", "document", "file", "image", "image_url", "input_audio", "input_file", "input_image", "tool_call",
     "tool-call", "tool_result", "tool-result", "tool_use", "video_url"})
@@ -51,12 +51,13 @@ class Wire(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        """Also inside: a client that sends an answer's message back says `"refusal": null` in it."""
+        """Also inside: a client that sends an answer's message back says `"refusal": null` in
+        it."""
         return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
 class TextPart(Wire):
-    """One part of a message's content; only text is served, by the names of two of OpenAI's APIs."""
+    """One part of a message's content: text, by the names of two of OpenAI's APIs."""
 
     type: Literal["text", "input_text", "output_text", "refusal"]
     text: str
@@ -99,7 +100,7 @@ _TEXT = TextPart.model_construct(type="text", text="")
 
 
 def unsupported(finding: ErrorDetails) -> str | None:
-    """What is said of something in a message that this service knows and does not support; None for another fault."""
+    """Return the refusal of something that this service knows but does not support, else None."""
     path, value = finding["loc"], finding["input"]
     if len(path) < 3 or path[0] != "messages":
         return None
@@ -127,8 +128,8 @@ def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(parts: list[Any]) -> str | list[Any]:
-    """The text of parts; or the parts from the first that is none on, for its refusal, after stand-ins for the others.
-    Parts as objects of their own are many times their text, and take as long to check."""
+    """Join the text of all parts. Where one is not text, return the list for its refusal, with
+    stand-ins before it: an object for each part would take many times the memory and time."""
     texts: list[str] = []
     for part in parts:
         if not isinstance(part, dict):

@@ -1,11 +1,12 @@
 """Parameters that other servers have and no request type here declares: one row each.
 
-`settle` applies the table to a request. A row says which values change nothing (null never does): these are
-accepted, because a value that says what happens anyway asks for nothing. A row may name the parameter that does
-the same here (`becomes`). Every other value is refused by name, with the allowed values and what to use instead.
+`settle` applies the table to a request. A row names the values that change nothing; null is always
+one. These are accepted: a value that says what happens anyway asks for nothing. A row may name the
+parameter that does the same here (`becomes`). Every other value is refused by name, with the
+allowed values and what to use instead.
 
-Sources, as of 2026-11: the OpenAI API reference ("Chat", "Completions"), vLLM's `SamplingParams` and extra
-parameters, the README of llama.cpp's server, Ollama's API, and Hugging Face's TGI.
+Sources, as of 2026-11: the OpenAI API reference ("Chat", "Completions"), vLLM's `SamplingParams`
+and extra parameters, the README of llama.cpp's server, Ollama's API, and Hugging Face's TGI.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Parameter:
 
 
 def _idle(*names: str) -> list[Parameter]:
-    """Rows of parameters without effect here: they adjust others that are off, or concern speed alone."""
+    """Rows of parameters without effect here: they adjust others that are off, or concern speed
+    alone."""
     return [Parameter(name, idle=True) for name in names]
 
 
@@ -213,7 +215,7 @@ _OTHERS = [
 
 TABLE: dict[str, Parameter] = {row.name: row for row in (*_OPENAI, *_VLLM, *_LLAMA_CPP, *_OLLAMA, *_OTHERS)}
 
-# Names of a model's thoughts in a message: DeepSeek, vLLM and llama.cpp; OpenRouter and newer vLLM; Ollama.
+# Names of a model's thoughts: of DeepSeek and llama.cpp; of OpenRouter and vLLM; of Ollama.
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 # Accepted with any value and discarded: they say who asks, and no answer depends on them.

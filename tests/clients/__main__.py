@@ -1,11 +1,13 @@
-"""`python -m tests.clients`: install the libraries at their locked versions, boot the service, and try each library.
+"""`python -m tests.clients`: install the libraries at their locked versions, boot the service, and
+try each library.
 
     python -m tests.clients [--policy examples/demo.hcl] [--places N]
 
-Libraries go into `build/clients`, each set of packages once for each content of its lock file. The policy must have
-one API key, "sk-appliance-demo", and one listener, which is moved to a free port. `--places` gives the policy other
-`concurrent_requests`. Prints a line for each thing that was tried, and exits 1 when one fails. Needs Node.js 20 or
-newer with npm, and the registries of Python and npm packages.
+Libraries go into `build/clients`, each set of packages once for each content of its lock file. The
+policy must have one API key, "sk-appliance-demo", and one listener, which is moved to a free port.
+`--places` gives the policy other `concurrent_requests`. Prints a line for each thing that was
+tried, and exits 1 when one fails. Needs Node.js 20 or newer with npm, and the registries of Python
+and npm packages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""One Python library against a service that runs: plain chat, streamed chat, other servers' histories, 50 at once.
+"""One Python library against a service that runs: plain chat, streamed chat, other servers'
+histories, 50 at once.
 
     python python_clients.py LIBRARY URL KEY MODEL
 
-Runs in a virtual environment that has the libraries, and prints one line of JSON. Retries are off: a refusal fails.
+Runs in a virtual environment that has the libraries, and prints one line of JSON. Retries are off:
+a refusal fails.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class OpenAI:
     """The official library: messages go out as they are."""
 
     package = "openai"
-    rewritten: frozenset[str] = frozenset()  # histories to which the library itself gives another text
+    rewritten: frozenset[str] = frozenset()  # the library itself changes their text
 
     def __init__(self, url: str, key: str, model: str) -> None:
         import openai
@@ -160,7 +162,7 @@ class PydanticAI:
     """Pydantic AI's agent on its OpenAI chat model."""
 
     package = "pydantic-ai-slim"
-    rewritten = frozenset({"Anthropic with thoughts"})  # thoughts of another service become <think> in the text
+    rewritten = frozenset({"Anthropic with thoughts"})  # become <think> in the text
 
     def __init__(self, url: str, key: str, model: str) -> None:
         import openai

@@ -1,4 +1,5 @@
-"""Fuzz target: any bytes as the body of a request. A refusal tells a place inside of the body, or a request comes."""
+"""Fuzz target: any bytes as the body of a request. A refusal tells a place inside of the body, or a
+request comes."""
 
 from __future__ import annotations
 
