@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from appliance.service.parameters import THOUGHTS, same
 
-# Keys of messages and parts that no template reads: ids, dates, caching marks, citations, signatures
+# Keys of messages and parts that no template reads: ids, dates, marks, citations, signatures
 IGNORED = frozenset({
     "annotations", "cache_control", "citations", "created", "created_at", "createdAt", "experimental_providerMetadata",
     "id", "index", "metadata", "object", "providerMetadata", "providerOptions", "provider_metadata",

@@ -103,12 +103,16 @@ def _service(policy: Path, models: Path, folder: Path) -> Iterator[None]:
 
 def _tried(command: list[str], cwd: Path) -> dict[str, Any]:
     """What one library's script says; its errors where it says nothing."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=CLIENT_SECONDS, check=False)
+    failed = {"library": command[2], "version": "?"}
+    try:
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=CLIENT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {**failed, "found": {"ends": f"not within {CLIENT_SECONDS} s"}}
     lines = done.stdout.strip().splitlines()
     if lines and lines[-1].startswith("{"):
         result: dict[str, Any] = json.loads(lines[-1])
         return result
-    return {"library": command[2], "version": "?", "found": {"starts": done.stderr.strip()[-2000:] or "no output"}}
+    return {**failed, "found": {"starts": done.stderr.strip()[-2000:] or "no output"}}
 
 
 def _show(kind: str, result: dict[str, Any]) -> bool:
@@ -126,6 +130,8 @@ def main() -> int:
     parser.add_argument("--models", type=Path, default=ROOT / "build/models")
     parser.add_argument("--places", type=int, help="other `concurrent_requests` than the policy's")
     args = parser.parse_args()
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        raise SystemExit("Node.js 20 or newer with npm is needed; on Debian: apt-get install nodejs npm")
     pythons, node = {name: _python(name) for name in PYTHON}, _node()
     passed = []
     with tempfile.TemporaryDirectory() as name:
