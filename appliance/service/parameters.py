@@ -5,8 +5,8 @@ one. These are accepted: a value that says what happens anyway asks for nothing.
 parameter that does the same here (`becomes`). Every other value is refused by name, with the
 allowed values and what to use instead.
 
-Sources, as of 2026-11: the OpenAI API reference ("Chat", "Completions"), vLLM's `SamplingParams`
-and extra parameters, the README of llama.cpp's server, Ollama's API, and Hugging Face's TGI.
+Sources: the OpenAI API reference ("Chat", "Completions"), vLLM's `ChatCompletionRequest` and
+`CompletionRequest`, the README of llama.cpp's server, and Ollama's `api/types.go`.
 """
 
 from __future__ import annotations
@@ -110,13 +110,22 @@ _VLLM = [
     Parameter("return_tokens_as_token_ids", (False,)),
     Parameter("return_token_ids", (False,)),
     Parameter("include_reasoning", (True,)),
+    Parameter("thinking_token_budget", (-1,), _THINK),
+    Parameter("watermarking", (False,)),
+    Parameter("return_token_offsets", (False,)),
+    Parameter("return_prompt_text", (False,)),
+    Parameter("routed_experts_prompt_start", (0,)),
+    Parameter("stream_interval", (1,), _POLICY),
     *_absent("documents", "logits_processors", empty=[]),
     *_absent("chat_template", instead=_POLICY),
-    *_absent("vllm_xargs", "mm_processor_kwargs", "media_io_kwargs", "kv_transfer_params", empty={}),
+    *_absent("vllm_xargs", "mm_processor_kwargs", "media_io_kwargs", "kv_transfer_params", "ec_transfer_params",
+             empty={}),
     *_absent("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag",
              instead=_STRUCTURE),
+    *_absent("logprob_token_ids", "prompt_embeds", "repetition_detection"),
     *_absent("request_id", instead="an answer's x-request-id names it"),
-    *_idle("guided_decoding_backend", "guided_whitespace_pattern", "cache_salt"),
+    *_idle("guided_decoding_backend", "guided_whitespace_pattern", "cache_salt", "session_id",
+           "truncation_side", "return_mm_kwargs"),
 ]
 
 # llama.cpp's default order, now and before, which is the engine's; and that of its own web page
@@ -161,6 +170,8 @@ _LLAMA_CPP = [
     Parameter("json_schema", (), _STRUCTURE),
     Parameter("reasoning_format", ("none", "auto"), "an answer has the model's thoughts in its content"),
     Parameter("thinking_forced_open", (False,)),
+    Parameter("reasoning_budget", (-1,), _THINK),
+    Parameter("sse_ping_interval", (), _POLICY),
     Parameter("parse_tool_calls", (False,), _TOOLS),
     *_absent("image_data", "lora", "grammar_triggers", "preserved_tokens", "response_fields", empty=[]),
     Parameter("samplers", ([], *_ORDERS), "the order of samplers is fixed, which is llama.cpp's default"),
@@ -175,6 +186,8 @@ _OLLAMA = [
     Parameter("options", ({},), "send its entries as parameters of the request, such as temperature and max_tokens"),
     Parameter("format", ("",), _STRUCTURE),
     Parameter("think", (), _THINK),
+    Parameter("num_keep", (0, -1)),
+    Parameter("penalize_newline", (True,)),
     Parameter("raw", (False,)),
     Parameter("truncate", (False,)),
     Parameter("shift", (False,)),
@@ -210,7 +223,15 @@ _OTHERS = [
     Parameter("thinking", (), _THINK),
     Parameter("reasoning", (), _THINK),
     Parameter("extra_body", ({},), "send its entries as parameters of the request"),
-    *_absent("transforms", "plugins", empty=[]),
+    Parameter("penalty_alpha", (0,)),
+    Parameter("guidance_scale", (1,)),
+    Parameter("no_stop_trim", (False,)),
+    Parameter("separate_reasoning", (False,), "an answer has the model's thoughts in its content"),
+    Parameter("usage", ({"include": True}, {"include": False}), "use stream_options.include_usage"),
+    *_absent("models", "plugins", "transforms", empty=[]),
+    *_absent("provider", empty={}),
+    *_absent("regex", "ebnf", instead=_STRUCTURE),
+    *_idle("stream_reasoning", "ttl"),
 ]
 
 TABLE: dict[str, Parameter] = {row.name: row for row in (*_OPENAI, *_VLLM, *_LLAMA_CPP, *_OLLAMA, *_OTHERS)}
