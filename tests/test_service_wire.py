@@ -13,8 +13,8 @@ import pytest
 
 from appliance.engine.template import ChatTemplate
 from appliance.errors import TemplateError
+from appliance.service.dialects import DROPPED, TABLE, THOUGHTS
 from appliance.service.messages import EMPTY, IGNORED
-from appliance.service.parameters import DROPPED, TABLE, THOUGHTS
 from appliance.service.problems import PROBLEMS, RequestError, refusal
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
 

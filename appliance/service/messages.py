@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import ErrorDetails
 
-from appliance.service.parameters import THOUGHTS, same
+from appliance.service.dialects import THOUGHTS, same
 
 # Keys of messages and parts that no template reads: ids, dates, marks, citations, signatures
 IGNORED = frozenset({

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
-from appliance.service.parameters import THOUGHTS
+from appliance.service.dialects import THOUGHTS
 from appliance.service.problems import RequestError
 from appliance.service.redaction import Rule, redact
 from appliance.service.wire import ChatRequest, CompletionRequest

@@ -4,7 +4,7 @@ This module knows the OpenAI wire format and nothing of tenants, engines or poli
 
     document     JSON to an object; what is wrong is said, and where
     redaction    the fields that the policy drops are gone
-    parameters   what asks for nothing is gone too, other servers' names become ours, the rest is refused by name
+    dialects     what asks for nothing is gone too, other servers' names become ours, the rest is refused by name
     types        here and in `messages`; a parameter that none declares is refused, never silently without effect
 
 Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions, with the
@@ -21,9 +21,9 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.stops import MAX_STOPS
-from appliance.service import document, findings, parameters
+from appliance.service import dialects, document, findings
+from appliance.service.dialects import Endpoint
 from appliance.service.messages import Message, Wire
-from appliance.service.parameters import Endpoint
 from appliance.service.problems import RequestError
 
 MAX_BIASED_TOKENS = 1024
@@ -82,7 +82,7 @@ class SamplingRequest(Wire):
     @classmethod
     def _all_is_zero(cls, value: Any) -> Any:
         """vLLM turns top_k off by -1, llama.cpp by 0."""
-        return 0 if parameters.same(value, -1) else value
+        return 0 if dialects.same(value, -1) else value
 
     @field_validator("logit_bias")
     @classmethod
@@ -226,9 +226,9 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
     removes before anything else looks at them, by whichever name they come.
     """
     body_object = document.read(body)
-    for path in parameters.spelled(drop):
+    for path in dialects.spelled(drop):
         _remove(body_object, path.split("."))
-    parameters.settle(body_object, kind.endpoint)
+    dialects.settle(body_object, kind.endpoint)
     try:
         return kind.model_validate(body_object)
     except ValidationError as error:

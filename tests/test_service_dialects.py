@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.service.parameters import DROPPED, TABLE
+from appliance.service.dialects import DROPPED, TABLE
 from appliance.service.problems import RequestError
 from appliance.service.wire import ChatRequest, CompletionRequest, SamplingRequest, parse
 
