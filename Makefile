@@ -63,7 +63,7 @@ lint: $(VENV)/.dev ## Style, types and the import layers
 test: $(VENV)/.dev demo kernels vocabularies arm64 lint ## Everything that must pass before a change lands
 	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=term --cov-fail-under=85
 
-soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load and mutation testing (about an hour)
+soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load, client libraries (by npm, too) and mutation testing (hours)
 	$(BIN)/python -m tests.soak
 
 bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in one run

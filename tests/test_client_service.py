@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
@@ -70,6 +71,21 @@ def test_the_service_is_verified(snp: tuple[str, Path]) -> None:
     assert (VERIFIED, "") == (verdict.status, verdict.code), str(verdict)
     held = {each.rule for each in verdict.findings if each.outcome == "holds"}
     assert {"certificate", "certificate-evidence", "tls-key", "nonce", "launch-policy", "measurement", "models"} <= held
+
+
+def test_head_through_the_proxy(snp: tuple[str, Path]) -> None:
+    """A probe by HEAD gets the head of GET, by the proxy as by the service, and no body; the connection goes on."""
+    with _chatting(_amd(snp[1]), snp[0]) as (client, _told):
+        host = str(client.base_url.host), client.base_url.port
+        connection = http.client.HTTPConnection(*host, timeout=60)
+        found = []
+        for method in ("GET", "HEAD", "GET"):
+            connection.request(method, "/v1/models", headers={"Authorization": f"Bearer {server.KEY}"})
+            answer = connection.getresponse()
+            found.append((answer.status, answer.headers["content-length"], len(answer.read())))
+        connection.close()
+    assert (200, int(found[0][1])) == (found[0][0], found[0][2])
+    assert [found[0], (200, found[0][1], 0), found[0]] == found
 
 
 def test_a_chat_goes_on_over_rotations(snp: tuple[str, Path]) -> None:

@@ -66,7 +66,7 @@ class Answer:
 
     status: int
     headers: Headers           # without those of the connection
-    length: int | None         # bytes of the body; None: until it ends
+    length: int | None         # bytes of the body (for HEAD: of that of GET); None: until it ends
     _answer: http.client.HTTPResponse
     _connection: Connection
     _channel: Channel
@@ -160,9 +160,17 @@ def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, 
         raise Refusal(502, "connection_error", "redirected", f"{channel.endpoint}: HTTP status {answer.status}: an "
                       "appliance neither redirects nor switches protocols")
     shown = [(name, value) for name, value in _passed(answer.getheaders()) if name.lower() != "content-length"]
-    begun = Answer(answer.status, shown, answer.length, answer, connection, channel)
+    begun = Answer(answer.status, shown, _length(answer, method), answer, connection, channel)
     way.ended_by(begun.abort)
     return begun
+
+
+def _length(answer: http.client.HTTPResponse, method: str) -> int | None:
+    """An answer's `Content-Length`; the library takes that of an answer to HEAD for 0."""
+    told = answer.getheader("content-length", "")
+    if method != "HEAD":
+        return answer.length
+    return int(told) if told.isascii() and told.isdigit() and len(told) <= 12 else None
 
 
 def _word(error: Exception) -> str:

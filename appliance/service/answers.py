@@ -129,23 +129,6 @@ class TextCompletion(_Envelope):
     usage: Usage | None = None
 
 
-class ModelCard(BaseModel):
-    """A model that the caller may ask."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: Literal["appliance"] = "appliance"
-    chat_template: bool  # whether it takes chats; another continues prompts only
-
-
-class ModelList(BaseModel):
-    """All of them."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
 class Shape(Protocol):
     """How one kind of answer is written."""
 

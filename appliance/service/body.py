@@ -12,16 +12,17 @@ from litestar.types import Receive
 from appliance.service.problems import RequestError
 
 BODY_SECONDS = 60.0
+JSON = "application/json"
+OTHER_MEDIA = frozenset({  # what clients and libraries send by mistake; curl's -d makes it the first
+    "application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "text/json", "application/jsonlines",
+    "application/x-ndjson", "application/octet-stream", "application/x-json", "text/html", "application/xml"})
+CODINGS = frozenset({"br", "compress", "deflate", "gzip", "x-gzip", "zstd"})
 T = TypeVar("T")
 
 
 async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
     """The body of a JSON request of at most `limit` bytes; RequestError before more than that is held."""
-    media, _, _parameters = request.headers.get("content-type", "").partition(";")
-    if media.strip().lower() != "application/json":
-        raise RequestError("unsupported_media_type")
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise RequestError("unsupported_media_type")
+    check_kind(request.headers.get("content-type", ""), request.headers.get("content-encoding", ""))
     declared = request.headers.get("content-length", "0")
     if not declared.isascii() or not declared.isdigit() or int(declared[:20]) > limit:
         raise RequestError("body_too_large", f"the body is larger than {limit} bytes")
@@ -30,6 +31,20 @@ async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
             return await _read(request.receive, limit)
     except TimeoutError:
         raise RequestError("request_timeout") from None
+
+
+def check_kind(content_type: str, coding: str) -> None:
+    """RequestError for a body that its headers call other than plain JSON. It names what was found where that is one of
+    the usual kinds, and quotes nothing."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media != JSON:
+        found = media if media in OTHER_MEDIA else "another" if media else "none"
+        raise RequestError("unsupported_media_type", f"Content-Type: allowed: {JSON}; found: {found}")
+    coding = coding.strip().lower()
+    if coding not in ("", "identity"):
+        found = coding if coding in CODINGS else "another"
+        raise RequestError("unsupported_media_type", f"Content-Encoding: allowed: none (the body is not compressed); "
+                                                     f"found: {found}")
 
 
 async def _read(receive: Receive, limit: int) -> bytes:

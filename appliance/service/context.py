@@ -189,7 +189,7 @@ class Service:
         refused = refusal(error)
         exchange.code, exchange.param = refused.code, parameters.known(refused.param)
         if refused.status == 405:
-            exchange.headers["allow"] = "POST" if exchange.endpoint in INFERENCE else "GET"
+            exchange.headers["allow"] = "POST" if exchange.endpoint in INFERENCE else "GET, HEAD"
         if refused.code == "internal_error" and not self.unaudited:
             self.booted.silence.exception("request", type(error), error.__traceback__)
         problems.let_go(error)

@@ -16,7 +16,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
 from appliance.service import recording
-from appliance.service.exchange import Exchange, endpoint, path_of
+from appliance.service.exchange import INFERENCE, Exchange, endpoint, path_of
 from appliance.service.problems import RequestError
 
 if TYPE_CHECKING:
@@ -53,11 +53,12 @@ class Guard:
         exchange = Exchange(endpoint(scope["path"]), self._service.timing)
         scope.setdefault("state", {})["exchange"] = exchange
         reply = Reply(exchange, send, self._service)
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body for it
         self._service.metrics.in_flight.inc()
         try:
             self._service.require_audit()
             check_head(scope)
-            await self._app(scope, receive, reply)
+            await self._app(inner, receive, reply)
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, reply.withheld or error)
         except asyncio.CancelledError:  # the service ends, and has no time left
@@ -181,7 +182,8 @@ def check_head(scope: HTTPScope) -> None:
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
         raise RequestError("malformed_request")
-    if scope["method"] not in ("GET", "POST"):
+    wanted = ("POST",) if endpoint(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
+    if scope["method"] not in wanted:
         raise RequestError("not_found" if endpoint(scope["path"]) == "other" else "method_not_allowed")
     if not scope["path"]:
         raise RequestError("malformed_request")

@@ -144,7 +144,8 @@ class Account:
             wait = window.wait(tokens)
             if math.isinf(wait):
                 raise RequestError(code, f"the request may take {tokens} tokens, more than the limit of {window.limit} "
-                                         f"tokens a {period}: shorten it or lower max_tokens")
+                                         f"tokens a {period}: shorten it or lower max_tokens",
+                                   retry_after=wait)
             if wait > 0:
                 raise RequestError(code, f"too many tokens in a {period}", retry_after=wait)
         return Grant(self, tokens, self.minute.charge(tokens), self.day.charge(tokens))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RATE_SECONDS, RECENT = 60.0, 4096  # over which tokens per second are told; requests of which they are remembered
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4"  # the framework adds the charset
 
 
 class Metrics:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from appliance.service.wire import DROPPED, NEUTRAL, ChatRequest, CompletionRequest
+from appliance.service import dialects, messages
+from appliance.service.wire import ChatRequest, CompletionRequest
 
 _OF_QUERIES = ("nonce", "challenge")
 
@@ -38,4 +39,6 @@ def _types(annotation: object) -> Iterator[type[BaseModel]]:
         yield from _types(argument)
 
 
-NAMES = frozenset({*_names(ChatRequest), *_names(CompletionRequest), *NEUTRAL, *DROPPED, *_OF_QUERIES})
+NAMES = frozenset({
+    *_names(ChatRequest), *_names(CompletionRequest), *dialects.TABLE, *dialects.DROPPED, *_OF_QUERIES,
+    *(f"messages.{name}" for name in messages.REFUSED)})

@@ -40,6 +40,7 @@ class Problem:
     status: int
     type: str
     message: str
+    retry_after: float | None = None  # seconds until another try makes sense; each 429 and 503 has some
 
 
 PROBLEMS: dict[str, Problem] = {
@@ -70,9 +71,9 @@ PROBLEMS: dict[str, Problem] = {
     "unsupported_media_type": Problem(415, INVALID, "the body must be application/json, not compressed"),
     "headers_too_large": Problem(431, INVALID, "the request line and headers are larger than allowed"),
     # 429: how much is asked
-    "rate_limit_exceeded": Problem(429, LIMIT, "too many requests or tokens: retry later"),
-    "too_many_requests": Problem(429, LIMIT, "too many requests are in progress: retry later"),
-    "insufficient_quota": Problem(429, LIMIT, "the quota of the day is used up"),
+    "rate_limit_exceeded": Problem(429, LIMIT, "too many requests or tokens: retry later", 1),
+    "too_many_requests": Problem(429, LIMIT, "too many requests are in progress: retry later", 1),
+    "insufficient_quota": Problem(429, LIMIT, "the quota of the day is used up", 60),
     # 499: the caller left (never sent; recorded)
     "client_closed_request": Problem(499, INVALID, "the client closed the connection"),
     # 500: us
@@ -80,11 +81,11 @@ PROBLEMS: dict[str, Problem] = {
     "engine_error": Problem(500, SERVER, "inference failed"),
     "model_tampered": Problem(500, SERVER, "the model's file was altered: it answers no more until the next boot"),
     "model_unreadable": Problem(500, SERVER, "the model's file cannot be read: it answers no more until the next boot"),
-    "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment"),
-    "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all"),
-    "overloaded": Problem(503, SERVER, "the queue is full: retry later"),
-    "shutting_down": Problem(503, SERVER, "the service is shutting down"),
-    "first_token_timeout": Problem(503, SERVER, "no token could be produced in the time that the policy allows"),
+    "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment", 5),
+    "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all", 60),
+    "overloaded": Problem(503, SERVER, "the queue is full: retry later", 1),
+    "shutting_down": Problem(503, SERVER, "the service is shutting down", 5),
+    "first_token_timeout": Problem(503, SERVER, "no token could be produced in the time that the policy allows", 5),
 }
 
 # Codes of lower layers -> code: the request may come again.
@@ -109,7 +110,8 @@ for that. Who comes a little early is told what is left."""
 
 
 class RequestError(ServiceError):
-    """A refusal that a caller sees: `code` (a key of PROBLEMS), own message, `param`, `retry_after` seconds."""
+    """A refusal that a caller sees: `code` (a key of PROBLEMS), own message, `param`, `retry_after` seconds (None: as
+    the table has it; infinity: another try is of no use)."""
 
     def __init__(self, code: str, message: str | None = None, *, param: str | None = None,
                  retry_after: float | None = None) -> None:
@@ -118,13 +120,13 @@ class RequestError(ServiceError):
         self.status = problem.status
         self.type = problem.type
         self.param = param
-        self.retry_after = retry_after
+        self.retry_after = problem.retry_after if retry_after is None else retry_after
 
     @property
     def headers(self) -> dict[str, str]:
         """Response headers that this refusal brings."""
         headers = {}
-        if self.retry_after is not None:
+        if self.retry_after is not None and math.isfinite(self.retry_after):
             seconds = max(1, math.ceil(self.retry_after))
             headers["retry-after"] = str(min(seconds, FOLLOWED) if seconds <= LONGEST_MINUTE else seconds)
         if self.status == 401:

@@ -15,6 +15,7 @@ from appliance.engine.jinja.values import EXHAUSTED
 from appliance.engine.template import ChatTemplate
 from appliance.engine.tokenizer import Tokenizer
 from appliance.errors import RefusedMessagesError, TemplateError
+from appliance.service.dialects import THOUGHTS
 from appliance.service.problems import RequestError
 from appliance.service.redaction import Rule, redact
 from appliance.service.wire import ChatRequest, CompletionRequest
@@ -67,7 +68,7 @@ def length(request: ChatRequest | CompletionRequest) -> int:
     may write what it is given by name in each turn."""
     if isinstance(request, ChatRequest):
         given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
-        return sum(len(turn.text) + _TURN + given for turn in request.messages)
+        return sum(len(turn.text) + len(turn.reasoning_content or "") + _TURN + given for turn in request.messages)
     return len(request.prompt if request.text is None else request.text)
 
 
@@ -84,8 +85,8 @@ def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
     as long as its answer, and as objects many short ones are sixteen times as much."""
     if not isinstance(request, ChatRequest):
         return b""
-    turns = json.dumps(([(turn.role, turn.text, turn.name) for turn in request.messages], request.variables),
-                       ensure_ascii=False)
+    turns = json.dumps(([(turn.role, turn.text, turn.name, turn.reasoning_content) for turn in request.messages],
+                        request.variables), ensure_ascii=False)
     request.messages.clear()
     request.variables.clear()
     return turns.encode()
@@ -101,7 +102,8 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
             raise RequestError("no_chat_template", param="model")
         messages, given = json.loads(turns)
         variables = {name: _variable(rules, value, between) for name, value in given.items()}
-        said = [_message(rules, between, *turn) for turn in messages]
+        thoughts = next(filter(template.takes, THOUGHTS), None)
+        said = [_message(rules, between, thoughts, *turn) for turn in messages]
         try:
             return template.encode(said, tokenizer, variables=variables, most=most)
         except TemplateError as error:
@@ -135,8 +137,13 @@ def _variable(rules: Sequence[Rule], value: str | float | None, between: Callabl
     return value if redacted == text else redacted
 
 
-def _message(rules: Sequence[Rule], between: Callable[[], None], role: str, text: str,
-             name: str | None) -> dict[str, str]:
-    """A turn as templates take it, redacted."""
+def _message(rules: Sequence[Rule], between: Callable[[], None], thoughts: str | None, role: str, text: str,
+             name: str | None, reasoning: str | None) -> dict[str, str]:
+    """A turn as templates take it, redacted. `thoughts`: the template's name for a model's earlier thoughts; None:
+    it reads none."""
     message = {"role": "system" if role == "developer" else role, "content": redact(rules, text, between)}
-    return message if name is None else {**message, "name": redact(rules, name, between)}
+    if name is not None:
+        message["name"] = redact(rules, name, between)
+    if reasoning is not None and thoughts is not None:
+        message[thoughts] = redact(rules, reasoning, between)
+    return message

@@ -14,10 +14,11 @@ from litestar.response import Stream
 from appliance.attestation.attestor import Channel
 from appliance.attestation.tpm_credential import FORMAT
 from appliance.service import metrics as metrics_module
-from appliance.service.answers import ChatShape, ModelCard, ModelList, TextShape
+from appliance.service.answers import ChatShape, TextShape
 from appliance.service.attest import PLAIN
-from appliance.service.context import ServedModel
+from appliance.service.cards import ModelList, card
 from appliance.service.exchange import Exchange
+from appliance.service.problems import RequestError
 from appliance.service.serving import JSON, answer, begin, gathered, parts
 from appliance.service.wire import ChatRequest, CompletionRequest
 
@@ -59,16 +60,13 @@ async def complete(request: Incoming) -> Response[Any]:
     return await answer(request, wanted, generation, shape)
 
 
-def _card(model: ServedModel) -> ModelCard:
-    return ModelCard(id=model.name, created=model.created, chat_template=model.running.template is not None)
-
-
 @get("/v1/models", guards=[asks])
 async def models(request: Incoming) -> Response[Any]:
     """The models that the caller may ask."""
     service, exchange = parts(request)
     allowed = [model for model in service.models.values() if exchange.caller and exchange.caller.may_ask(model.name)]
-    return Response(ModelList(data=[_card(model) for model in allowed]).model_dump_json().encode(), media_type=JSON)
+    cards = ModelList(data=[card(model, service.policy.limits) for model in allowed])
+    return Response(cards.model_dump_json().encode(), media_type=JSON)
 
 
 @get("/v1/models/{name:str}", guards=[asks])
@@ -79,7 +77,7 @@ async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
         raise TypeError("a guarded request without a caller")
     model = service.model_for(exchange.caller, name)
     exchange.model = model.name
-    return Response(_card(model).model_dump_json().encode(), media_type=JSON)
+    return Response(card(model, service.policy.limits).model_dump_json().encode(), media_type=JSON)
 
 
 @get("/v1/attestation")
@@ -106,7 +104,9 @@ async def activation(request: Incoming) -> Response[Any]:
 async def health(request: Incoming) -> Response[Any]:
     """Whether requests are accepted (200) or not (503), and how the boot went. Open to all."""
     service, _exchange = parts(request)
-    return Response(json.dumps(service.health()).encode(), media_type=JSON, status_code=200 if service.ready else 503)
+    headers = None if service.ready else RequestError("shutting_down").headers
+    return Response(json.dumps(service.health()).encode(), media_type=JSON, headers=headers,
+                    status_code=200 if service.ready else 503)
 
 
 @get("/metrics", guards=[watches])
