@@ -1,8 +1,13 @@
 """Many requests, one engine: a thread of its own runs passes over all running answers and feeds in waiting ones.
 
-Who waits is served round-robin over tenants and in order within a tenant, so a tenant with many requests delays the
-others by one turn at most: who would only wait inside the engine waits here, also while slots are free. Running answers
-share every pass (`engine_batch`). Safe to use from any thread.
+Waiting requests are served round-robin across tenants and in order within one, so a busy tenant delays the others by at
+most one turn. Running answers share every pass (`engine_batch`). Two slots are not given away at will:
+
+    for others       one slot stays for tenants who hold none, where there are two or more slots
+    for the short    the last slot that a tenant may take goes to a short prompt while the tenant's
+                     prompts fill a pass already; a short one passes those that wait for it
+
+With one slot tenants take turns, an answer each. Safe to use from any thread.
 
 `on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. Where a request was
 cancelled while it waited, that one step may come in the thread of another that needs its room. It must return at once
@@ -15,12 +20,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from appliance.engine.engine import Engine
 from appliance.engine.engine_batch import Batcher, Running, Timings
 from appliance.engine.generation import CANCELLED, Generation, GenerationRequest, Step
+from appliance.engine.prompt_share import SHORT_ROWS
 from appliance.errors import CapacityError, EngineError, ModelError
 
 OnStep = Callable[[Step], None]
@@ -67,15 +73,16 @@ class Load:
 class Scheduler:
     """Takes the engine until it is closed."""
 
-    def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128) -> None:
+    def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
+                 tenants: Collection[str] | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine can); `queue`:
-        requests that may wait. Starts the engine's thread."""
+        requests that may wait; `tenants`: who may ask (None: not known). Starts the engine's thread."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
         self._batcher: Batcher = engine.acquire()
         self._concurrent = min(concurrent or engine.concurrent, engine.concurrent)
-        self._queue_limit = queue
+        self._queue_limit, self._tenants = queue, None if tenants is None else frozenset(tenants)
         self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
         self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
         self._queued = 0
@@ -112,6 +119,11 @@ class Scheduler:
         """Requests in the queue and in the engine."""
         with self._change:
             return Load(self._queued, self._taken())
+
+    @property
+    def passes(self) -> int:
+        """Passes of the engine since its start."""
+        return self._batcher.passes
 
     def _full(self) -> bool:
         with self._change:
@@ -164,14 +176,13 @@ class Scheduler:
     def _take(self) -> Handle | None:
         """The next request on its way to a slot; None where none waits or there is no room."""
         with self._change:
-            if self._queued and len(self._running) < self._concurrent and not self._batcher.full:
-                self._starting = self._next()
+            self._starting = self._next()
             return self._starting
 
     def _start(self, handle: Handle) -> None:
         """Give a request a slot. It takes a while for a long prompt, so nobody who submits waits for it."""
         try:
-            running = self._batcher.add(handle._generation)
+            running = self._batcher.add(handle._generation, handle.tenant)
         except MemoryError as error:
             self._starting = None
             self._end(handle, _internal(error))
@@ -181,16 +192,33 @@ class Scheduler:
             self._running[running.slot] = (running, handle)
             self._starting = None
 
-    def _next(self) -> Handle:
-        """The first request of the tenant whose turn it is; that tenant goes to the back."""
-        tenant, handles = next(iter(self._waiting.items()))
-        handle = handles.popleft()
-        if handles:
-            self._waiting.move_to_end(tenant)
-        else:
-            del self._waiting[tenant]
-        self._queued -= 1
-        return handle
+    def _next(self) -> Handle | None:
+        """Take the first request that may have a slot, of the tenant whose turn it is; that tenant goes to the back."""
+        holders = {handle.tenant for _, handle in self._running.values()}
+        for tenant, handles in self._waiting.items():
+            handle = self._first(tenant, handles, holders)
+            if handle is not None:
+                handles.remove(handle)
+                self._waiting.move_to_end(tenant)
+                if not handles:
+                    del self._waiting[tenant]
+                self._queued -= 1
+                return handle
+        return None
+
+    def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
+        """The request of a tenant that may have a slot now."""
+        own = self._concurrent - len(self._running) - self._kept(tenant, holders)
+        if own < 1:
+            return None
+        if own > 1 or not self._batcher.reads_enough(tenant):
+            return handles[0]
+        return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
+
+    def _kept(self, tenant: str, holders: Collection[str]) -> int:
+        """Slots that stay free for others than a tenant."""
+        others = self._tenants is None or not self._tenants <= {*holders, tenant}
+        return int(tenant in holders and others and self._concurrent > 1)
 
     def _cancel_everything(self) -> None:
         for handles in self._waiting.values():

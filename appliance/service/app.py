@@ -42,7 +42,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     if booted.state is not None:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
     return Service(
-        booted=booted, models=_models(booted, closing), tenants=tenants, accounts=accounts,
+        booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
         places=Places(limits.concurrent_requests, tenants.askers),
         timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor))
@@ -57,10 +57,11 @@ def create(service: Service) -> Guard:
     return Guard(app, service)
 
 
-def _models(booted: Booted, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
-    queue, models = booted.policy.limits.concurrent_requests, {}  # which bounds running and waiting together
+def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
+    queue, models = booted.policy.limits.concurrent_requests, {}  # it bounds running and waiting together
     for name, running in booted.models.items():
-        models[name] = ServedModel(running, Scheduler(running.engine, queue=queue), int(time.time()))
+        scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name))
+        models[name] = ServedModel(running, scheduler, int(time.time()))
         closing.callback(models[name].scheduler.close)
     return models
 
