@@ -69,8 +69,10 @@ soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load and mut
 bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in one run
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.dev ## Write the generated policy reference again
-	$(BIN)/appliance schema --format markdown > docs/reference/policy.md
+docs: $(VENV)/.dev ## Write again what the policy's schema classes state: the open version's table, the reference
+	$(BIN)/appliance schema --format table > appliance/policy/schema_2.json
+	$(BIN)/appliance schema > docs/reference/policy.md
+	$(BIN)/appliance schema --version 1 > docs/reference/policy-schema-1.md
 
 lock: ## Resolve the lock files again (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra image pyproject.toml -o requirements-image.lock

@@ -125,14 +125,32 @@ def test_key_new(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ig
     assert 0 == main(["check", write(re.sub(r".*api_key_sha256.*", line, BASE))])
 
 
-def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    """The reference in the docs is what the command prints; both forms are there."""
-    assert 0 == main(["schema"])
-    assert (ROOT / "docs/reference/policy.md").read_text() == capsys.readouterr().out, (
-        "run: appliance schema > docs/reference/policy.md")
+@pytest.mark.parametrize(("words", "page"), [
+    ([], "policy.md"), (["--version", "2"], "policy.md"), (["--version", "1"], "policy-schema-1.md")])
+def test_schema(words: list[str], page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reference in the docs is what the command prints, for each version; both forms are there."""
+    assert 0 == main(["schema", *words])
+    assert (ROOT / "docs/reference" / page).read_text() == capsys.readouterr().out, "run: make docs"
     for flag in (["--json"], ["--format", "json-schema"]):
-        assert 0 == main(["schema", *flag])
-        assert "https://json-schema.org/draft/2020-12/schema" == json.loads(capsys.readouterr().out)["$schema"]
+        assert 0 == main(["schema", *words, *flag])
+        found = json.loads(capsys.readouterr().out)
+        assert "https://json-schema.org/draft/2020-12/schema" == found["$schema"]
+        assert f"schema version {words[-1] if words else 2}" == found["$comment"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_schema_table(version: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table that the digest is made by can be printed: the file beside the code."""
+    assert 0 == main(["schema", "--format", "table", "--version", str(version)])
+    assert (ROOT / f"appliance/policy/schema_{version}.json").read_text() == capsys.readouterr().out
+
+
+def test_schema_of_no_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """A version that does not exist is bad usage, and those that do are named."""
+    with pytest.raises(SystemExit) as caught:
+        main(["schema", "--version", "3"])
+    assert 2 == caught.value.code
+    assert "choose from 1, 2" in capsys.readouterr().err.replace("'", "")
 
 
 def test_demo_key_is_the_documented_one() -> None:

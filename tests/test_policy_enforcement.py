@@ -9,7 +9,7 @@ import pytest
 
 from appliance.policy import check, frozen, load, unenforced
 from appliance.policy.enforcement import BLOCKS, ENFORCED
-from tests.support.policies import BASE, every_field, leaves, two_values, valid, with_lines
+from tests.support.policies import BASE, every_field, two_values, valid, versioned_leaves, with_lines
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,6 +30,7 @@ ENFORCED_WHOLE = {
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",
     "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",
     "limits.prompt_tokens", "limits.generation_tokens", "limits.concurrent_requests", "limits.first_token_timeout",
+    "limits.queued_requests", "limits.answer_timeout",
     "limits.request_size", "limits.requests_per_minute", "limits.tokens_per_minute", "limits.tokens_per_day",
     "tenants.tenant.role", "tenants.tenant.models", "tenants.tenant.api_key_sha256",
     "tenants.authority", "tenants.list", "tenants.min_version",
@@ -55,15 +56,14 @@ def without_labels(path: tuple[Any, ...]) -> str:
     return ".".join(str(name) for name in path if name not in ("one", "demo", "acme", "api", "x"))
 
 
-@pytest.mark.parametrize(("place", "kind"), leaves(), ids=lambda value: value if isinstance(value, str) else "")
-def test_every_field_is_enforced_or_named(place: str, kind: Any) -> None:
+@pytest.mark.parametrize(("version", "place", "kind"), versioned_leaves(),
+                         ids=lambda value: value if isinstance(value, str) else "")
+def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -> None:
     """A value other than the default is enforced, or the field (or the block that it stands in) is named."""
-    if place == "appliance.schema":
-        pytest.skip("there is only one version yet")
-    entry = frozen.table(1)[place]
+    entry = frozen.table(version)[place]
     default = frozen.value_of(entry) if "default" in entry else None
     value = next(v for v in map(kind.parse, two_values(kind)[::-1]) if v != default)
-    named = {without_labels(path) for path, _ in unenforced(every_field(override=(place, value)))}
+    named = {without_labels(path) for path, _ in unenforced(every_field(override=(place, value), version=version))}
     covered = any(place == name or place.startswith(name + ".") for name in named)
     if place in ENFORCED_WHOLE:
         assert not covered
@@ -73,7 +73,7 @@ def test_every_field_is_enforced_or_named(place: str, kind: Any) -> None:
 
 def test_enforced_tables_name_real_fields() -> None:
     """The tables speak of fields that exist, and hold no entry that means nothing."""
-    table = frozen.table(1)
+    table = {path: entry for version in frozen.VERSIONS for path, entry in frozen.table(version).items()}
     assert set() == {name for name in ENFORCED if name not in table}
     assert {"block"} == {key for name in BLOCKS for key in table[name]}
     assert set() == ENFORCED_WHOLE - set(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from appliance.policy.diagnostics import Report, Text
 from appliance.policy.identifiers import _SMALL_ORDER
 from appliance.policy.source import parse
 from appliance.policy.tree import Body, ListNode, Literal, Node
-from tests.support.policies import BASE, leaves, two_values, with_lines
+from tests.support.policies import BASE, in_schema, two_values, versioned_leaves, with_lines
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted([*ROOT.glob("examples/*.hcl"), *ROOT.glob("policies/*.hcl")])
-LABELLED = {path for path, entry in frozen.table(1).items() if entry.get("block") == "labelled"}
+LABELLED = {path for version in frozen.VERSIONS for path, entry in frozen.table(version).items()
+            if entry.get("block") == "labelled"}
 
 
 def values(node: Node, place: str = "") -> Any:
@@ -40,14 +42,25 @@ def values(node: Node, place: str = "") -> Any:
 
 
 def judge(text: str) -> list[str]:
-    """Return what the JSON Schema finds."""
-    validator = jsonschema.Draft202012Validator(reference.json_schema())
+    """Return what the JSON Schema of the text's version finds."""
+    version = int(re.search(r"^ *schema *= ([0-9])", text, re.MULTILINE)[1])  # type: ignore[index]
+    validator = jsonschema.Draft202012Validator(reference.json_schema(version))
     return [error.message for error in validator.iter_errors(values(parse(Report(Text(text, "")))))]
 
 
-def test_json_schema_is_one() -> None:
+@pytest.mark.parametrize("version", frozen.VERSIONS)
+def test_json_schema_is_one(version: int) -> None:
     """The schema is valid by its own meta-schema."""
-    jsonschema.Draft202012Validator.check_schema(reference.json_schema())
+    jsonschema.Draft202012Validator.check_schema(reference.json_schema(version))
+
+
+@pytest.mark.parametrize(("block", "lines"), [("limits", "queued_requests = 1"), ("limits", 'answer_timeout = "1m"')])
+def test_json_schemas_know_their_version(block: str, lines: str) -> None:
+    """A field of schema 2 is of its JSON Schema alone, and neither takes a file of the other version."""
+    assert [] == judge(in_schema(2, with_lines(block, lines)))
+    assert judge(with_lines(block, lines))
+    values_of_1 = values(parse(Report(Text(BASE, ""))))
+    assert not jsonschema.Draft202012Validator(reference.json_schema(2)).is_valid(values_of_1)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -67,8 +80,9 @@ def test_json_schema_refuses(block: str, lines: str) -> None:
     assert judge(with_lines(block, lines))
 
 
-@pytest.mark.parametrize(("place", "kind"), leaves(), ids=lambda value: value if isinstance(value, str) else "")
-def test_kinds_agree_with_their_schema(place: str, kind: Any) -> None:
+@pytest.mark.parametrize(("version", "place", "kind"), versioned_leaves(),
+                         ids=lambda value: value if isinstance(value, str) else "")
+def test_kinds_agree_with_their_schema(version: int, place: str, kind: Any) -> None:
     """What a kind parses, its JSON Schema accepts; null and an object are refused by both."""
     validator = jsonschema.Draft202012Validator(kind.json_schema())
     for value in two_values(kind):
@@ -81,10 +95,11 @@ def test_kinds_agree_with_their_schema(place: str, kind: Any) -> None:
     assert kind.allowed()
 
 
-def test_every_field_is_in_the_manual() -> None:
-    """The manual has a row for each field and a heading for each block, and says what comes later."""
-    text = reference.markdown()
-    for path, entry in frozen.table(1).items():
+@pytest.mark.parametrize("version", frozen.VERSIONS)
+def test_every_field_is_in_the_manual(version: int) -> None:
+    """The manual of a version has a row for each field and a heading for each block, and says what comes later."""
+    text = reference.markdown(version)
+    for path, entry in frozen.table(version).items():
         name = path.rpartition(".")[2]
         label = ' "label"' if entry.get("block") == "labelled" else ""
         if "block" in entry:
@@ -100,7 +115,23 @@ def test_every_field_is_in_the_manual() -> None:
     assert "ater" not in rows["kv_cache"]
     assert "ater" not in rows["prompt_tokens"]
     assert 'state {}' in rows["state {}"]
-    assert rows["vault {}"].endswith("*Later.* |")
+    if version == 1:
+        assert rows["vault {}"].endswith("*Later.* |")
+    else:
+        assert rows["queued_requests"].endswith("*Since schema 2.* |")
+
+
+def test_the_manual_says_what_a_version_changed() -> None:
+    """New and ended fields, ended choices and changed meanings stand in one table; the first version has none."""
+    assert "What schema" not in reference.markdown(1)
+    text = reference.markdown(2)
+    rows = [line for line in text[text.index("## What schema 2 changed"):text.index("## The file")].splitlines()
+            if line.startswith("| `")]
+    starts = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows}
+    assert starts["`state.key.vault`, `model.key.vault`"].startswith("Ended; use provider")
+    assert starts["`state.key.provider`, `model.key.provider`"].startswith('Ended: "vault".')
+    assert starts["`limits.queued_requests`"].startswith("New. ")
+    assert "In schema 1: Requests in progress or waiting" in starts["`limits.concurrent_requests`"]
 
 
 def test_descriptions_are_sentences() -> None:
@@ -112,7 +143,8 @@ def test_descriptions_are_sentences() -> None:
         if isinstance(schema.get("additionalProperties"), dict):
             walk({**schema["additionalProperties"], "description": "x."}, place)
 
-    walk(reference.json_schema(), "")
+    for version in frozen.VERSIONS:
+        walk(reference.json_schema(version), "")
 
 
 def test_small_order_points() -> None:

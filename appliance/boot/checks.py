@@ -51,7 +51,8 @@ def unkept(loaded: Loaded) -> Iterator[str]:
     for path, reason in unenforced(loaded.policy):
         if path != ("tee", "platforms"):  # `platform` says it better
             place = loaded.positions.of(path)
-            yield f"{path_text(path)} ({loaded.path.name}:{place.line}:{place.column}): {reason}"
+            field = path_text(path, loaded.policy.appliance.schema_version)
+            yield f"{field} ({loaded.path.name}:{place.line}:{place.column}): {reason}"
 
 
 def model_files(files: dict[str, Path]) -> Iterator[str]:

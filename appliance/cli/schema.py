@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 
-from appliance.policy import reference
+from appliance.policy import frozen, reference
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--format", choices=["markdown", "json-schema"], default="markdown",
-                        help="a manual to read, or a JSON Schema of the policy's values (default: markdown)")
+    parser.add_argument("--format", choices=["markdown", "json-schema", "table"], default="markdown",
+                        help="a manual to read, a JSON Schema of the policy's values, or the table of fields and "
+                        "defaults that the policy digest is made by (default: markdown)")
     parser.add_argument("--json", action="store_true", help="the same as --format json-schema")
+    parser.add_argument("--version", type=int, choices=frozen.VERSIONS, default=frozen.LATEST,
+                        help="the version of the language, which a policy declares (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the reference."""
     if args.json or args.format == "json-schema":
-        print(json.dumps(reference.json_schema(), indent=2))
+        print(json.dumps(reference.json_schema(args.version), indent=2))
+    elif args.format == "table":
+        print(frozen.text_of(args.version), end="")
     else:
-        print(reference.markdown(), end="")
+        print(reference.markdown(args.version), end="")
     return 0

@@ -6,14 +6,15 @@ still run: one run of `check` shows everything there is to mend.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.policy import frozen
 from appliance.policy.diagnostics import Report, Span
-from appliance.policy.kinds import Kind, Refused, SetOf, closest
-from appliance.policy.schema import Policy
-from appliance.policy.schema.base import Block, FieldShape, fields
+from appliance.policy.kinds import Kind, Refused, SetOf, closest, shown
+from appliance.policy.schema import Appliance, Policy
+from appliance.policy.schema.base import Block, FieldShape, every_field, fields
 from appliance.policy.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
 
 MAX_BLOCKS = 256  # labelled blocks of one type in one place
@@ -21,14 +22,14 @@ MAX_BLOCKS = 256  # labelled blocks of one type in one place
 Path = tuple[str | int, ...]  # HCL names, labels, and positions in lists: ("model", "demo", "sampling")
 
 
-def path_text(path: Path, cls: type[Block] = Policy) -> str:
+def path_text(path: Path, version: int = frozen.LATEST, cls: type[Block] = Policy) -> str:
     """Return a path as a person reads it: `model "demo".sampling.top_p.max`."""
     words: list[str] = []
     current: type[Block] | None = cls
     rest = list(path)
     while rest:
         name = rest.pop(0)
-        shape = None if current is None else next((f for f in fields(current) if f.name == name), None)
+        shape = None if current is None else next((f for f in fields(current, version) if f.name == name), None)
         current = shape.block if shape else None
         text = str(name) if not isinstance(name, int) else f"[{name}]"
         if shape is not None and shape.labelled and rest:
@@ -42,22 +43,37 @@ class Binder:
     """Walks the tree along the schema."""
 
     report: Report
-    table: dict[str, frozen.Entry]
+    version: int
     positions: dict[Path, Span] = field(default_factory=dict)
+
+    @property
+    def table(self) -> dict[str, frozen.Entry]:
+        """The fields and defaults of the version."""
+        return frozen.table(self.version)
 
     def block(self, cls: type[Block], body: Body, path: Path, place: str, label: str | None = None) -> Any:
         """Return an instance of `cls`; a field that is wrong is missing in it."""
         values: dict[str, Any] = {} if cls.LABEL is None or label is None else {cls.LABEL: label}
-        for shape in fields(cls):
-            where = f"{place}.{shape.name}" if place else shape.name
-            if where in self.table:
-                self._field(shape, body, path, where, values)
+        for shape in fields(cls, self.version):
+            self._field(shape, body, path, f"{place}.{shape.name}" if place else shape.name, values)
+        self._other_versions(cls, values)
         self._unknown(cls, body, place)
-        block = cls.model_construct(**_by_alias(cls, values))
-        for attribute in cls.model_fields:
-            if attribute not in values:
-                block.__dict__.pop(attribute, None)
-        return block
+        return _constructed(cls, values)
+
+    def of_later_version(self, declared: Attribute) -> Policy:
+        """Return a policy without any field: of a version that is unknown, nothing but that can be said."""
+        shape = next(each for each in fields(Appliance) if each.name == "schema")
+        if shape.kind is not None:
+            self._value(shape.kind, declared, ("appliance", "schema"), shape, {})
+        policy: Policy = _constructed(Policy, {})
+        return policy
+
+    def _other_versions(self, cls: type[Block], values: dict[str, Any]) -> None:
+        """Fill in what the program reads in fields that this version lacks."""
+        for shape in every_field(cls):
+            if not shape.stands_in(self.version):
+                with contextlib.suppress(KeyError):  # derived from a field that is wrong: missing as well
+                    values[shape.attribute] = shape.reads(values)
 
     def _field(self, shape: FieldShape, body: Body, path: Path, where: str, values: dict[str, Any]) -> None:
         """Put one field's value into `values`, or report why there is none."""
@@ -81,7 +97,7 @@ class Binder:
     def _missing(self, shape: FieldShape, body: Body, path: Path) -> None:
         allowed = shape.kind.allowed() if shape.kind else "a block"
         example = f"{shape.name} = ..." if shape.kind else f"{shape.name} {{ ... }}"
-        inside = f" in {path_text(path)}" if path else ""
+        inside = f" in {path_text(path, self.version)}" if path else ""
         self._error("missing", f"{shape.name} is missing{inside}", self.positions.get(path, Span(0, 1)),
                     (*path, shape.name), detail=allowed, fix=f"add {example}")
 
@@ -89,7 +105,7 @@ class Binder:
                values: dict[str, Any]) -> None:
         node = attribute.value
         if isinstance(kind, SetOf) and isinstance(node, ListNode):
-            items = [self._parse(kind.item, item, (*path, index), f"an item of {shape.name}")
+            items = [self._parse(kind.item, item, (*path, index), f"an item of {shape.name}", shape)
                      for index, item in enumerate(node.items)]
             if not any(item is _NOTHING for item in items):
                 try:
@@ -97,11 +113,11 @@ class Binder:
                 except Refused as refused:
                     self._refuse(refused, kind, node.span, path, shape.name)
             return
-        value = self._parse(kind, node, path, shape.name)
+        value = self._parse(kind, node, path, shape.name, shape)
         if value is not _NOTHING:
             values[shape.attribute] = value
 
-    def _parse(self, kind: Kind, node: Node, path: Path, name: str) -> Any:
+    def _parse(self, kind: Kind, node: Node, path: Path, name: str, shape: FieldShape) -> Any:
         """Return what a kind makes of a literal, or `_NOTHING` after a report."""
         self.positions[path] = node.span
         if isinstance(node, Broken) or self.report.full:
@@ -110,8 +126,20 @@ class Binder:
         try:
             return kind.parse(value)
         except Refused as refused:
-            self._refuse(refused, kind, node.span, path, name)
+            other = None if refused.secret else self._of_version(shape, value)
+            self._refuse(other or refused, kind, node.span, path, name)
             return _NOTHING
+
+    def _of_version(self, shape: FieldShape, value: Any) -> Refused | None:
+        """Return the refusal of a value that another version allows, or None where none does."""
+        for was in reversed(shape.former):
+            if self.version > was.until and was.kind is not None and _allows(was.kind, value):
+                return Refused(f"is {shown(value)}, which ended with schema {was.until}", was.instead)
+        if shape.former and self.version <= shape.former[-1].until and shape.newest is not None and _allows(
+                shape.newest, value):
+            newer = shape.former[-1].until + 1
+            return Refused(f"is {shown(value)}, which schema {newer} allows", _newer(newer))
+        return None
 
     def _refuse(self, refused: Refused, kind: Kind, span: Span, path: Path, name: str) -> None:
         self._error("secret" if refused.secret else "value", f"{name} {refused.found}", span, path,
@@ -188,45 +216,91 @@ class Binder:
 
     def _unknown(self, cls: type[Block], body: Body, place: str) -> None:
         """Report keys that the block does not have, with the nearest that it has, or the block that has them."""
-        prefix = f"{place}." if place else ""
-        known = [shape.name for shape in fields(cls) if prefix + shape.name in self.table]
+        known = [shape.name for shape in fields(cls, self.version)]
         strays = [(a.name, a.name_span) for a in body.attributes.values() if a.name not in known]
         strays += [(b.type, b.type_span) for b in body.blocks if b.type not in known]
         for name, span in strays:
             if self.report.full:
                 return
-            guess = closest(name, known)
-            elsewhere = [path.rpartition(".")[0] for path in self.table if path.rpartition(".")[2] == name]
-            fix = f"did you mean {guess}?" if guess else "delete it"
-            if elsewhere and not guess:
-                fix = f"move it to {' or '.join(sorted({e or 'the top level' for e in elsewhere})[:3])}"
-            self._error("unknown-key", f"{name[:60]} is not known {'in ' + place if place else 'at the top level'}",
-                        span, (), detail=", ".join(known), fix=fix)
+            where = f"in {place}" if place else "at the top level"
+            words, fix = self._of_other_version(cls, name) or (f"is not known {where}", self._advice(cls, name, known))
+            self._error("unknown-key", f"{name[:60]} {words}", span, (), detail=", ".join(known), fix=fix)
+
+    def _of_other_version(self, cls: type[Block], name: str) -> tuple[str, str] | None:
+        """Return what to say of a key that the block has in another version, and what to do."""
+        for shape in every_field(cls):
+            if shape.name == name and shape.until is not None and shape.until.version < self.version:
+                return f"ended with schema {shape.until.version}", shape.until.instead
+            if shape.name == name and shape.since is not None and self.version < shape.since.version:
+                return f"is a field of schema {shape.since.version}", _newer(shape.since.version)
+        return None
+
+    def _advice(self, cls: type[Block], name: str, known: list[str]) -> str:
+        """Return what to do about a key that no version has here: the nearest key, or the block that has it."""
+        newer = {s.name: s.since.version for s in every_field(cls) if s.since and self.version < s.since.version}
+        if guess := closest(name, [*known, *newer]):
+            return f"did you mean {guess}?" + (f" It is a field of schema {newer[guess]}" if guess in newer else "")
+        for version in (self.version, frozen.LATEST):
+            elsewhere = {path.rpartition(".")[0] or "the top level" for path in frozen.table(version)
+                         if path.rpartition(".")[2] == name}
+            if elsewhere:
+                of = "" if version == self.version else f" of schema {version}"
+                return f"move it to {' or '.join(sorted(elsewhere)[:3])}{of}"
+        return "delete it"
 
     def _error(self, code: str, summary: str, span: Span, path: Path, **more: Any) -> None:
-        self.report.error(code, summary, span, path=path_text(path), **more)
+        self.report.error(code, summary, span, path=path_text(path, self.version), **more)
 
 
 _NOTHING = object()
 
 
-def _by_alias(cls: type[Block], values: dict[str, Any]) -> dict[str, Any]:
-    """Key values by alias, as `model_construct` wants them."""
-    return {cls.model_fields[attribute].alias or attribute: value for attribute, value in values.items()}
+def _constructed(cls: type[Block], values: dict[str, Any]) -> Any:
+    """Return a block of these values, by attribute; a field that has none is missing in it."""
+    block = cls.model_construct(set(values))
+    block.__dict__.clear()
+    block.__dict__.update({name: values[name] for name in cls.model_fields if name in values})
+    return block
+
+
+def _allows(kind: Kind, value: Any) -> bool:
+    """Whether a kind, or the items of its list, takes a literal."""
+    for each in (kind, kind.item if isinstance(kind, SetOf) else kind):
+        with contextlib.suppress(Refused):
+            each.parse(value)
+            return True
+    return False
+
+
+def _newer(version: int) -> str:
+    """Return what to do in a file that uses something of a newer version."""
+    return f"write schema = {version} (`appliance check --upgrade FILE` does), or leave this out"
+
+
+def _schema(body: Body) -> Attribute | None:
+    """Return the attribute in which a file declares its schema version."""
+    return next((block.body.attributes["schema"] for block in body.blocks
+                 if block.type == "appliance" and "schema" in block.body.attributes), None)
 
 
 def declared_version(body: Body) -> int:
     """Return the schema version that a file declares, or the latest where it declares none that is known."""
-    for block in body.blocks:
-        if block.type == "appliance" and "schema" in block.body.attributes:
-            node = block.body.attributes["schema"].value
-            if isinstance(node, Literal) and type(node.value) is int and node.value in frozen.VERSIONS:
-                return node.value
-    return frozen.LATEST
+    attribute = _schema(body)
+    text = str(attribute.value.value) if attribute is not None and isinstance(attribute.value, Literal) else ""
+    return next((version for version in frozen.VERSIONS if str(version) == text), frozen.LATEST)
 
 
 def bind(body: Body, report: Report) -> tuple[Policy, dict[Path, Span]]:
     """Return the policy, complete if nothing was reported, and where each field stands."""
-    binder = Binder(report, frozen.table(declared_version(body)))
-    policy = binder.block(Policy, body, (), "")
+    binder = Binder(report, declared_version(body))
+    declared = _schema(body)
+    if declared is not None and isinstance(declared.value, Literal) and _is_to_come(declared.value.value):
+        policy = binder.of_later_version(declared)
+    else:
+        policy = binder.block(Policy, body, (), "")
     return policy, binder.positions
+
+
+def _is_to_come(value: Any) -> bool:
+    """Whether a literal is a schema version that only a newer appliance knows."""
+    return type(value) is int and value > frozen.LATEST

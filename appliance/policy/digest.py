@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from appliance.policy import frozen
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, fields
@@ -21,20 +20,17 @@ HOST_DATA_DOMAIN = b"appliance/policy-host-data/v1\n"
 POLICY_PCR = 15  # of a TPM, which the boot extends with `host_data`; nothing else of ours or of the boot chain does
 
 
-def document(block: Block, table: dict[str, frozen.Entry], place: str = "") -> dict[str, Any]:
-    """Return a block as plain values under HCL names: labelled blocks as objects keyed by label."""
+def document(block: Block, version: int) -> dict[str, Any]:
+    """Return the fields that a version has as plain values under HCL names: labelled blocks as objects by label."""
     result: dict[str, Any] = {}
-    for shape in fields(type(block)):
-        where = f"{place}.{shape.name}" if place else shape.name
-        if where not in table:
-            continue
+    for shape in fields(type(block), version):
         value = getattr(block, shape.attribute)
         if shape.block is None or value is None:
             result[shape.name] = list(value) if isinstance(value, tuple) else value
         elif shape.labelled:
-            result[shape.name] = {getattr(item, item.LABEL): document(item, table, where) for item in value}
+            result[shape.name] = {getattr(item, item.LABEL): document(item, version) for item in value}
         else:
-            result[shape.name] = document(value, table, where)
+            result[shape.name] = document(value, version)
     return result
 
 
@@ -45,7 +41,7 @@ def tenants_commitment(inline: dict[str, Any]) -> str:
 
 def digested(policy: Policy) -> dict[str, Any]:
     """Return the document that is hashed: the policy's, with a commitment in place of inline tenants."""
-    result = document(policy, frozen.table(policy.appliance.schema_version))
+    result = document(policy, policy.appliance.schema_version)
     tenants = result["tenants"]
     inline = tenants.pop("tenant")
     if inline:

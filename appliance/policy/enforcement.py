@@ -76,29 +76,29 @@ def _is_enforced(place: str, value: Any, table: dict[str, frozen.Entry]) -> bool
 
 def unenforced(policy: Policy) -> list[tuple[tuple[str | int, ...], str]]:
     """Return the path of each field that asks for something this version does not enforce, with the reason."""
-    return list(_walk(policy, (), "", frozen.table(policy.appliance.schema_version)))
+    return list(_walk(policy, (), "", policy.appliance.schema_version))
 
 
 def _walk(block: Block, path: tuple[str | int, ...], place: str,
-          table: dict[str, frozen.Entry]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    for shape in fields(type(block)):
+          version: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for shape in fields(type(block), version):
         where = f"{place}.{shape.name}" if place else shape.name
         here = (*path, shape.name)
         value = getattr(block, shape.attribute)
         if shape.block is not None:
-            yield from _nested(shape, value, here, where, table)
-        elif not _is_enforced(where, value, table):
+            yield from _nested(shape, value, here, where, version)
+        elif not _is_enforced(where, value, frozen.table(version)):
             yield here, REDACTED if where == "tenants.commitment" else REASON
 
 
 def _nested(shape: FieldShape, value: Any, here: tuple[str | int, ...], where: str,
-            table: dict[str, frozen.Entry]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+            version: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if value is None:
         return
     blocks = [((*here, getattr(item, item.LABEL)), item) for item in value] if shape.labelled else [(here, value)]
-    known = table[where]["block"] in ("required", "always") or where in BLOCKS
+    known = frozen.table(version)[where]["block"] in ("required", "always") or where in BLOCKS
     for path, block in blocks:
         if known:
-            yield from _walk(block, path, where, table)
+            yield from _walk(block, path, where, version)
         else:
             yield path, REASON

@@ -266,6 +266,21 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
+class Version(Choice):
+    """A version of the policy language."""
+
+    def parse(self, value: Any) -> str | bool | int:
+        """Return the version."""
+        known = " and ".join(map(str, self.options))
+        if type(value) is int and value not in self.options:
+            latest = self.options[-1]
+            raise Refused(f"is {value}, but this version of the appliance knows {known}",
+                          f"write {latest}, or use a newer appliance" if value > int(latest) else f"write {latest}")
+        _expect(value, int, str(self.options[-1]))
+        return super().parse(value)
+
+
+@dataclass(frozen=True)
 class SetOf(Kind):
     """A list whose order means nothing and in which nothing stands twice; parsed to a sorted tuple."""
 

@@ -106,13 +106,14 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
             return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     body = source.parse(report, top_level=[shape.name for shape in fields(Policy)])
     policy, spans = bind.bind(body, report)
-    rules.apply(policy, spans, report)
+    version = bind.declared_version(body)
+    rules.apply(policy, spans, report, version)
     positions = Positions(report.text, spans)
     if report.failed:
         return Checked(report.sorted(), None, positions, digest)
     for path, reason in unenforced(policy):
-        report.add("note", "unenforced", f"{bind.path_text(path)}: {reason}", positions.span(path),
-                   path=bind.path_text(path), fix="the boot refuses it; leave it out to boot this version")
+        report.add("note", "unenforced", f"{bind.path_text(path, version)}: {reason}", positions.span(path),
+                   path=bind.path_text(path, version), fix="the boot refuses it; leave it out to boot this version")
     return Checked(report.sorted(), policy, positions, digest)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from appliance.errors import PolicyError
-from appliance.policy import frozen
 from appliance.policy.digest import document, policy_digest, tenants_commitment
 from appliance.policy.loading import Loaded, check
 from appliance.policy.source import parse_text
@@ -19,7 +18,7 @@ def without_tenants(loaded: Loaded) -> str:
     policy = loaded.policy
     if not policy.tenants.tenants:
         return text
-    inline = document(policy, frozen.table(policy.appliance.schema_version))["tenants"]["tenant"]
+    inline = document(policy, policy.appliance.schema_version)["tenants"]["tenant"]
     span = next(block.span for block in parse_text(text).blocks if block.type == "tenants")
     text = f'{text[:span.start]}tenants {{\n  commitment = "{tenants_commitment(inline)}"\n}}{text[span.end:]}'
     copy = check(text, str(loaded.path)).policy

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from appliance.policy import frozen
+from appliance.policy import differences, frozen, literal
 from appliance.policy.enforcement import ANY, BLOCKS, allowed_values
-from appliance.policy.kinds import Duration, Kind, Size, shown
+from appliance.policy.kinds import Duration, Kind, Size, Version, shown
 from appliance.policy.schema import Policy
-from appliance.policy.schema.base import Block, FieldShape, fields
+from appliance.policy.schema.base import Block, fields
 
 _HEAD = """# Policy reference
 
-Made by `appliance schema`; do not edit. Version {version} of the language.
+Made by `appliance schema --version {version}`; do not edit. This is version {version} of the language{standing}.
 
 A policy is an HCL file. It is data: strings, numbers, `true`, `false`, lists and blocks stand in it as they are;
 expressions, references, function calls and templates are refused, and so is every unknown or repeated key. A size is
@@ -32,26 +32,19 @@ def _plain(cls: type[Block]) -> str:
     return " ".join(inspect.cleandoc(cls.__doc__ or "").split())
 
 
-def _default(shape: FieldShape, kind: Kind, entry: frozen.Entry) -> str:
+def _default(kind: Kind, entry: frozen.Entry) -> str:
     """Return a default as it would be written in a policy."""
     if "required" in entry:
         return "required"
-    value = frozen.value_of(entry)
-    if value is None:
-        return "absent"
-    if isinstance(kind, Size | Duration):
-        unit = next(unit for unit, size in reversed(kind.units.items()) if value % size == 0)
-        return f'`"{value // kind.units[unit]}{unit}"`' if value else f'`"0{next(iter(kind.units))}"`'
-    if isinstance(value, tuple):
-        return f"`[{', '.join(shown(item) for item in value)}]`"
-    return f"`{shown(value)}`"
+    text = literal.text(kind, frozen.value_of(entry))
+    return "absent" if text is None else f"`{text}`"
 
 
-def _standing(place: str, entry: frozen.Entry) -> str:
+def _standing(place: str, entry: frozen.Entry, version: int) -> str:
     """Say whether a field is enforced."""
     if "block" in entry:
         return "" if entry["block"] in ("required", "always") or place in BLOCKS else " *Later.*"
-    if any(place.startswith(block + ".") for block in _later_blocks()):
+    if any(place.startswith(block + ".") for block in _later_blocks(version)):
         return ""  # said at the block
     allowed = allowed_values(place)
     if allowed is ANY:
@@ -59,26 +52,27 @@ def _standing(place: str, entry: frozen.Entry) -> str:
     return " *Later.*" if not allowed else f" *Now: {', '.join(shown(value) for value in allowed)}; others later.*"
 
 
-def _later_blocks() -> list[str]:
-    return [path for path, entry in frozen.table(frozen.LATEST).items()
+def _later_blocks(version: int) -> list[str]:
+    return [path for path, entry in frozen.table(version).items()
             if entry.get("block") in ("optional", "labelled") and path not in BLOCKS]
 
 
-def _section(cls: type[Block], place: str, title: str) -> Iterator[str]:
+def _section(cls: type[Block], version: int, place: str, title: str) -> Iterator[str]:
     """Yield the Markdown of a block and of those in it."""
-    table = frozen.table(frozen.LATEST)
+    table = frozen.table(version)
     yield f"\n{'#' * min(6, place.count('.') + 2)} {title}\n\n{_plain(cls)}\n"
     if cls.LABEL is not None:
         yield f"\nThe label: {cls.model_fields[cls.LABEL].description} It is {_label_kind(cls).allowed()}.\n"
-    shapes = [s for s in fields(cls) if (f"{place}.{s.name}" if place else s.name) in table]
+    shapes = fields(cls, version)
     rows = []
     for shape in shapes:
         where = f"{place}.{shape.name}" if place else shape.name
-        text = (shape.info.description or "") + _standing(where, table[where])
+        new = f" *Since schema {shape.since.version}.*" if shape.since is not None else ""
+        text = shape.description + new + _standing(where, table[where], version)
         if shape.kind is not None:
             allowed = shape.kind.allowed()
             rows.append(f"| `{shape.name}` | {allowed[0].upper() + allowed[1:]} | "
-                        f"{_default(shape, shape.kind, table[where])} | {text} |")
+                        f"{_default(shape.kind, table[where])} | {text} |")
         else:
             label = ' "label"' if shape.labelled else ""
             need = {"required": "required", "always": "defaults", "optional": "absent", "labelled": "any number"}
@@ -88,40 +82,41 @@ def _section(cls: type[Block], place: str, title: str) -> Iterator[str]:
         if shape.block is not None:
             where = f"{place}.{shape.name}" if place else shape.name
             label = ' "label"' if shape.labelled else ""
-            yield from _section(shape.block, where, f"`{where}{label}`")
+            yield from _section(shape.block, version, where, f"`{where}{label}`")
 
 
-def markdown() -> str:
-    """Return the reference as Markdown."""
-    table = "".join(_section(Policy, "", "The file"))
-    return _HEAD.format(version=frozen.LATEST) + re.sub(r"\n{3,}", "\n\n", table)
+def markdown(version: int = frozen.LATEST) -> str:
+    """Return the reference of a version as Markdown."""
+    sections = "".join(_section(Policy, version, "", "The file"))
+    standing = ", which is open: digests are provisional until release 0.2.0" if version in frozen.OPEN else ""
+    return (_HEAD.format(version=version, standing=standing) + "".join(differences.markdown(version))
+            + re.sub(r"\n{3,}", "\n\n", sections))
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(version: int = frozen.LATEST) -> dict[str, Any]:
     """Return a JSON Schema (2020-12) of a policy as values: blocks as objects, labelled blocks keyed by label."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Appliance policy",
-            "$comment": f"schema version {frozen.LATEST}", **_object(Policy, "")}
+            "$comment": f"schema version {version}", **_object(Policy, version, "")}
 
 
-def _object(cls: type[Block], place: str) -> dict[str, Any]:
-    table = frozen.table(frozen.LATEST)
+def _object(cls: type[Block], version: int, place: str) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for shape in fields(cls):
+    for shape in fields(cls, version):
         where = f"{place}.{shape.name}" if place else shape.name
-        if where not in table:
-            continue
-        entry = table[where]
+        entry = frozen.table(version)[where]
         if shape.kind is not None:
             schema = shape.kind.json_schema()
             if entry.get("default") is not None and not isinstance(shape.kind, Size | Duration):
                 schema["default"] = entry["default"]
+            if isinstance(shape.kind, Version):
+                schema["enum"] = [version]
         elif shape.block is not None:
-            schema = _object(shape.block, where)
+            schema = _object(shape.block, version, where)
             if shape.labelled:
                 label = _label_kind(shape.block).json_schema()
                 schema = {"type": "object", "additionalProperties": schema, "propertyNames": label}
-        schema["description"] = shape.info.description
+        schema["description"] = shape.description
         properties[shape.name] = schema
         if "required" in entry or entry.get("block") == "required":
             required.append(shape.name)

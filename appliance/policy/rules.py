@@ -24,13 +24,22 @@ ESSENTIAL_FIELDS = frozenset({"messages", "messages.role", "messages.content", "
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found, at a path relative to the block that it looked at."""
+    """What a rule found, at a path relative to the block that it looked at.
+
+    A rule that came with a schema version says so by `since`: under older versions, where such a file
+    was valid and has to stay so, an error is a warning.
+    """
 
     path: Path
     summary: str
     fix: str
     detail: str = ""
     severity: Severity = "error"
+    since: int = 1
+
+    def severity_in(self, version: int) -> Severity:
+        """Return how much the finding weighs in a file of a version."""
+        return "warning" if self.severity == "error" and version < self.since else self.severity
 
 
 Findings = Iterator[Finding]
@@ -376,16 +385,16 @@ def _place(positions: dict[Path, Span], path: Path) -> Span:
     return positions.get(path, Span(0, 1))
 
 
-def apply(policy: Policy, positions: dict[Path, Span], report: Report) -> None:
-    """Run all rules; a rule that needs a field which is wrong itself is skipped."""
+def apply(policy: Policy, positions: dict[Path, Span], report: Report, version: int) -> None:
+    """Run all rules of a version; a rule that needs a field which is wrong itself is skipped."""
     partial = report.failed
 
     def run(findings: Findings, base: Path) -> None:
         try:
             for finding in findings:
                 path = (*base, *finding.path)
-                report.add(finding.severity, "rule", finding.summary, _place(positions, path), detail=finding.detail,
-                           fix=finding.fix, path=path_text(path))
+                report.add(finding.severity_in(version), "rule", finding.summary, _place(positions, path),
+                           detail=finding.detail, fix=finding.fix, path=path_text(path, version))
         except AttributeError:
             if not partial:
                 raise

@@ -22,7 +22,7 @@ from appliance.policy.identifiers import (
     Tagged,
     Text,
 )
-from appliance.policy.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Whole
+from appliance.policy.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Version, Whole
 from appliance.policy.patterns import Regex
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, fields
@@ -69,6 +69,11 @@ def with_lines(block: str, lines: str, base: str = BASE) -> str:
     return base[:at] + lines + "\n" + base[at:]
 
 
+def in_schema(version: int, text: str = BASE) -> str:
+    """Return a policy's text with another schema version declared."""
+    return text.replace("schema = 1", f"schema = {version}", 1)
+
+
 def marked(text: str) -> tuple[str, tuple[int, int]]:
     """Return a text without its mark, and the line and column where the mark stood."""
     before, _, after = text.partition(MARK)
@@ -112,34 +117,40 @@ def two_values(kind: Kind) -> tuple[Any, Any]:
 
 
 def every_field(cls: type[Block] = Policy, place: str = "", label: str = "one", choose: int = 0,
-                override: tuple[str, Any] | None = None, relabel: str = "") -> Any:
+                override: tuple[str, Any] | None = None, relabel: str = "", version: int = frozen.LATEST) -> Any:
     """Return a block in which every field has a value and every optional block stands; `override` is the path of one
     leaf, without labels, and its parsed value; `relabel` the path of a block whose label is "two" instead of "one".
     Rules between fields are not asked."""
-    table = frozen.table(frozen.LATEST)
+    table = frozen.table(version)
     values: dict[str, Any] = {} if cls.LABEL is None else {cls.LABEL: label}
-    for shape in fields(cls):
+    for shape in fields(cls, version):
         where = f"{place}.{shape.name}" if place else shape.name
         if where not in table:
             raise AssertionError(f"{where} is not in the frozen table")
         if shape.block is not None:
-            one = every_field(shape.block, where, "two" if relabel == where else "one", choose, override, relabel)
+            one = every_field(shape.block, where, "two" if relabel == where else "one", choose, override, relabel,
+                              version)
             values[shape.info.alias or shape.attribute] = (one,) if shape.labelled else one
         elif shape.kind is not None:
-            value = shape.kind.parse(two_values(shape.kind)[choose])
+            value = version if isinstance(shape.kind, Version) else shape.kind.parse(two_values(shape.kind)[choose])
             if override is not None and override[0] == where:
                 value = override[1]
             values[shape.info.alias or shape.attribute] = value
     return cls.model_construct(**values)
 
 
-def leaves(cls: type[Block] = Policy, place: str = "") -> list[tuple[str, Kind]]:
-    """Return the path and kind of every plain field."""
+def versioned_leaves() -> list[tuple[int, str, Kind]]:
+    """Return version, path and kind of every plain field of every version."""
+    return [(version, *leaf) for version in frozen.VERSIONS for leaf in leaves(version)]
+
+
+def leaves(version: int = frozen.LATEST, cls: type[Block] = Policy, place: str = "") -> list[tuple[str, Kind]]:
+    """Return the path and kind of every plain field of a version."""
     found: list[tuple[str, Kind]] = []
-    for shape in fields(cls):
+    for shape in fields(cls, version):
         where = f"{place}.{shape.name}" if place else shape.name
         if shape.block is not None:
-            found += leaves(shape.block, where)
+            found += leaves(version, shape.block, where)
         elif shape.kind is not None:
             found.append((where, shape.kind))
     return found

@@ -1,4 +1,4 @@
-"""The policy language, version 1: one class per block."""
+"""The policy language in all its versions: one class per block."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ the reference manual (`appliance schema` prints them). Conventions that the rest
 - sizes end in `_bytes` and durations in `_ms` in Python, never in HCL;
 - a field whose type is a block, or a tuple of blocks, is a nested block in HCL; a tuple means labelled blocks, which
   are kept sorted by label, so that their order in the file means nothing;
-- a list is a set: sorted, nothing twice.
+- a list is a set: sorted, nothing twice;
+- a field that is not alike in every version of the language says so by a marker of `versions`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from appliance.policy.kinds import Kind
+from appliance.policy.schema.versions import LATEST, Since, Until, Was
 
 
 class Block(BaseModel):
@@ -35,7 +37,7 @@ class Block(BaseModel):
 
 @dataclass(frozen=True)
 class FieldShape:
-    """How one field is written in HCL."""
+    """How one field is written in HCL, in one version of the language."""
 
     attribute: str  # the name in Python
     name: str  # the name in HCL
@@ -45,6 +47,29 @@ class FieldShape:
     required: bool
     optional: bool  # may be absent, and is None then
     info: FieldInfo
+    description: str
+    since: Since | None
+    until: Until | None
+    former: tuple[Was, ...]  # what older versions had, the oldest first
+    newest: Kind | None  # the kind in the latest version
+
+    def stands_in(self, version: int) -> bool:
+        """Whether a version has this field."""
+        return ((self.since is None or self.since.version <= version)
+                and (self.until is None or version <= self.until.version))
+
+    def at(self, version: int) -> FieldShape:
+        """Return the field as a version has it."""
+        shape = self
+        for was in (each for each in reversed(self.former) if version <= each.until):
+            shape = replace(shape, kind=was.kind or shape.kind, description=was.description or shape.description)
+        return shape
+
+    def reads(self, others: Mapping[str, Any]) -> Any:
+        """Return the attribute's value in a block of a version that lacks the field."""
+        if self.since is not None:
+            return self.since.value(others)
+        return None if self.until is None else self.until.reads
 
 
 def _block_of(annotation: Any) -> tuple[type[Block] | None, bool]:
@@ -62,9 +87,18 @@ def _block_of(annotation: Any) -> tuple[type[Block] | None, bool]:
 
 
 @functools.cache
-def fields(cls: type[Block]) -> tuple[FieldShape, ...]:
-    """Return the fields of a block class in their order, without the one that the label fills."""
+def every_field(cls: type[Block]) -> tuple[FieldShape, ...]:
+    """Return the fields that any version of the language has, as the latest describes them.
+
+    They are in the order of the class, without the field that the label fills.
+    """
     return tuple(_fields(cls))
+
+
+@functools.cache
+def fields(cls: type[Block], version: int = LATEST) -> tuple[FieldShape, ...]:
+    """Return the fields of a block class in one version, in their order, without the one that the label fills."""
+    return tuple(shape.at(version) for shape in every_field(cls) if shape.stands_in(version))
 
 
 def _fields(cls: type[Block]) -> Iterator[FieldShape]:
@@ -76,5 +110,9 @@ def _fields(cls: type[Block]) -> Iterator[FieldShape]:
         if (kind is None) == (block is None):
             raise TypeError(f"{cls.__name__}.{attribute} must have either a kind or a block type")
         optional = type(None) in typing.get_args(info.annotation)
-        yield FieldShape(attribute, info.alias or attribute, kind, block, labelled, info.is_required(), optional,
-                         info)
+        former = sorted((entry for entry in info.metadata if isinstance(entry, Was)), key=lambda was: was.until)
+        yield FieldShape(
+            attribute, info.alias or attribute, kind, block, labelled, info.is_required(), optional, info,
+            info.description or "",
+            next((entry for entry in info.metadata if isinstance(entry, Since)), None),
+            next((entry for entry in info.metadata if isinstance(entry, Until)), None), tuple(former), kind)

@@ -9,9 +9,14 @@ from pydantic import Field
 from appliance.policy.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
 from appliance.policy.kinds import Choice, SetOf, Whole
 from appliance.policy.schema.base import Block
+from appliance.policy.schema.versions import Until, Was
 
 Provider = Literal["broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral"]
 OPERATOR_PROVIDERS = ("file", "environment", "systemd-credential")  # the operator could read these keys
+NO_VAULT = 'use provider = "broker" and a broker block: a broker asks for evidence, Vault only for a token'
+_LOCAL_PROVIDERS = (
+    "`tpm`: sealed to PCRs. `ephemeral`: made at boot and lost at shutdown (state only). `file`, `environment`, "
+    "`systemd-credential`: from the operator, for development.")
 
 
 class Broker(Block):
@@ -38,11 +43,11 @@ class Key(Block):
     """Where a key comes from. Providers by file, environment and systemd credential hand the key to the operator, so
     they need `platforms = ["simulated"]`."""
 
-    provider: Annotated[Provider, Choice(
-        ("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral"))] = Field(
-        description="`broker` and `vault`: released over the network after attestation. `tpm`: sealed to PCRs. "
-        "`ephemeral`: made at boot and lost at shutdown (state only). `file`, `environment`, `systemd-credential`: "
-        "from the operator, for development.")
+    provider: Annotated[
+        Provider, Choice(("broker", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
+        Was(1, Choice(("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
+            "`broker` and `vault`: released over the network after attestation. " + _LOCAL_PROVIDERS, NO_VAULT),
+    ] = Field(description="`broker`: released over the network after attestation. " + _LOCAL_PROVIDERS)
     version: Annotated[int | None, Whole(1, 2**31)] = Field(
         default=None, description="The one version of the key that is accepted; absent: the provider's newest.")
     path: Annotated[str | None, Path(absolute=True)] = Field(
@@ -54,4 +59,4 @@ class Key(Block):
     pcrs: Annotated[tuple[int, ...] | None, SetOf(Whole(0, 23), 1, 24)] = Field(
         default=None, description="The PCRs that the key is sealed to; with `tpm` only.")
     broker: Broker | None = Field(default=None, description="With `broker` only.")
-    vault: Vault | None = Field(default=None, description="With `vault` only.")
+    vault: Annotated[Vault | None, Until(1, NO_VAULT)] = Field(default=None, description="With `vault` only.")

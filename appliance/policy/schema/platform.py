@@ -7,9 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from appliance.policy.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, Hash, Tagged
-from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Whole
+from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
 from appliance.policy.schema.base import Block
 from appliance.policy.schema.keys import Key
+from appliance.policy.schema.versions import VERSIONS
 
 PlatformName = Literal["sev-snp", "tdx", "tpm", "simulated"]
 
@@ -18,7 +19,7 @@ class Appliance(Block):
     """What this deployment is called, and which version of the policy language it is written in."""
 
     name: Annotated[str, NAME] = Field(description="The deployment's name: in evidence, logs and reports.")
-    schema_version: Annotated[int, Choice((1,))] = Field(
+    schema_version: Annotated[int, Version(VERSIONS)] = Field(
         alias="schema", description="The version of the policy language. It fixes the fields and their defaults, so "
         "that a newer appliance computes the same digest for an old file.")
 

@@ -10,6 +10,7 @@ from appliance.policy.identifiers import FIELD, NAME, Hash, HttpsUrl, Tagged, Te
 from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Whole
 from appliance.policy.patterns import Regex
 from appliance.policy.schema.base import Block
+from appliance.policy.schema.versions import Since, Was
 
 
 class TimingPadding(Block):
@@ -86,12 +87,23 @@ class Limits(Block):
         default=2048, description="The longest prompt, in tokens, after the chat template.")
     generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=512, description="The longest answer, in tokens; also the default where a request says nothing.")
-    concurrent_requests: Annotated[int, Whole(1, 4096)] = Field(
-        default=32, description="Requests in progress or waiting, over all tenants; the next one is refused with 429. "
+    concurrent_requests: Annotated[
+        int, Whole(1, 4096),
+        Was(1, description="Requests in progress or waiting, over all tenants; the next one is refused with 429. "
+            "A place is kept for each tenant who holds none, up to a quarter of all."),
+    ] = Field(
+        default=32, description="Requests in progress, over all tenants; further ones wait, up to `queued_requests`. "
         "A place is kept for each tenant who holds none, up to a quarter of all.")
+    queued_requests: Annotated[int | None, Whole(0, 65_536), Since(2, keep=0)] = Field(
+        default=256, description="Requests that may wait for a place, over all tenants; the next one is refused with "
+        "429. 0: none waits. Under schema 1, `concurrent_requests` counts waiting requests too.")
     first_token_timeout_ms: Annotated[int, Duration("100ms", "1h")] = Field(
         alias="first_token_timeout", default=30_000,
         description="A request that has no token by then is ended with an error.")
+    answer_timeout_ms: Annotated[int | None, Duration("1s", "24h"), Since(2)] = Field(
+        alias="answer_timeout", default=None,
+        description="A whole answer's time, from the request's arrival; an answer that is not complete by then is "
+        "ended. Absent: no limit.")
     request_size_bytes: Annotated[int, Size("1KiB", "64MiB")] = Field(
         alias="request_size", default=2**20,
         description="The longest request body. Reading one takes up to 48 times as much, which the boot reckons with.")
