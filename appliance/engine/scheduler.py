@@ -30,16 +30,18 @@ from appliance.engine.prompt_share import SHORT_ROWS
 from appliance.errors import CapacityError, EngineError, ModelError
 
 OnStep = Callable[[Step], None]
+OnStart = Callable[[], None]
 OnError = Callable[[EngineError | ModelError], None]
 
 
 class Handle:
     """A submitted request."""
 
-    def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError) -> None:
+    def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError,
+                 on_start: OnStart) -> None:
         self.tenant = tenant
         self.timings: Timings | None = None  # from the moment the request left the queue
-        self._generation, self._on_step, self._on_error = generation, on_step, on_error
+        self._generation, self._on_step, self._on_error, self._on_start = generation, on_step, on_error, on_start
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
@@ -97,10 +99,13 @@ class Scheduler:
             raise
 
     def submit(self, request: GenerationRequest, tenant: str, on_step: OnStep,
-               on_error: OnError = lambda error: None) -> Handle:
-        """Queue a request. EngineError or CapacityError, at once, when it can never run or there is no room."""
+               on_error: OnError = lambda error: None, on_start: OnStart = lambda: None) -> Handle:
+        """Queue a request; `on_start` is called, as `on_step` is, when it gets its slot.
+
+        EngineError or CapacityError, at once, when it can never run or there is no room.
+        """
         generation = self._engine.generation(request)
-        handle = Handle(generation, tenant, on_step, on_error)
+        handle = Handle(generation, tenant, on_step, on_error, on_start)
         if self._full():
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
         with self._change:
@@ -191,6 +196,8 @@ class Scheduler:
         with self._change:
             self._running[running.slot] = (running, handle)
             self._starting = None
+        with contextlib.suppress(Exception):  # a broken callback must not stop the others
+            handle._on_start()
 
     def _next(self) -> Handle | None:
         """Take the first request that may have a slot, of the tenant whose turn it is; that tenant goes to the back."""

@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException
 
 from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Limits, Policy
 from appliance.service import quotas
 from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
@@ -25,6 +25,7 @@ from appliance.service.problems import PROBLEMS, RequestError
 from appliance.service.redaction import Rule
 from appliance.service.routes import HANDLERS
 from appliance.service.tenants import Tenants
+from appliance.service.turns import Queue
 
 # What the framework itself refuses -> our code
 FRAMEWORK = {400: "malformed_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large",
@@ -41,9 +42,10 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     accounts = Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day))
     if booted.state is not None:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
+    queue = None if limits.queued_requests is None else Queue(limits.concurrent_requests, tenants.askers)
     return Service(
         booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
-        places=Places(limits.concurrent_requests, tenants.askers),
+        places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(policy), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor))
 
@@ -57,8 +59,15 @@ def create(service: Service) -> Guard:
     return Guard(app, service)
 
 
+def _places(limits: Limits, tenants: Tenants, queue: Queue | None) -> Places:
+    """Places for all requests that are let in."""
+    if queue is None or limits.queued_requests is None:
+        return Places(limits.concurrent_requests, tenants.askers)
+    return Places(limits.concurrent_requests + limits.queued_requests, tenants.askers, queue.retry_after)
+
+
 def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
-    queue, models = booted.policy.limits.concurrent_requests, {}  # it bounds running and waiting together
+    queue, models = booted.policy.limits.concurrent_requests, {}  # that a model has at the same time, at most
     for name, running in booted.models.items():
         scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name))
         models[name] = ServedModel(running, scheduler, int(time.time()))

@@ -25,6 +25,7 @@ from appliance.service.problems import RequestError, refusal
 from appliance.service.prompts import Prompts
 from appliance.service.redaction import Rule
 from appliance.service.tenants import Caller, Tenants
+from appliance.service.turns import Queue
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Service:
     activations: Activations
     metrics: Metrics = field(default_factory=Metrics)
     prompts: Prompts = field(default_factory=Prompts)
+    queue: Queue | None = None  # None: schema 1, where `places` count waiting requests, too
     in_progress: int = 0  # inference requests admitted and not yet over
     answered: int = 0
     refused: int = 0
@@ -116,6 +118,13 @@ class Service:
             yield
         finally:
             self.places.leave(caller.name)
+
+    async def room_for_text(self, exchange: Exchange, caller: Caller) -> None:
+        """Wait until a request's body may be read: those of waiting requests are not held all at the same time."""
+        if self.queue is not None:
+            ticket = await self.queue.texts.place(caller.name)
+            exchange.forget_text = ticket.leave
+            exchange.closing.append(ticket.leave)
 
     def enter(self, exchange: Exchange, caller: Caller) -> None:
         """Count an inference request in, or refuse it when there are too many; it leaves with its exchange."""
