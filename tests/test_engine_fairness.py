@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 from dataclasses import dataclass, field
@@ -101,6 +102,37 @@ def test_a_short_prompt_is_answered_within_five_passes(rows, tenant):
     assert short.first <= PROMISED
 
 
+def test_short_prompts_beside_ten_long_ones_in_flight():
+    """Of fifty short prompts, one after the other, beside ten long ones that are replaced as they end, the worst has its
+    first token within five passes, and then a token in each pass."""
+    short, ends = [], threading.Event()
+    with held(slots=16) as (scheduler, go):
+        def long(step=None):
+            if (step is None or step.finish_reason == "length") and not ends.is_set():
+                busy.append(scheduler.submit(request(LONG, 3), "busy", long))
+
+        def next_one(step=None):
+            if step is not None:
+                short[-1][1].append(scheduler.passes)
+            if step is None or step.finish_reason is not None:
+                if len(short) == 50:
+                    ends.set()
+                    return
+                short.append((scheduler.passes, []))
+                scheduler.submit(request(SHORT, 6), "other", next_one)
+        busy = []
+        for _ in range(10):
+            long()
+        next_one()
+        go()
+        assert ends.wait(120)
+        for each in busy:
+            each.cancel()
+    assert max(at[0] - asked for asked, at in short) <= PROMISED
+    gaps = [late - soon for _, at in short for soon, late in itertools.pairwise(at)]
+    assert set(gaps) <= {0, 1}  # 0: guessed right
+
+
 @pytest.mark.parametrize("slots", [3, 4])
 def test_a_short_prompt_finds_a_slot(slots):
     """Where long prompts of a tenant could take all slots that it may have, one stays for its own short prompt, and one
@@ -124,7 +156,7 @@ def test_answers_go_on_beside_long_prompts():
         assert answer.handle.wait(120)
         for each in busy:
             each.handle.cancel()
-    assert [1] * 19 == [later - sooner for sooner, later in zip(answer.at, answer.at[1:], strict=False)]
+    assert [1] * 19 == [later - sooner for sooner, later in itertools.pairwise(answer.at)]
 
 
 @pytest.mark.parametrize(("slots", "tenants", "most"), [

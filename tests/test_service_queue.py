@@ -103,9 +103,9 @@ def test_refused_requests_return_as_places_become_free() -> None:
         with pytest.raises(RequestError) as caught:
             places.take("a")
         told.append(caught.value.retry_after)
-    assert [2.0, 4.0, 6.0, 8.0, 10.0, 12.0] == told  # four places in eight seconds
+    assert [3.0, 6.0, 9.0, 12.0, 15.0, 18.0] == told  # four places in eight seconds, and half as long on top
     clock.now += 100
-    assert 2.0 == queue.retry_after("a")
+    assert 3.0 == queue.retry_after("a")
     assert 59 >= max(queue.retry_after("a") for _ in range(100))  # clients follow no longer time
 
 

@@ -20,7 +20,8 @@ from appliance.service.problems import FOLLOWED, RequestError
 
 QUEUE_SECONDS = 600.0  # that a request waits at most: common clients wait no longer
 _MEMORY = 0.9  # weight of the past in how long places are held
-_FIRST_GUESS = 1.0  # seconds that a place is held, before any was given back
+_FIRST_GUESS = 10.0  # seconds that a place is held, before any was given back
+_MARGIN = 1.5  # who comes too early is refused again; who comes late finds a queue that is full of work
 
 
 class Ticket:
@@ -122,7 +123,7 @@ class Queue:
         now, places = self._clock(), self.answers.held(tenant) or self.answers.most
         seconds = _FIRST_GUESS if self.answers.seconds is None else self.answers.seconds
         self._returns = {name: due for name, due in self._returns.items() if due > now}
-        due = min(self._returns.get(tenant, now) + seconds / places, now + FOLLOWED)
+        due = min(self._returns.get(tenant, now) + _MARGIN * seconds / places, now + FOLLOWED)
         self._returns[tenant] = due
         return due - now
 
