@@ -103,8 +103,8 @@ def test_a_short_prompt_is_answered_within_five_passes(rows, tenant):
 
 
 def test_short_prompts_beside_ten_long_ones_in_flight():
-    """Of fifty short prompts, one after the other, beside ten long ones that are replaced as they end, the worst has its
-    first token within five passes, and then a token in each pass."""
+    """Of fifty short prompts beside ten long ones that are replaced as they end, the worst has its first token within
+    five passes, and then a token in each pass."""
     short, ends = [], threading.Event()
     with held(slots=16) as (scheduler, go):
         def long(step=None):
@@ -271,6 +271,8 @@ def test_long_prompts_beside_answers_are_bounded():
 def test_rows_beside_answers_follow_what_passes_took():
     """As many rows of long prompts go beside an answer as take the time that its token takes."""
     time = PassTime(streamed=False)
+    assert 0 == time.long_rows(1)  # what an answer takes alone is measured first
+    time.record(1, 0, 0.010)
     assert LONG_ROWS == time.long_rows(1)
     for _ in range(50):
         time.record(1, 0, 0.010)
@@ -279,6 +281,12 @@ def test_rows_beside_answers_follow_what_passes_took():
     for _ in range(50):  # deep in a long prompt: rows take more
         time.record(1, 10, 0.060)
     assert 2 == time.long_rows(1)
+    time.record(1, 0, 0.010)
     for _ in range(50):  # a disk bounds the pass: rows take nothing
         time.record(1, 10, 0.010)
+    assert 128 == time.long_rows(1)
+    for _ in range(20):
+        time.record(1, 10, 0.010)
+    assert 0 == time.long_rows(1)  # and again from time to time
+    time.record(1, 0, 0.010)
     assert 128 == time.long_rows(1)

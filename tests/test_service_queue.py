@@ -271,12 +271,14 @@ def test_clients_that_retry_are_served(one_place: Server) -> None:
     """The official client, with its own retries, gets an answer for each of twice as many requests as fit."""
     def ask(number: int) -> int:
         client = one_place.client(OTHER_KEY if number % 4 == 0 else KEY).with_options(max_retries=6)
-        return int(client.completions.create(model="tiny", prompt=str(number), max_tokens=2).usage.completion_tokens > 0)
+        answer = client.completions.create(model="tiny", prompt=str(number), max_tokens=2)
+        return int(answer.usage.completion_tokens > 0)
 
     with ThreadPoolExecutor(16) as pool:
         assert 16 == sum(pool.map(ask, range(16)))
 
 
+@pytest.mark.slow
 def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> None:
     """Sixty chats of a megabyte are under way on two places: the process grows by less than they have of text."""
     limits = ('concurrent_requests = 2\n  queued_requests = 64\n  request_size = "1MiB"\n  prompt_tokens = 64\n'
