@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 import threading
@@ -145,6 +146,23 @@ def test_a_short_prompt_finds_a_slot(slots):
         for each in busy:
             each.handle.cancel()
     assert max(each.first for each in short) <= PROMISED
+
+
+def test_long_prompts_wait_for_a_slot_while_others_are_read():
+    """Of ten long prompts of a tenant four are read at the same time, and all are answered, the first ones first."""
+    with held(slots=16) as (scheduler, go):
+        order, most = [], []
+
+        def note(step, number):
+            order.append(number)
+            most.append(scheduler.load.running)
+        handles = [scheduler.submit(request(LONG, 1), "busy", functools.partial(note, number=number))
+                   for number in range(10)]
+        go()
+        assert all(handle.wait(120) for handle in handles)
+    assert list(range(10)) == sorted(order)
+    assert 0 == order[0]
+    assert max(most) <= 5  # a fifth comes once four no longer fill a pass
 
 
 def test_answers_go_on_beside_long_prompts():

@@ -100,10 +100,11 @@ class Batcher:
         """Answers in progress, oldest first."""
         return tuple(self._running)
 
-    def reads_enough(self, tenant: str) -> bool:
-        """Whether a tenant's prompts fill the next pass already, so that one more would only wait for its turn."""
-        unread = sum(len(each.todo) for each in self._running if each.tenant == tenant and not each.decoding)
-        return unread >= min(PROMPT_ROWS, self._forward.boundary.limits.rows)
+    def reads(self, tenant: str, prompts: int) -> bool:
+        """Whether so many long prompts of a tenant are being read, and fill the next pass: one more would only wait."""
+        own = [each for each in self._running if each.tenant == tenant and not each.decoding]
+        full = sum(len(each.todo) for each in own) >= min(PROMPT_ROWS, self._forward.boundary.limits.rows)
+        return full and sum(not is_short(each) for each in own) >= prompts
 
     def add(self, generation: Generation, tenant: str = "") -> Running:
         """Give a tenant's answer a slot; CapacityError when there is none."""

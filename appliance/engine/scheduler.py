@@ -1,11 +1,11 @@
 """Many requests, one engine: a thread of its own runs passes over all running answers and feeds in waiting ones.
 
 Waiting requests are served round-robin across tenants and in order within one, so a busy tenant delays the others by at
-most one turn. Running answers share every pass (`engine_batch`). Two slots are not given away at will:
+most one turn. Running answers share every pass (`engine_batch`). Slots are not all given away:
 
-    for others       one slot stays for tenants who hold none, where there are two or more slots
-    for the short    the last slot that a tenant may take goes to a short prompt while the tenant's
-                     prompts fill a pass already; a short one passes those that wait for it
+    for others   one slot stays for tenants who hold none, where there are two or more slots
+    for short    long prompts wait while `LONG_PROMPTS` of their tenant are being read, or as many as
+                 it may have more slots, and these fill a pass; short ones pass them
 
 With one slot tenants take turns, an answer each. Safe to use from any thread.
 
@@ -28,6 +28,8 @@ from appliance.engine.engine_batch import Batcher, Running, Timings
 from appliance.engine.generation import CANCELLED, Generation, GenerationRequest, Step
 from appliance.engine.prompt_share import SHORT_ROWS
 from appliance.errors import CapacityError, EngineError, ModelError
+
+LONG_PROMPTS = 4  # of a tenant that are read at the same time: more would all be done late
 
 OnStep = Callable[[Step], None]
 OnStart = Callable[[], None]
@@ -218,7 +220,7 @@ class Scheduler:
         own = self._concurrent - len(self._running) - self._kept(tenant, holders)
         if own < 1:
             return None
-        if own > 1 or not self._batcher.reads_enough(tenant):
+        if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
             return handles[0]
         return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
 
