@@ -3,7 +3,7 @@
 
 appliance {
   name   = "demo"
-  schema = 1
+  schema = 2
 }
 
 tee {

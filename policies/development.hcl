@@ -5,7 +5,7 @@
 
 appliance {
   name   = "development"
-  schema = 1
+  schema = 2
 }
 
 tee {
@@ -72,7 +72,9 @@ limits {
   prompt_tokens       = 1024
   generation_tokens   = 256
   concurrent_requests = 8
+  queued_requests     = 64
   first_token_timeout = "60s"
+  answer_timeout      = "10m"
   request_size        = "256KiB"
   requests_per_minute = 120
   tokens_per_minute   = 60000

@@ -7,7 +7,7 @@
 
 appliance {
   name   = "acme-production"
-  schema = 1
+  schema = 2
 }
 
 tee {
@@ -138,7 +138,9 @@ limits {
   prompt_tokens       = 6000
   generation_tokens   = 1024
   concurrent_requests = 64
+  queued_requests     = 256
   first_token_timeout = "30s"
+  answer_timeout      = "5m"
   requests_per_minute = 60
   tokens_per_minute   = 40000
   tokens_per_day      = 4000000

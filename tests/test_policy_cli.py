@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from appliance.cli.main import main
 from appliance.policy import check, policy_digest
-from tests.support.policies import BASE, with_lines
+from tests.support.policies import BASE, in_schema, with_lines
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,10 +28,11 @@ def write(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_check_valid(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
-    """A valid file gives exit code 0 and one line."""
-    path = write(BASE)
-    assert 0 == main(["check", path])
-    assert f"{path}: valid\n" == capsys.readouterr().out
+    """A valid file gives exit code 0 and one line, which says the schema that it is written in."""
+    for version in (1, 2):
+        path = write(in_schema(version))
+        assert 0 == main(["check", path])
+        assert f"{path}: valid, schema {version}\n" == capsys.readouterr().out
 
 
 def test_check_findings(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
@@ -49,7 +51,7 @@ def test_check_notes(write, capsys: pytest.CaptureFixture[str]) -> None:  # type
     assert 0 == main(["check", write(with_lines("model", "context_shift = true"))])
     out = capsys.readouterr().out
     assert 'note[unenforced]: model "demo".context_shift: not enforced by this version' in out
-    assert "valid (1 note)" in out
+    assert "valid, schema 1 (1 note)" in out
 
 
 def test_check_json(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
@@ -65,7 +67,16 @@ def test_check_json(write, capsys: pytest.CaptureFixture[str]) -> None:  # type:
     found = json.loads(capsys.readouterr().out)
     policy = check(BASE).policy
     assert policy is not None
-    assert (True, [], policy_digest(policy).hex()) == (found["valid"], found["diagnostics"], found["digest"])
+    assert (True, 1, [], policy_digest(policy).hex()) == tuple(
+        found[key] for key in ("valid", "schema", "diagnostics", "digest"))
+
+
+@pytest.mark.parametrize(("declared", "found"), [("1", 1), ("2", 2), ('"1"', 1), ("3", None), ("true", None)])
+def test_check_json_tells_the_declared_schema(declared: str, found: int | None, write: Any,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    """The schema that a file declares is told whether or not the file is valid; null for an unknown one."""
+    main(["check", "--json", write(BASE.replace("schema = 1", f"schema = {declared}"))])
+    assert found == json.loads(capsys.readouterr().out)["schema"]
 
 
 @pytest.mark.parametrize("verb", [["check"], ["check", "--json"], ["digest"], ["digest", "--json"]])

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from importlib import resources, util
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from appliance.policy.diagnostics import MAX_DIAGNOSTICS, Report, Text
 from appliance.policy.source import MAX_DEPTH, parse
 from appliance.policy.tokens import MAX_BYTES
 from appliance.policy.tree import Body, Broken, ListNode, Literal, Node
+from tests.support import hcl_judge
 from tests.support.environment import unmeasured
 from tests.support.policies import BASE, marked, with_lines
 
@@ -273,22 +274,10 @@ def test_caret_points_at_the_mistake() -> None:
     assert f"policy.hcl:{finding.line}:18: error[value]" in str(finding)
 
 
-def _judge() -> Any:
-    """python-hcl2's own grammar and transformer, without the pickle cache that its `parses` writes and reads."""
-    from hcl2 import SerializationOptions, serialize, transform
-    from hcl2.postlexer import PostLexer
-    from lark import Lark
-
-    lark = Lark(resources.files("hcl2").joinpath("hcl2.lark").read_text(), parser="lalr", propagate_positions=True,
-                postlex=PostLexer(), cache=False)
-    options = SerializationOptions(with_comments=False, explicit_blocks=False, strip_string_quotes=True)
-    return lambda text: serialize(transform(lark.parse(text + "\n")), serialization_options=options)
-
-
 @pytest.fixture(scope="module")
 def judge() -> Any:
     """The independent reader."""
-    return _judge()
+    return hcl_judge.make()
 
 
 def as_hcl2(node: Node) -> Any:

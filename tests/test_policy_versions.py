@@ -115,6 +115,12 @@ def test_the_older_version_is_meant_by_its_number_in_quotes() -> None:
     assert ["schema is a string, not a whole number"] == [found.summary for found in errors(text)]
 
 
+def test_an_object_may_declare_the_version() -> None:
+    """A file that writes `appliance` as an object is judged by the version in it; the object is all that is found."""
+    text = with_lines("model", VAULT).replace("appliance {", "appliance = {")
+    assert ["appliance is a block, not an attribute"] == [found.summary for found in errors(text)]
+
+
 @pytest.mark.parametrize(("version", "severity"), [(1, "warning"), (2, "error")])
 def test_new_refusals_are_warnings_under_schema_1(version: int, severity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that came with schema 2 leaves a file of schema 1 valid; a warning stays one under both."""
@@ -188,7 +194,8 @@ def test_one_name_may_be_two_fields(tables: dict[int, dict[str, frozen.Entry]]) 
     new, found = bound(2, 'floor "genoa" { snp = 8 }')
     assert [] == found
     assert (0, [("genoa", 8)]) == (new.floor.snp, [(floor.line, floor.snp) for floor in new.floors])
-    assert ["floor takes no label; delete \"genoa\""] == bound(1, 'floor "genoa" { snp = 8 }')[1]
+    assert ['floor takes no label in schema 1; delete "genoa", or write schema = 2'] == bound(
+        1, 'floor "genoa" { snp = 8 }')[1]
 
 
 def test_a_default_is_its_version_s(tables: dict[int, dict[str, frozen.Entry]]) -> None:

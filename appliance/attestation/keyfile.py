@@ -88,8 +88,22 @@ def special(path: Path) -> bool:
     return kind not in (stat.S_IFREG, stat.S_IFDIR) or path.absolute().parent == Path("/dev")
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a small file so that it is there whole or as it was before. Raises PolicyError `file-unwritable`."""
+def _name(part: Path, path: Path) -> None:
+    """Give a finished file a name that is free; FileExistsError where it is not."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # no links on this file system: the name is taken by an empty file first
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        part.replace(path)
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
+    """Write a small file so that it is there whole or as it was before. Raises PolicyError `file-unwritable`.
+
+    Without `replace`, a file that is there, or that comes meanwhile, is left as it is: `file-exists`.
+    """
     if special(path):
         raise PolicyError(f"{path} cannot be written: it is not a regular file", code="file-unwritable",
                           hint="name a file to make or to replace")
@@ -101,8 +115,13 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(path)
+            if replace:
+                part.replace(path)
+            else:
+                _name(part, path)
         finally:
             part.unlink(missing_ok=True)
+    except FileExistsError:
+        raise PolicyError(f"{path} is there already", code="file-exists", hint="name a new file") from None
     except OSError as error:
         raise PolicyError(f"{path} cannot be written: {error.strerror}", code="file-unwritable") from None

@@ -1,24 +1,45 @@
-"""`appliance check FILE`: every finding in a policy, with line, column and fix."""
+"""`appliance check FILE`: every finding in a policy, with line, column and fix; or the file in the newest schema."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
-from appliance.policy import Checked, check_file, policy_digest
+from appliance.errors import PolicyError
+from appliance.policy import Checked, check_bytes, check_file, policy_digest
+from appliance.policy.frozen import LATEST
+from appliance.policy.loading import InvalidPolicyError, read
+from appliance.policy.upgrade import Upgraded, upgrade
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("file", metavar="FILE", help="the policy")
+    parser.add_argument("file", metavar="FILE", type=Path, help="the policy")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.epilog = ("exit codes: 0 valid (there may be warnings, and notes on what this version does not enforce), "
-                     "1 findings, 2 cannot run")
+    parser.add_argument("--upgrade", action="store_true",
+                        help=f"write the policy in schema {LATEST}, with its comments and its meaning")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("-o", "--output", metavar="OUT", type=Path,
+                       help="with --upgrade: the file to make (default, also -: standard output); FILE replaces it")
+    place.add_argument("--in-place", action="store_true", help="with --upgrade: replace FILE")
+    parser.epilog = ("exit codes: 0 valid (there may be warnings, and notes on what this version does not enforce), or "
+                     "upgraded;\n1 findings, or something to decide before an upgrade; 2 cannot run")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check one file: print its findings, then the verdict."""
-    checked = check_file(args.file)
+    """Check one file: print its findings, then the verdict; or upgrade it."""
+    if args.upgrade:
+        return _upgrade(args)
+    if args.output is not None or args.in_place:
+        raise PolicyError("--output and --in-place say where an upgraded policy goes", code="output-unused",
+                          hint="add --upgrade")
+    return _report(check_file(args.file), args)
+
+
+def _report(checked: Checked, args: argparse.Namespace) -> int:
+    """Print findings and verdict."""
     if args.json:
         print(json.dumps(_as_json(checked), indent=2))
     else:
@@ -32,10 +53,77 @@ def _verdict(checked: Checked) -> str:
     counts = {severity: sum(d.severity == severity for d in checked.diagnostics)
               for severity in ("error", "warning", "note")}
     words = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items() if count]
-    return ("valid" if checked.valid else "not valid") + (f" ({', '.join(words)})" if words else "")
+    standing = f"valid, schema {checked.version}" if checked.valid else "not valid"
+    return standing + (f" ({', '.join(words)})" if words else "")
 
 
 def _as_json(checked: Checked) -> dict[str, object]:
     digest = policy_digest(checked.policy).hex() if checked.policy is not None else None
-    return {"valid": checked.valid, "digest": digest, "source_sha384": checked.source_sha384.hex(),
+    return {"valid": checked.valid, "schema": checked.version, "digest": digest,
+            "source_sha384": checked.source_sha384.hex(),
             "diagnostics": [diagnostic.as_json() for diagnostic in checked.diagnostics]}
+
+
+def _upgrade(args: argparse.Namespace) -> int:
+    """Write the file in the newest schema, or say what a person has to decide first."""
+    source = read(args.file)
+    try:
+        done = upgrade(source, str(args.file))
+    except InvalidPolicyError:
+        return _report(check_bytes(source, str(args.file)), args)
+    output = None if args.output is None or str(args.output) == "-" else args.output
+    target = args.file if args.in_place else output
+    if done.data is not None and target is not None:
+        _write(target, done.data, source, args.file)
+    if args.json:
+        print(json.dumps(_upgraded_json(done, target), indent=2))
+        return 0 if done.data is not None else 1
+    for decision in done.decisions:
+        print(f"{decision}\n", file=sys.stderr)
+    for line in _upgraded_lines(done, args.file):
+        print(line, file=sys.stderr)
+    if done.data is not None and target is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(done.data)  # the policy's own bytes, whatever the locale
+    return 0 if done.data is not None else 1
+
+
+def _write(target: Path, data: bytes, source: bytes, file: Path) -> None:
+    """Write the new file whole. Another file than the policy itself is never replaced."""
+    from appliance.attestation import keyfile  # it brings cryptography, which plain checks do without
+
+    same = target.exists() and target.samefile(file)
+    if same and data == source:
+        return
+    if same:
+        place = target.resolve()  # a link stays one
+        keyfile.write_whole(place, data, mode=place.stat().st_mode & 0o777)
+    else:
+        keyfile.write_whole(target, data, replace=False)
+
+
+def _upgraded_lines(done: Upgraded, file: Path) -> list[str]:
+    """Return what a person should know of an upgrade."""
+    if done.version == LATEST:
+        return [f"{file}: schema {LATEST} already; nothing to change"]
+    if done.data is None or done.after.policy is None:
+        count = len(done.decisions)
+        return [f"{file}: not upgraded: {count} thing{'s' * (count != 1)} to decide first; nothing was written"]
+    lines = [f"{path} = {value}: written, to keep the meaning; the default of schema {LATEST} is {default or 'absent'}"
+             for path, value, default in done.kept]
+    lines += [f"{path}: now {now[0].lower()}{now[1:]}" for path, now in done.meanings]
+    lines.append(f"{file}: schema {done.version} to {LATEST}; the policy digest changes: have approvals signed again, "
+                 "and give clients the new policy")
+    if done.before.policy is not None:
+        lines.append(f"  from {policy_digest(done.before.policy).hex()}")
+    return [*lines, f"  to   {policy_digest(done.after.policy).hex()}"]
+
+
+def _upgraded_json(done: Upgraded, target: Path | None) -> dict[str, object]:
+    """Return an upgrade as JSON; the text itself only where it was not written to a file."""
+    text = done.data.decode() if done.data is not None and target is None else None
+    written = str(target) if done.data is not None and target is not None else None
+    return {
+        **_as_json(done.after), "upgraded": done.data is not None, "from_schema": done.version,
+        "kept": [each._asdict() for each in done.kept], "meanings": [each._asdict() for each in done.meanings],
+        "decisions": [each.as_json() for each in done.decisions], "file": written, "text": text}

@@ -138,7 +138,8 @@ class Binder:
         if shape.former and self.version <= shape.former[-1].until and shape.newest is not None and _allows(
                 shape.newest, value):
             newer = shape.former[-1].until + 1
-            return Refused(f"is {shown(value)}, which schema {newer} allows", _newer(newer))
+            return Refused(f"is {shown(value)}, which schema {newer} allows",
+                           f"write schema = {newer}, or another value")
         return None
 
     def _refuse(self, refused: Refused, kind: Kind, span: Span, path: Path, name: str) -> None:
@@ -168,8 +169,9 @@ class Binder:
         kind = self.table[where]["block"]
         if nodes:
             for text, span in nodes[0].labels:
-                self._error("label", f"{shape.name} takes no label", span, (*path, shape.name),
-                            fix=f'delete "{text[:40]}"')
+                under, instead = self._labelled_later(shape)
+                self._error("label", f"{shape.name} takes no label{under}", span, (*path, shape.name),
+                            fix=f'delete "{text[:40]}"{instead}')
             self.positions[(*path, shape.name)] = nodes[0].type_span
             values[shape.attribute] = self.block(cls, nodes[0].body, (*path, shape.name), where)
         elif kind == "required":
@@ -177,6 +179,13 @@ class Binder:
         else:
             values[shape.attribute] = (None if kind == "optional"
                                        else self.block(cls, Body(Span(0, 0)), (*path, shape.name), where))
+
+    def _labelled_later(self, shape: FieldShape) -> tuple[str, str]:
+        """Return what to add to finding and fix where a later version has labelled blocks of a name."""
+        for each in every_field(shape.owner):
+            if each.name == shape.name and each.labelled and each.since and self.version < each.since.version:
+                return f" in schema {self.version}", f", or write schema = {each.since.version}"
+        return "", ""
 
     def _labelled(self, shape: FieldShape, cls: type[Block], nodes: list[BlockNode], path: Path,
                   where: str) -> tuple[Any, ...]:
@@ -277,23 +286,29 @@ def _newer(version: int) -> str:
     return f"write schema = {version} (`appliance check --upgrade FILE` does), or leave this out"
 
 
-def _schema(body: Body) -> Attribute | None:
-    """Return the attribute in which a file declares its schema version."""
-    return next((block.body.attributes["schema"] for block in body.blocks
-                 if block.type == "appliance" and "schema" in block.body.attributes), None)
+def schema_attribute(body: Body) -> Attribute | None:
+    """Return the attribute in which a file declares its schema version, in a block or in an object."""
+    bodies = [block.body for block in body.blocks if block.type == "appliance"]
+    given = body.attributes.get("appliance")
+    if given is not None and isinstance(given.value, Body):
+        bodies.insert(0, given.value)
+    return next((inner.attributes["schema"] for inner in bodies if "schema" in inner.attributes), None)
 
 
-def declared_version(body: Body) -> int:
-    """Return the schema version that a file declares, or the latest where it declares none that is known."""
-    attribute = _schema(body)
+def declared_version(body: Body) -> int | None:
+    """Return the schema version that a file declares, or None where it declares none that is known."""
+    attribute = schema_attribute(body)
     text = str(attribute.value.value) if attribute is not None and isinstance(attribute.value, Literal) else ""
-    return next((version for version in frozen.VERSIONS if str(version) == text), frozen.LATEST)
+    return next((version for version in frozen.VERSIONS if str(version) == text), None)
 
 
 def bind(body: Body, report: Report) -> tuple[Policy, dict[Path, Span]]:
-    """Return the policy, complete if nothing was reported, and where each field stands."""
-    binder = Binder(report, declared_version(body))
-    declared = _schema(body)
+    """Return the policy, complete if nothing was reported, and where each field stands.
+
+    A file that declares no known version is judged by the latest.
+    """
+    binder = Binder(report, declared_version(body) or frozen.LATEST)
+    declared = schema_attribute(body)
     if declared is not None and isinstance(declared.value, Literal) and _is_to_come(declared.value.value):
         policy = binder.of_later_version(declared)
     else:

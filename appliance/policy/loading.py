@@ -16,6 +16,7 @@ from appliance.policy.digest import host_data, policy_digest
 from appliance.policy.enforcement import unenforced
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import fields
+from appliance.policy.schema.versions import LATEST
 from appliance.policy.tokens import MAX_BYTES
 
 
@@ -60,6 +61,7 @@ class Checked:
     policy: Policy | None
     positions: Positions
     source_sha384: bytes = field(repr=False)  # of the file's bytes as they are
+    version: int | None = None  # the schema version that it declares; None where that is none or unknown
 
     @property
     def valid(self) -> bool:
@@ -106,18 +108,19 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
             return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     body = source.parse(report, top_level=[shape.name for shape in fields(Policy)])
     policy, spans = bind.bind(body, report)
-    version = bind.declared_version(body)
+    declared = bind.declared_version(body)
+    version = declared or LATEST
     rules.apply(policy, spans, report, version)
     positions = Positions(report.text, spans)
     if report.failed:
-        return Checked(report.sorted(), None, positions, digest)
+        return Checked(report.sorted(), None, positions, digest, declared)
     for path, reason in unenforced(policy):
         report.add("note", "unenforced", f"{bind.path_text(path, version)}: {reason}", positions.span(path),
                    path=bind.path_text(path, version), fix="the boot refuses it; leave it out to boot this version")
-    return Checked(report.sorted(), policy, positions, digest)
+    return Checked(report.sorted(), policy, positions, digest, version)
 
 
-def _read(path: Path) -> bytes:
+def read(path: Path) -> bytes:
     """Return a policy file's bytes, at most one more than allowed; raise `PolicyError` where it cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe or device would block, or never end
@@ -131,7 +134,7 @@ def _read(path: Path) -> bytes:
 
 def check_file(path: str | Path) -> Checked:
     """Check a policy file; raise `PolicyError` only where it cannot be read."""
-    return check_bytes(_read(Path(path)), str(path))
+    return check_bytes(read(Path(path)), str(path))
 
 
 def load(path: str | Path) -> Loaded:

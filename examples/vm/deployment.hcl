@@ -6,7 +6,7 @@
 
 appliance {
   name   = "demo-vm"
-  schema = 1
+  schema = 2
 }
 
 tee {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from appliance.policy import check_bytes, policy_digest, render, unenforced
+from appliance.policy import Checked, check_bytes, policy_digest, render, unenforced
 from appliance.policy.canonical import canonical
 from appliance.policy.diagnostics import MAX_DIAGNOSTICS
 from appliance.policy.digest import digested
+from appliance.policy.schema.versions import LATEST
+from appliance.policy.upgrade import upgrade
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,13 +19,15 @@ FRAGMENTS = [
     b"a = { b = 1, c : [true] }", b'a = "\\u0041\\U0001F600\\n"', b'a = "${b}"', b'a = "%{ if x }"', b"a = b.c[0]",
     b"a = f(1)", b"/* */ # x\n// y\n", b"a = -1.5e-3", b"a = null", b"limits { prompt_tokens = 1 }",
     b'privacy { redaction { pattern "x" { regex = "(a|b){1,5}[^c]\\\\d{2}" } } }', b"limits = { a = 1 }",
+    b"appliance {\n schema = 3 }", b"limits { queued_requests = 0 }",
     b'tenants { commitment = "sha384:' + b"ab" * 48 + b'" }',
 ]
 
 
 def seeds() -> list[bytes]:
-    """Return the example policies, pieces of syntax, and an example with Windows line ends."""
-    files = sorted(ROOT.glob("examples/*.hcl")) + sorted(ROOT.glob("policies/*.hcl"))
+    """Return the example policies of both schemas, pieces of syntax, and an example with Windows line ends."""
+    files = [file for place in ("examples", "policies", "tests/goldens/schema_1")
+             for file in sorted(ROOT.glob(f"{place}/*.hcl"))]
     whole = [file.read_bytes() for file in files]
     return whole + FRAGMENTS + [whole[0].replace(b"\n", b"\r\n")]
 
@@ -49,3 +53,18 @@ def fuzz(data: bytes) -> None:
     if canonical(json.loads(document)) != document or len(policy_digest(checked.policy)) != 48:
         raise AssertionError("the canonical form is not stable")
     unenforced(checked.policy)
+    _upgrade(data, checked)
+
+
+def _upgrade(data: bytes, checked: Checked) -> None:
+    """Upgrade a valid policy: a valid one of the latest schema comes of it, or decisions."""
+    done = upgrade(data, "fuzz.hcl")
+    if done.data is None:
+        if not done.decisions:
+            raise AssertionError("neither an upgrade nor a decision")
+        return
+    again = check_bytes(done.data, "fuzz.hcl")
+    if again.policy is None or again.version != LATEST or upgrade(done.data).data != done.data:
+        raise AssertionError("an upgrade is not valid, or not the last")
+    if checked.version == LATEST and done.data != data:
+        raise AssertionError("an upgrade changed a file of the latest schema")

@@ -52,6 +52,7 @@ class FieldShape:
     until: Until | None
     former: tuple[Was, ...]  # what older versions had, the oldest first
     newest: Kind | None  # the kind in the latest version
+    owner: type[Block]  # the class that has the field
 
     def stands_in(self, version: int) -> bool:
         """Whether a version has this field."""
@@ -115,4 +116,4 @@ def _fields(cls: type[Block]) -> Iterator[FieldShape]:
             attribute, info.alias or attribute, kind, block, labelled, info.is_required(), optional, info,
             info.description or "",
             next((entry for entry in info.metadata if isinstance(entry, Since)), None),
-            next((entry for entry in info.metadata if isinstance(entry, Until)), None), tuple(former), kind)
+            next((entry for entry in info.metadata if isinstance(entry, Until)), None), tuple(former), kind, cls)

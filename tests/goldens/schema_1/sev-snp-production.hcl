@@ -1,0 +1,185 @@
+# A production deployment on AMD SEV-SNP: a sealed model whose key a broker releases after attestation, RA-TLS as the
+# only way in, tenants from a signed list, two approvals of three, and an audit log on the sealed state disk.
+#
+# Hashes and keys are made up; `appliance model pin` and `appliance check` say what belongs there. Much of this is
+# checked by every version, but enforced by later ones only: `appliance check` names each such field, and a version
+# that does not enforce one of them refuses to boot.
+
+appliance {
+  name   = "acme-production"
+  schema = 1
+}
+
+tee {
+  platforms        = ["sev-snp"]
+  memory_budget    = "6GiB"
+  plaintext_budget = "8MiB"
+
+  evidence {
+    debug     = false
+    migration = false
+    smt       = true # the provider does not turn it off; one tenant per host makes it bearable
+    vmpl      = 0
+
+    max_collateral_age = "14d"
+
+    sev_snp {
+      products      = ["milan", "genoa", "turin"]
+      signing_keys  = ["vcek"]
+      single_socket = true
+
+      # the image's builder signs its ID block; without this key the operator could sign one with any number
+      min_guest_svn = 3
+      id_key_sha384 = "ed54658a48bc65877ecbab9c4b763a53d63cd013facdb1c3a9eddcbfc8f744e295ba7d8ea24b55da129daeeaf26d8fa9"
+
+      min_tcb {
+        bootloader = 9
+        tee        = 0
+        snp        = 22
+        microcode  = 72
+      }
+    }
+  }
+}
+
+state {
+  device = "/dev/vdb"
+
+  key {
+    provider = "broker"
+    version  = 2
+
+    broker {
+      url         = "https://keys.acme.example"
+      root_sha256 = "1fcfd0c1a5a7e9a37a3c6f60fc6b6c5c1d43ad4cda8d0b8be0d1f0a4e3d7a6b5"
+      resource    = "acme/production/state"
+    }
+  }
+}
+
+approvals {
+  required = 2
+
+  approver "security" {
+    public_key = "ed25519:ec08b5b9530381069238c587d1b42775f48f1a320af7ea8ef4b958ae41682090"
+  }
+  approver "data-protection" {
+    public_key = "ed25519:a60d0b682bad95e64c5571b3783b2ae6076a9bf612da9804c6fc5b57b1a87e0b"
+  }
+  approver "platform" {
+    public_key = "ed25519:095fa5c3c94336dbcce60da7f0ad4c5a7b0402d8cfcebd672a9facc4c3d3c2cc"
+  }
+}
+
+model "assistant" {
+  file                 = "mistral-7b-instruct.Q4_K_M.sealed"
+  sha256               = "8a1d5f2f6e0c4f7c1b3a9d0e2c4b6a8f7e5d3c1b0a9f8e7d6c5b4a3928170615"
+  sealed_header_sha256 = "3c9e1b7d5f0a8264c2e4d6b8fa1c3e5079b1d3f5a7c9e0b2d4f6a8c0e1b3d5f7"
+
+  streaming_decrypt   = true
+  access_pattern      = "hidden"
+  context_length      = 8192
+  kv_cache            = "q8"
+  draft_model         = "draft"
+  context_shift       = false
+  session_persistence = true
+
+  key {
+    provider = "broker"
+
+    broker {
+      url         = "https://keys.acme.example"
+      root_sha256 = "1fcfd0c1a5a7e9a37a3c6f60fc6b6c5c1d43ad4cda8d0b8be0d1f0a4e3d7a6b5"
+      resource    = "acme/production/assistant"
+    }
+  }
+
+  publisher {
+    public_key = "ed25519:99ba96467092bcfba80fd6b460c3e718072b6cdc4ed581f222643252a45ecebe"
+    bundle     = "mistral-7b-instruct.sigstore"
+  }
+}
+
+model "draft" {
+  file              = "draft-160m.Q4_0.gguf"
+  sha256            = "5e0d9c8b7a6f5e4d3c2b1a0998877665544332211ffeeddccbbaa99887766554"
+  streaming_decrypt = "auto"
+}
+
+privacy {
+  timing_padding {
+    first_token = "500ms"
+    total       = "2s"
+    jitter      = "50ms"
+    cadence     = "100ms"
+  }
+
+  size_padding         = "1KiB"
+  token_count_rounding = 64
+  auditor_key          = "x25519:4f2a1b3c5d6e7f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708"
+
+  redaction {
+    fields    = ["user", "metadata"]
+    detectors = ["credit-card", "email", "iban", "secret"]
+
+    pattern "case-number" {
+      regex       = "\\bCASE-[0-9]{6,10}\\b"
+      replacement = "[case]"
+    }
+  }
+
+  retention {
+    audit    = "365d"
+    sessions = "8h"
+  }
+}
+
+limits {
+  prompt_tokens       = 6000
+  generation_tokens   = 1024
+  concurrent_requests = 64
+  first_token_timeout = "30s"
+  requests_per_minute = 60
+  tokens_per_minute   = 40000
+  tokens_per_day      = 4000000
+}
+
+tenants {
+  authority   = "ed25519:2385055e832db340b0abcbe0e37ebfd7cbfa4b19e92dd5dd8d2afbe1a29d142c"
+  list        = "tenants.json"
+  min_version = 17
+}
+
+service {
+  operator_may_set = ["listen_address"]
+  drain_timeout    = "1m"
+
+  listen "public" {
+    kind     = "ra-tls"
+    address  = "0.0.0.0"
+    port     = 8443
+    names    = ["llm.acme.example"]
+    rotation = "12h"
+  }
+  listen "host" {
+    kind      = "ra-tls"
+    transport = "vsock"
+    port      = 8443
+  }
+}
+
+audit {
+  sink                = "state"
+  checkpoint_interval = "5m"
+  receipts            = true
+
+  witness "acme-audit" {
+    url        = "https://witness.acme.example"
+    public_key = "ed25519:9a4837fa669c4de7a30e4d2a348261074883a14156fb4318e3f40216e244782a"
+  }
+
+  timestamp_authority {
+    url         = "https://tsa.acme.example"
+    root_sha256 = "9b1d3f5a7c9e0b2d4f6a8c0e1b3d5f73c9e1b7d5f0a8264c2e4d6b8fa1c3e507"
+  }
+}
