@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import socket
@@ -60,6 +61,23 @@ def test_places_stay_for_those_who_hold_none() -> None:
     turns.ask("b", lambda: begun.append("b"))
     turns.ask("c", lambda: begun.append("c"))
     assert ["b", "c"] == begun[6:]
+
+
+def test_who_is_cancelled_while_waiting_leaves() -> None:
+    """A task that ends while it waits for a place takes none; the next one gets it."""
+    async def scenario() -> tuple[int, int, str]:
+        turns = Turns(1, ["a"])
+        first = await turns.place("a")
+        second = asyncio.ensure_future(turns.place("a"))
+        third = asyncio.ensure_future(turns.place("a"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        waiting = turns.waiting
+        first.leave()
+        return waiting, turns.in_progress, (await third).tenant
+
+    assert (1, 1, "a") == asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(10))

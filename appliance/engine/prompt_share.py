@@ -13,9 +13,10 @@ one after the other rather than all at the end.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+Own = Mapping[str, Sequence[int]]
 SHORT_ROWS = 64  # a prompt with so many rows left, or fewer, comes first; also the most rows for such prompts
 
 
@@ -54,18 +55,11 @@ def level(room: int, wants: Sequence[int], have: Sequence[int]) -> list[int]:
     marks = range(min(have), max(have) + max(wants) + 1)
     mark = marks[bisect.bisect_right(marks, room, key=lambda mark: sum(up_to(mark))) - 1]
     given = up_to(mark)
-    for index in range(len(given)):  # less than one row for each
-        if sum(given) < room and given[index] < wants[index] and have[index] + given[index] == mark:
+    left = room - sum(given)  # less than one row for each
+    for index, rows in enumerate(given):
+        if left and rows < wants[index] and have[index] + rows == mark:
             given[index] += 1
-    return given
-
-
-def first(room: int, wants: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Divide `room` rows in an order of indices: each gets all it wants while there are any."""
-    given = [0] * len(wants)
-    for index in order:
-        given[index] = min(room, wants[index])
-        room -= given[index]
+            left -= 1
     return given
 
 
@@ -81,50 +75,49 @@ class PromptShare:
 
         `long_room` bounds the rows of long prompts, unless short ones take more than that.
         """
-        if not prompts:
-            self._read = {}
-            return []
+        own: dict[str, list[int]] = {}  # indices of each tenant's prompts, oldest first
+        for index, each in enumerate(prompts):
+            own.setdefault(each.tenant, []).append(index)
         self._odd ^= 1
-        least = min((self._read[tenant] for tenant in self._read.keys() & {each.tenant for each in prompts}), default=0)
-        self._read = {each.tenant: self._read.get(each.tenant, least) for each in prompts}
-        given = self._short(prompts, min(SHORT_ROWS, (room + self._odd) // 2))
+        least = min((self._read[tenant] for tenant in self._read.keys() & own.keys()), default=0)
+        self._read = {tenant: self._read.get(tenant, least) for tenant in own}
+        given = [0] * len(prompts)
+        self._short(prompts, own, given, min(SHORT_ROWS, (room + self._odd) // 2))
         used = sum(given)
         rest = room - used if long_room is None else min(room - used, max(long_room, used))
-        return self._rest(prompts, given, rest)
+        self._rest(prompts, own, given, rest)
+        return given
 
-    def _short(self, prompts: Sequence[Prompt], room: int) -> list[int]:
-        """Rows for short prompts: the same for each tenant, the shortest first."""
+    def _short(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
+        """Give rows to short prompts: the same for each tenant, the shortest first."""
         wants = [len(each.todo) if is_short(each) else 0 for each in prompts]
-        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].todo))
-        given = [0] * len(prompts)
-        for tenant, share in self._shares(prompts, wants, room, dict.fromkeys(self._read, 0)).items():
-            own = [index for index in order if prompts[index].tenant == tenant]
-            self._give(given, own, first(share, [wants[index] for index in own], range(len(own))))
+        for tenant, share in self._shares(own, wants, room, dict.fromkeys(own, 0)).items():
+            self._give(given, sorted(own[tenant], key=lambda index: len(prompts[index].todo)), wants, share)
             self._read[tenant] += share
-        return given
 
-    def _rest(self, prompts: Sequence[Prompt], given: list[int], room: int) -> list[int]:
-        """Rows for all prompts beside those that are `given`."""
+    def _rest(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
+        """Give rows to all prompts, beside those that they have."""
         wants = [len(each.todo) - had for each, had in zip(prompts, given, strict=True)]
-        for tenant, share in self._shares(prompts, wants, room, self._read).items():
-            own = [index for index, each in enumerate(prompts) if each.tenant == tenant]
-            fair = level((share + self._odd) // 2, [wants[index] for index in own],
-                         [prompts[index].position + given[index] for index in own])
-            left = [wants[index] - rows for index, rows in zip(own, fair, strict=True)]
-            self._give(given, own, fair)
-            self._give(given, own, first(share - sum(fair), left, range(len(own))))
+        for tenant, share in self._shares(own, wants, room, self._read).items():
+            indices = own[tenant]
+            fair = level((share + self._odd) // 2, [wants[index] for index in indices],
+                         [prompts[index].position + given[index] for index in indices])
+            for index, rows in zip(indices, fair, strict=True):
+                given[index] += rows
+                wants[index] -= rows
+            self._give(given, indices, wants, share - sum(fair))
             self._read[tenant] += share
-        return given
 
-    def _shares(self, prompts: Sequence[Prompt], wants: Sequence[int], room: int,
-                have: dict[str, int]) -> dict[str, int]:
+    def _shares(self, own: Own, wants: Sequence[int], room: int, have: Mapping[str, int]) -> dict[str, int]:
         """Rows for each tenant."""
-        tenants = sorted(self._read, key=lambda tenant: self._read[tenant])
-        sums = [sum(want for each, want in zip(prompts, wants, strict=True) if each.tenant == tenant)
-                for tenant in tenants]
+        tenants = sorted(own, key=self._read.__getitem__)
+        sums = [sum(wants[index] for index in own[tenant]) for tenant in tenants]
         return dict(zip(tenants, level(room, sums, [have[tenant] for tenant in tenants]), strict=True))
 
     @staticmethod
-    def _give(given: list[int], indices: Sequence[int], rows: Sequence[int]) -> None:
-        for index, more in zip(indices, rows, strict=True):
-            given[index] += more
+    def _give(given: list[int], order: Sequence[int], wants: Sequence[int], room: int) -> None:
+        """Give rows in an order: each prompt gets all it wants while there are any."""
+        for index in order:
+            rows = min(room, wants[index])
+            given[index] += rows
+            room -= rows
