@@ -30,7 +30,7 @@ COMPILER_BYTES = 260 << 20
 """As much more where kernels are compiled as they are needed."""
 
 CONNECTIONS = 1024  # at the same time, at most; and
-_CONNECTIONS_BESIDE = 128  # beside two for each request that may be in progress
+_CONNECTIONS_BESIDE = 128  # beside two for each request that may be in progress, and one for each that may wait
 _FILES = 64  # beside those: a served model has some ten open, and evidence takes a few for a while
 _CONNECTION_BYTES = 96 << 10  # of buffers and objects of each, with a part of a request that waits
 _REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
@@ -120,7 +120,12 @@ def allow_files(limits: Limits) -> None:
 
 def connections(limits: Limits) -> int:
     """How many connections there may be at the same time, those in a TLS handshake included."""
-    return min(CONNECTIONS, _CONNECTIONS_BESIDE + 2 * limits.concurrent_requests)
+    return min(CONNECTIONS, _CONNECTIONS_BESIDE + 2 * limits.concurrent_requests + (limits.queued_requests or 0))
+
+
+def queued(limits: Limits) -> int:
+    """How many requests may wait beside those in progress: each has a connection."""
+    return min(limits.queued_requests or 0, connections(limits))
 
 
 def _answer_nbytes(policy: Policy, tokens: int, longest: int) -> int:
@@ -249,10 +254,11 @@ class _Divider:
         return {name: replace(share, drop=missing and read.get(name, 0) > 0) for name, share in made.items()}
 
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
-        requests = self._limits.concurrent_requests
+        requests, waiting = self._limits.concurrent_requests, queued(self._limits)
         lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0)),
                  Line(f"connections, {connections(self._limits)} x", self._connections()),
                  Line(f"requests, {requests} x", self._requests()),
+                 *([Line(f"requests that wait, {waiting} x", self._waiting())] if waiting else []),
                  Line(f"answers, {requests} x", requests * self._answer)]
         for each in self._prints:
             lines += each.lines(shares[each.name], self._threads)
@@ -263,10 +269,17 @@ class _Divider:
         return connections(self._limits) * _CONNECTION_BYTES
 
     def _requests(self) -> int:
-        limits = self._limits
-        tokens = min(limits.prompt_tokens, limits.request_size_bytes)
-        text = max(limits.request_size_bytes, _CHARACTER_BYTES * self._letters)
-        return limits.concurrent_requests * (text + _REQUEST_BYTES + _TOKEN_BYTES * tokens) + self._keys * _KEY_BYTES
+        """Those in progress; beside their own tokens, text of as many requests, in progress or not."""
+        text = max(self._limits.request_size_bytes, _CHARACTER_BYTES * self._letters)
+        return self._limits.concurrent_requests * (text + self._tokens()) + self._keys * _KEY_BYTES
+
+    def _waiting(self) -> int:
+        """Those that wait hold tokens, and no text."""
+        return queued(self._limits) * self._tokens()
+
+    def _tokens(self) -> int:
+        """What a request takes whose prompt is tokens."""
+        return _REQUEST_BYTES + _TOKEN_BYTES * min(self._limits.prompt_tokens, self._limits.request_size_bytes)
 
     def _reading(self) -> int:
         """What reading the longest body takes for a while, and tokenizing the longest prompt."""
@@ -278,7 +291,7 @@ class _Divider:
     def _made(self, shares: Mapping[str, Share]) -> Division:
         return Division(shares, tuple(self._lines(shares)), self._known,
                         reasons={each.name: each.reason(shares[each.name], self._known) for each in self._prints},
-                        later=self._connections() + self._requests() + self._reading()
+                        later=self._connections() + self._requests() + self._waiting() + self._reading()
                         + self._limits.concurrent_requests * self._answer)
 
     def _refused(self, shares: Mapping[str, Share]) -> Division:

@@ -1,7 +1,7 @@
-"""Continuous batching: every pass decodes one token of each running answer and reads a piece of waiting prompts.
+"""Continuous batching: every pass decodes one token of each running answer and reads pieces of prompts.
 
-A row's logits do not depend on what else is in its batch, so neither does an answer. Not safe to use from two
-threads at once.
+`prompt_share` says whose pieces, `pass_time` how many rows. A row's logits do not depend on what
+else is in its batch, so neither does an answer. Not safe to use from two threads at once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from appliance.engine.draft import Ask, Drafter
 from appliance.engine.forward import Forward, Logits
 from appliance.engine.generation import Generation, Step
 from appliance.engine.kvcache import KVCache
+from appliance.engine.pass_time import PROMPT_ROWS, PassTime
+from appliance.engine.prompt_share import PromptShare, is_short
 from appliance.engine.speculate import LONGEST, Speculation
 from appliance.errors import CapacityError, EngineError, ModelError
 
-PROMPT_ROWS = 512  # of a pass when nobody waits for the next token
-LEAST_ROWS = 32  # of a prompt in a pass, however slow the model
-PROMPT_SECONDS, MIXED_SECONDS = 1.0, 0.1  # that a pass takes about: an answer is cancelled, or goes on, no later
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
-MIXED_PROMPT_ROWS = 128  # of a pass that also decodes: bounds how long a prompt delays the others
 
 
 @dataclass(slots=True)
@@ -63,6 +61,7 @@ class Running:
     position: int = 0
     timings: Timings = field(default_factory=Timings)
     speculation: Speculation | None = None
+    tenant: str = ""
 
     @property
     def decoding(self) -> bool:
@@ -86,7 +85,8 @@ class Batcher:
     def __init__(self, forward: Forward, cache: KVCache, *, speculate: bool = True,
                  drafter: Drafter | None = None) -> None:
         self._forward, self._cache, self._speculate, self._drafter = forward, cache, speculate, drafter
-        self._rows_per_second = float(PROMPT_ROWS)  # of prompts, as measured
+        self._time, self._share = PassTime(forward.streamed), PromptShare()
+        self.passes = 0  # since the start
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
 
@@ -100,15 +100,14 @@ class Batcher:
         """Answers in progress, oldest first."""
         return tuple(self._running)
 
-    @property
-    def full(self) -> bool:
-        """Whether the next pass is full: prompts are read in the order in which they came here, so one more would only
-        wait behind them, whoever's turn it is."""
-        unread = sum(len(running.todo) for running in self._running if not running.decoding)
-        return unread >= min(PROMPT_ROWS, self._forward.boundary.limits.rows)
+    def reads(self, tenant: str, prompts: int) -> bool:
+        """Whether so many long prompts of a tenant are being read, and fill the next pass: one more would only wait."""
+        own = [each for each in self._running if each.tenant == tenant and not each.decoding]
+        full = sum(len(each.todo) for each in own) >= min(PROMPT_ROWS, self._forward.boundary.limits.rows)
+        return full and sum(not is_short(each) for each in own) >= prompts
 
-    def add(self, generation: Generation) -> Running:
-        """Give an answer a slot; CapacityError when there is none."""
+    def add(self, generation: Generation, tenant: str = "") -> Running:
+        """Give a tenant's answer a slot; CapacityError when there is none."""
         if not self._free:
             raise CapacityError("all slots are in use", code="slots-in-use")
         prompt = list(generation.request.prompt_ids)
@@ -118,7 +117,7 @@ class Batcher:
                 speculation = Speculation(prompt, None if self._drafter is None else self._drafter.cost)
             except MemoryError:
                 self._guess_no_more()
-        running = Running(generation, self._free.pop(), prompt, speculation=speculation)
+        running = Running(generation, self._free.pop(), prompt, speculation=speculation, tenant=tenant)
         self._running.append(running)
         return running
 
@@ -150,8 +149,9 @@ class Batcher:
                 wanted += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
         begun = time.monotonic()
         logits = self._forward.run(tokens, positions, slots, wanted)
-        if len(tokens) >= LEAST_ROWS:
-            self._rows_per_second = len(tokens) / max(time.monotonic() - begun, 1e-6)
+        self.passes += 1
+        answering = sum(piece.count + len(piece.guesses) for piece in pieces if piece.running.decoding)
+        self._time.record(answering, len(tokens) - answering, time.monotonic() - begun)
         steps: list[tuple[Running, Step]] = []
         row = 0
         for piece in pieces:
@@ -189,29 +189,18 @@ class Batcher:
             running.speculation = None
 
     def _plan(self) -> list[_Piece]:
-        """What goes into the next pass: one token of each answer that decodes, then prompts in order."""
+        """What goes into the next pass: one token of each answer that decodes, then shares of prompts."""
         limits = self._forward.boundary.limits
         decoding = [r for r in self._running if r.decoding][:min(limits.wanted, limits.rows)]
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
         guesses = self._guesses(decoding) if alone and self._speculate else [[] for _ in decoding]
         pieces = [_Piece(running, 1, True, guess) for running, guess in zip(decoding, guesses, strict=True)]
-        room = min(self._prompt_rows(bool(pieces)), limits.rows - len(pieces))
-        for running in self._running:
-            if room < 1 or len(pieces) == limits.wanted:
-                break
-            if running.todo and not running.decoding:
-                count = min(room, len(running.todo))
-                pieces.append(_Piece(running, count, count == len(running.todo), []))
-                room -= count
-        return pieces
-
-    def _prompt_rows(self, mixed: bool) -> int:
-        """Rows of prompts in a pass, by how fast they were read so far. No bit of an answer depends on it. Where a pass
-        streams its weights, fewer rows would hardly make it shorter, and the prompt take much longer."""
-        if self._forward.streamed and not mixed:
-            return PROMPT_ROWS
-        seconds, most = (MIXED_SECONDS, MIXED_PROMPT_ROWS) if mixed else (PROMPT_SECONDS, PROMPT_ROWS)
-        return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
+        prompts = [r for r in self._running if r.todo and not r.decoding][:limits.wanted - len(pieces)]
+        short = 0 < sum(is_short(each) for each in prompts) < len(prompts)
+        room = min(self._time.prompt_rows(bool(pieces), short), limits.rows - len(pieces))
+        shares = self._share.rows(prompts, room, self._time.long_rows(len(pieces)) if pieces else None)
+        return pieces + [_Piece(running, count, count == len(running.todo), [])
+                         for running, count in zip(prompts, shares, strict=True) if count]
 
     def _guesses(self, decoding: list[Running]) -> list[list[int]]:
         """Guesses for answers that decode, no more than tokens each may still have after the next, or rows that fit."""

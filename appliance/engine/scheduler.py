@@ -1,8 +1,13 @@
 """Many requests, one engine: a thread of its own runs passes over all running answers and feeds in waiting ones.
 
-Who waits is served round-robin over tenants and in order within a tenant, so a tenant with many requests delays the
-others by one turn at most: who would only wait inside the engine waits here, also while slots are free. Running answers
-share every pass (`engine_batch`). Safe to use from any thread.
+Waiting requests are served round-robin across tenants and in order within one, so a busy tenant delays the others by at
+most one turn. Running answers share every pass (`engine_batch`). Slots are not all given away:
+
+    for others   one slot stays for tenants who hold none, where there are two or more slots
+    for short    long prompts wait while `LONG_PROMPTS` of their tenant are being read, or as many as
+                 it may have more slots, and these fill a pass; short ones pass them
+
+With one slot tenants take turns, an answer each. Safe to use from any thread.
 
 `on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. Where a request was
 cancelled while it waited, that one step may come in the thread of another that needs its room. It must return at once
@@ -15,25 +20,30 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from appliance.engine.engine import Engine
 from appliance.engine.engine_batch import Batcher, Running, Timings
 from appliance.engine.generation import CANCELLED, Generation, GenerationRequest, Step
+from appliance.engine.prompt_share import SHORT_ROWS
 from appliance.errors import CapacityError, EngineError, ModelError
 
+LONG_PROMPTS = 4  # of a tenant that are read at the same time: more would all be done late
+
 OnStep = Callable[[Step], None]
+OnStart = Callable[[], None]
 OnError = Callable[[EngineError | ModelError], None]
 
 
 class Handle:
     """A submitted request."""
 
-    def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError) -> None:
+    def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError,
+                 on_start: OnStart) -> None:
         self.tenant = tenant
         self.timings: Timings | None = None  # from the moment the request left the queue
-        self._generation, self._on_step, self._on_error = generation, on_step, on_error
+        self._generation, self._on_step, self._on_error, self._on_start = generation, on_step, on_error, on_start
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
@@ -67,15 +77,16 @@ class Load:
 class Scheduler:
     """Takes the engine until it is closed."""
 
-    def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128) -> None:
+    def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
+                 tenants: Collection[str] | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine can); `queue`:
-        requests that may wait. Starts the engine's thread."""
+        requests that may wait; `tenants`: who may ask (None: not known). Starts the engine's thread."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
         self._batcher: Batcher = engine.acquire()
         self._concurrent = min(concurrent or engine.concurrent, engine.concurrent)
-        self._queue_limit = queue
+        self._queue_limit, self._tenants = queue, None if tenants is None else frozenset(tenants)
         self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
         self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
         self._queued = 0
@@ -90,10 +101,13 @@ class Scheduler:
             raise
 
     def submit(self, request: GenerationRequest, tenant: str, on_step: OnStep,
-               on_error: OnError = lambda error: None) -> Handle:
-        """Queue a request. EngineError or CapacityError, at once, when it can never run or there is no room."""
+               on_error: OnError = lambda error: None, on_start: OnStart = lambda: None) -> Handle:
+        """Queue a request; `on_start` is called, as `on_step` is, when it gets its slot.
+
+        EngineError or CapacityError, at once, when it can never run or there is no room.
+        """
         generation = self._engine.generation(request)
-        handle = Handle(generation, tenant, on_step, on_error)
+        handle = Handle(generation, tenant, on_step, on_error, on_start)
         if self._full():
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
         with self._change:
@@ -112,6 +126,11 @@ class Scheduler:
         """Requests in the queue and in the engine."""
         with self._change:
             return Load(self._queued, self._taken())
+
+    @property
+    def passes(self) -> int:
+        """Passes of the engine since its start."""
+        return self._batcher.passes
 
     def _full(self) -> bool:
         with self._change:
@@ -164,14 +183,13 @@ class Scheduler:
     def _take(self) -> Handle | None:
         """The next request on its way to a slot; None where none waits or there is no room."""
         with self._change:
-            if self._queued and len(self._running) < self._concurrent and not self._batcher.full:
-                self._starting = self._next()
+            self._starting = self._next()
             return self._starting
 
     def _start(self, handle: Handle) -> None:
         """Give a request a slot. It takes a while for a long prompt, so nobody who submits waits for it."""
         try:
-            running = self._batcher.add(handle._generation)
+            running = self._batcher.add(handle._generation, handle.tenant)
         except MemoryError as error:
             self._starting = None
             self._end(handle, _internal(error))
@@ -180,17 +198,36 @@ class Scheduler:
         with self._change:
             self._running[running.slot] = (running, handle)
             self._starting = None
+        with contextlib.suppress(Exception):  # a broken callback must not stop the others
+            handle._on_start()
 
-    def _next(self) -> Handle:
-        """The first request of the tenant whose turn it is; that tenant goes to the back."""
-        tenant, handles = next(iter(self._waiting.items()))
-        handle = handles.popleft()
-        if handles:
-            self._waiting.move_to_end(tenant)
-        else:
-            del self._waiting[tenant]
-        self._queued -= 1
-        return handle
+    def _next(self) -> Handle | None:
+        """Take the first request that may have a slot, of the tenant whose turn it is; that tenant goes to the back."""
+        holders = {handle.tenant for _, handle in self._running.values()}
+        for tenant, handles in self._waiting.items():
+            handle = self._first(tenant, handles, holders)
+            if handle is not None:
+                handles.remove(handle)
+                self._waiting.move_to_end(tenant)
+                if not handles:
+                    del self._waiting[tenant]
+                self._queued -= 1
+                return handle
+        return None
+
+    def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
+        """The request of a tenant that may have a slot now."""
+        own = self._concurrent - len(self._running) - self._kept(tenant, holders)
+        if own < 1:
+            return None
+        if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
+            return handles[0]
+        return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
+
+    def _kept(self, tenant: str, holders: Collection[str]) -> int:
+        """Slots that stay free for others than a tenant."""
+        others = self._tenants is None or not self._tenants <= {*holders, tenant}
+        return int(tenant in holders and others and self._concurrent > 1)
 
     def _cancel_everything(self) -> None:
         for handles in self._waiting.values():

@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException
 from appliance import hostclock
 from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Limits, Policy
 from appliance.service import parameters, quotas
 from appliance.service.activation import Activations
 from appliance.service.attest import Evidences
@@ -25,6 +25,7 @@ from appliance.service.problems import PROBLEMS, RequestError
 from appliance.service.redaction import Rule
 from appliance.service.routes import HANDLERS
 from appliance.service.tenants import Tenants
+from appliance.service.turns import Queue
 
 # What the framework itself refuses -> our code
 FRAMEWORK = {400: "malformed_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large",
@@ -42,9 +43,10 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     if booted.state is not None:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
     booted.audit.words.parameters.admit(parameters.NAMES)
+    queue = None if limits.queued_requests is None else Queue(limits.concurrent_requests, tenants.askers)
     service = Service(
-        booted=booted, models=_models(booted, closing), tenants=tenants, accounts=accounts,
-        places=Places(limits.concurrent_requests, tenants.askers),
+        booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
+        places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor))
     service.metrics.watch(service)
@@ -60,10 +62,18 @@ def create(service: Service) -> Guard:
     return Guard(app, service)
 
 
-def _models(booted: Booted, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
-    queue, models = booted.policy.limits.concurrent_requests, {}  # which bounds running and waiting together
+def _places(limits: Limits, tenants: Tenants, queue: Queue | None) -> Places:
+    """Places for all requests that are let in."""
+    if queue is None or limits.queued_requests is None:
+        return Places(limits.concurrent_requests, tenants.askers)
+    return Places(limits.concurrent_requests + limits.queued_requests, tenants.askers, queue.retry_after)
+
+
+def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
+    queue, models = booted.policy.limits.concurrent_requests, {}  # that a model has at the same time, at most
     for name, running in booted.models.items():
-        models[name] = ServedModel(running, Scheduler(running.engine, queue=queue), int(hostclock.seconds()))
+        scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name))
+        models[name] = ServedModel(running, scheduler, int(hostclock.seconds()))
         closing.callback(models[name].scheduler.close)
     return models
 

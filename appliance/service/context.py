@@ -26,6 +26,7 @@ from appliance.service.problems import RequestError, refusal
 from appliance.service.prompts import Prompts
 from appliance.service.redaction import Rule
 from appliance.service.tenants import Caller, Tenants
+from appliance.service.turns import Queue
 
 
 class Tell(Protocol):
@@ -81,6 +82,7 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     prompts: Prompts = field(default_factory=Prompts)
     admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model
+    queue: Queue | None = None  # None: schema 1, where `places` count waiting requests, too
     answered: int = 0
     refusals: Counter[str] = field(default_factory=Counter)  # by code
     draining: bool = False
@@ -132,6 +134,13 @@ class Service:
         finally:
             self.places.leave(caller.name)
 
+    async def room_for_text(self, exchange: Exchange, caller: Caller) -> None:
+        """Wait until a request's body may be read: those of waiting requests are not held all at the same time."""
+        if self.queue is not None:
+            ticket = await self.queue.texts.place(caller.name)
+            exchange.forget_text = ticket.leave
+            exchange.closing.append(ticket.leave)
+
     def enter(self, exchange: Exchange, caller: Caller) -> None:
         """Count an inference request in, or refuse it when there are too many; it leaves with its exchange."""
         if self.draining:
@@ -152,8 +161,9 @@ class Service:
 
     def load_of(self, model: ServedModel) -> Load:
         """Requests that wait for a model, and that it works on. Where times are padded, an answer counts until it has
-        left: the moment at which the engine was done with it is nobody's business."""
-        if not (self.timing.first_token or self.timing.total):
+        left: the moment at which the engine was done with it is nobody's business. Under schema 2 requests wait here,
+        before the scheduler knows of them."""
+        if self.queue is None and not (self.timing.first_token or self.timing.total):
             return model.scheduler.load
         running = min(self.admitted[model.name], model.slots)
         return Load(self.admitted[model.name] - running, running)

@@ -76,6 +76,7 @@ class Exchange:
     spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
+    forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:
         self.pacer = Pacer(self.timing, self.arrived)

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
-from appliance.engine.generation import Step
+from appliance.engine.scheduler import Handle
 from appliance.service.answers import Finish, Usage
 from appliance.service.context import Service
 from appliance.service.exchange import Exchange
@@ -22,10 +22,15 @@ from appliance.service.privacy import round_up
 from appliance.service.problems import RequestError
 from appliance.service.redaction import Redactor
 from appliance.service.stream import Piece
+from appliance.service.turns import QUEUE_SECONDS, waited_too_long
 
 
 class Generation:
-    """One answer under way."""
+    """One answer under way.
+
+    Its times count from the request's arrival under schema 1. Under schema 2 they count from the moment at which the
+    model begins with it: a request that waits for its turn waits up to `QUEUE_SECONDS` before that.
+    """
 
     def __init__(self, service: Service, exchange: Exchange, job: Job) -> None:
         self._service = service
@@ -35,31 +40,98 @@ class Generation:
         self._inbox = Inbox()
         self._first: Arrived | None = None
         self._tokens = 0
+        self._over = False  # the last step came, or the time is over
+        self._since = exchange.arrived if service.queue is None else None
+        self._begun = asyncio.Event()  # or failed
+        self._handle: Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for `limits.answer_timeout`
 
     async def start(self) -> None:
         """Submit, and wait for the first step; RequestError when it does not come in the time that the policy gives."""
+        self.submit()
+        await self.begin()
+
+    def submit(self) -> None:
+        """Have it run in its turn."""
+        if self._service.queue is None:
+            self._run()
+        else:
+            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._run_in_turn)
+            self._exchange.closing.append(ticket.leave)
+
+    def _run_in_turn(self) -> None:
+        """Run it now that there is a place, for whose sake another request has just ended."""
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001 - of this request, not of the one that ended
+            self._fail(error)
+
+    def _run(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def arrived(step: Step) -> None:
+        def call(function: Callable[..., None], *values: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._inbox.put, pack(step))
+                loop.call_soon_threadsafe(function, *values)
 
-        def failed(error: BaseException) -> None:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._inbox.fail, error)
+        tenant = self._exchange.caller.name if self._exchange.caller else ""
+        self._handle = self._job.model.scheduler.submit(
+            self._job.generation, tenant, lambda step: call(self._arrive, pack(step), step.finish_reason is not None),
+            lambda error: call(self._fail, error), lambda: call(self._started))
+        self._exchange.closing.append(self._close)
 
-        caller = self._exchange.caller
-        tenant = caller.name if caller else ""
-        handle = self._job.model.scheduler.submit(self._job.generation, tenant, arrived, failed)
-        self._exchange.closing.append(handle.cancel)
-        waited = time.monotonic() - self._exchange.arrived
-        seconds = self._service.policy.limits.first_token_timeout_ms / 1000 - waited
+    def _close(self) -> None:
+        """The request is over."""
+        self._over = True
+        if self._handle is not None:
+            self._handle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _started(self) -> None:
+        """The model begins with it."""
+        if self._since is None:
+            self._since = time.monotonic()
+        self._begun.set()
+        milliseconds = self._service.policy.limits.answer_timeout_ms
+        if milliseconds is not None and not self._over:
+            self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
+
+    def _arrive(self, packed: bytes, last: bool) -> None:
+        if not self._over:
+            self._over = last
+            self._inbox.put(packed)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._over:
+            self._over = True
+            self._inbox.fail(error)
+        self._begun.set()
+
+    def _expire(self) -> None:
+        """The time of the whole answer is over: what came before may still leave."""
+        self._fail(RequestError("answer_timeout"))
+        if self._handle is not None:
+            self._handle.cancel()
+
+    async def begin(self) -> None:
+        """Wait for the first step; RequestError when it does not come in the time that the policy gives."""
         try:
-            async with asyncio.timeout(max(0.0, seconds)):
+            if self._since is None:
+                async with asyncio.timeout(self._left(self._exchange.arrived, QUEUE_SECONDS)):
+                    await self._begun.wait()
+        except TimeoutError:
+            raise waited_too_long() from None
+        since = self._exchange.arrived if self._since is None else self._since
+        try:
+            async with asyncio.timeout(self._left(since, self._service.policy.limits.first_token_timeout_ms / 1000)):
                 self._first = await self._inbox.get()
         except TimeoutError:
             raise RequestError("first_token_timeout") from None
         self._exchange.first_token = time.monotonic() - self._exchange.arrived
+
+    @staticmethod
+    def _left(since: float, seconds: float) -> float:
+        return max(0.0, since + seconds - time.monotonic())
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """The answer's pieces, each with text that may leave; the last has the finish reason and the usage."""

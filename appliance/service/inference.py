@@ -54,6 +54,8 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         if isinstance(request, ChatRequest):
             _check_template(model, request)
         prompt = await _encoded(service, model, request)
+        prompts.drop_text(request)
+        exchange.forget_text()
         bound = _answer_tokens(service, model, len(prompt), request)
         grant = account.admit_tokens(round_up(len(prompt), service.rounding) + round_up(bound, service.rounding))
     finally:

@@ -207,20 +207,29 @@ class Accounts:
 
 
 class Places:
-    """Requests in progress, of `most` at the same time; one of which only the body is there in part is one. Some places
+    """Requests in progress, `most` at the same time; one whose body is there in part counts. Some places
     are kept for tenants who hold none, so that one tenant cannot have them all."""
 
-    def __init__(self, most: int, tenants: Collection[str]) -> None:
-        """`tenants`: who may ask, by name."""
-        self._most, self._tenants = most, frozenset(tenants)
+    def __init__(self, most: int, tenants: Collection[str], retry_after: Callable[[str], float] = lambda tenant: 1,
+                 ) -> None:
+        """`tenants`: who may ask, by name; `retry_after`: seconds after which a refused one may come again."""
+        self._most, self._tenants, self._retry_after = most, frozenset(tenants), retry_after
         self._held: Counter[str] = Counter()
+
+    def held(self, tenant: str | None = None) -> int:
+        """Places that are taken, by a tenant or by all."""
+        return self._held.total() if tenant is None else self._held[tenant]
+
+    def free(self, tenant: str) -> int:
+        """Places that a tenant may take."""
+        without = self._tenants - self._held.keys()
+        kept = 0 if tenant in without else min(len(without), self._most // KEPT_SHARE)
+        return self._most - self._held.total() - kept
 
     def take(self, tenant: str) -> None:
         """Take a place. RequestError where none is free, or those that are free are kept for others."""
-        without = self._tenants - self._held.keys()
-        kept = 0 if tenant in without else min(len(without), self._most // KEPT_SHARE)
-        if self._most - self._held.total() <= kept:
-            raise RequestError("too_many_requests", retry_after=1)
+        if self.free(tenant) <= 0:
+            raise RequestError("too_many_requests", retry_after=self._retry_after(tenant))
         self._held[tenant] += 1
 
     def leave(self, tenant: str) -> None:

@@ -85,6 +85,7 @@ PROBLEMS: dict[str, Problem] = {
     "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all", 60),
     "overloaded": Problem(503, SERVER, "the queue is full: retry later", 1),
     "shutting_down": Problem(503, SERVER, "the service is shutting down", 5),
+    "answer_timeout": Problem(504, SERVER, "the answer was not complete in the time that the policy allows"),
     "first_token_timeout": Problem(503, SERVER, "no token could be produced in the time that the policy allows", 5),
 }
 
@@ -129,6 +130,8 @@ class RequestError(ServiceError):
         if self.retry_after is not None and math.isfinite(self.retry_after):
             seconds = max(1, math.ceil(self.retry_after))
             headers["retry-after"] = str(min(seconds, FOLLOWED) if seconds <= LONGEST_MINUTE else seconds)
+        if self.status == 504:
+            headers["x-should-retry"] = "false"  # to OpenAI's clients: the next try would take as long
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         if self.status in {408, 413, 431}:

@@ -92,6 +92,12 @@ def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
     return turns.encode()
 
 
+def drop_text(request: ChatRequest | CompletionRequest) -> None:
+    """Take the prompt out of a completion's request, which lasts as long as its answer: its tokens are made."""
+    if isinstance(request, CompletionRequest):
+        vars(request)["prompt"] = ""  # requests are frozen: nobody else may
+
+
 def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate | None, tokenizer: Tokenizer,
            rules: Sequence[Rule], most: int, between: Callable[[], None] = lambda: None) -> list[int]:
     """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for more than `most`;

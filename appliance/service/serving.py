@@ -35,6 +35,7 @@ async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Gene
     """Read, admit and start a request; returns once its first token is there, so that refusals keep their status."""
     service, exchange = parts(request)
     with service.reading(exchange.known):
+        await service.room_for_text(exchange, exchange.known)
         body = await read_json(request, service.policy.limits.request_size_bytes)
     wanted = parse(body, kind, drop=service.policy.privacy.redaction.fields)
     del body  # a long prompt may wait for its turn now

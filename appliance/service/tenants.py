@@ -63,6 +63,11 @@ class Tenants:
         """Names of tenants who may ask some model."""
         return frozenset(tenant.name for _, tenant in self._known if tenant.models and "ask" in RIGHTS[tenant.role])
 
+    def askers_of(self, model: str) -> frozenset[str]:
+        """Names of tenants who may ask a model."""
+        return frozenset(tenant.name for _, tenant in self._known
+                         if model in tenant.models and "ask" in RIGHTS[tenant.role])
+
     def authenticate(self, authorization: str | None) -> Caller:
         """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if there is none."""
         scheme, _, key = (authorization or "").partition(" ")

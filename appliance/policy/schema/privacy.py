@@ -97,13 +97,17 @@ class Limits(Block):
     queued_requests: Annotated[int | None, Whole(0, 65_536), Since(2, keep=0)] = Field(
         default=256, description="Requests that may wait for a place, over all tenants; the next one is refused with "
         "429. 0: none waits. Under schema 1, `concurrent_requests` counts waiting requests too.")
-    first_token_timeout_ms: Annotated[int, Duration("100ms", "1h")] = Field(
+    first_token_timeout_ms: Annotated[
+        int, Duration("100ms", "1h"),
+        Was(1, description="A request that has no token by then is ended with an error."),
+    ] = Field(
         alias="first_token_timeout", default=30_000,
-        description="A request that has no token by then is ended with an error.")
+        description="A request that has no token by then is ended with an error. The time counts from the moment at "
+        "which the model begins with it; a request waits up to ten minutes for that.")
     answer_timeout_ms: Annotated[int | None, Duration("1s", "24h"), Since(2)] = Field(
         alias="answer_timeout", default=None,
-        description="A whole answer's time, from the request's arrival; an answer that is not complete by then is "
-        "ended. Absent: no limit.")
+        description="A whole answer's time, from the moment at which the model begins with it; an answer that is not "
+        "complete by then is ended with an error. Absent: no limit.")
     request_size_bytes: Annotated[int, Size("1KiB", "64MiB")] = Field(
         alias="request_size", default=2**20,
         description="The longest request body. Reading one takes up to 48 times as much, which the boot reckons with.")

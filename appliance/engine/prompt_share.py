@@ -1,0 +1,123 @@
+"""How prompts in progress share the rows of a pass: tenants share equally, then the prompts of each tenant.
+
+Counts of rows decide here, never a clock. No bit of an answer depends on the result.
+
+    short   prompts with few rows left come first, in up to half of the rows
+    rest    goes to the tenants who have read the least; of a tenant's rows one half goes to
+            its prompts that have read the least, the other half to its oldest prompt
+
+So a short prompt is soon answered, every prompt goes on, and long prompts of one tenant are done
+one after the other rather than all at the end.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+Own = Mapping[str, Sequence[int]]
+SHORT_ROWS = 64  # a prompt with so many rows left, or fewer, comes first; also the most rows for such prompts
+
+
+class Prompt(Protocol):
+    """A prompt that is being read."""
+
+    @property
+    def tenant(self) -> str:
+        """Whose prompt it is."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Rows that were read."""
+        ...
+
+    @property
+    def todo(self) -> Sequence[int]:
+        """Tokens whose rows are to be read."""
+        ...
+
+
+def is_short(prompt: Prompt) -> bool:
+    """Whether few rows of a prompt are left."""
+    return len(prompt.todo) <= SHORT_ROWS
+
+
+def level(room: int, wants: Sequence[int], have: Sequence[int]) -> list[int]:
+    """Divide `room` rows so that those who have the least catch up; nobody gets more than wanted."""
+    if sum(wants) <= room:
+        return list(wants)
+
+    def up_to(mark: int) -> list[int]:
+        return [min(want, max(0, mark - had)) for want, had in zip(wants, have, strict=True)]
+
+    marks = range(min(have), max(have) + max(wants) + 1)
+    mark = marks[bisect.bisect_right(marks, room, key=lambda mark: sum(up_to(mark))) - 1]
+    given = up_to(mark)
+    left = room - sum(given)  # less than one row for each
+    for index, rows in enumerate(given):
+        if left and rows < wants[index] and have[index] + rows == mark:
+            given[index] += 1
+            left -= 1
+    return given
+
+
+class PromptShare:
+    """Remembers what each tenant with prompts in progress has read."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, int] = {}  # rows by tenant, from the least of the others at its first prompt on
+        self._odd = 0  # changes with each pass: whose the odd row is
+
+    def rows(self, prompts: Sequence[Prompt], room: int, long_room: int | None = None) -> list[int]:
+        """Rows of the next pass for each of `prompts`, which are given oldest first: `room` in all.
+
+        `long_room` bounds the rows of long prompts, unless short ones take more than that.
+        """
+        own: dict[str, list[int]] = {}  # indices of each tenant's prompts, oldest first
+        for index, each in enumerate(prompts):
+            own.setdefault(each.tenant, []).append(index)
+        self._odd ^= 1
+        least = min((self._read[tenant] for tenant in self._read.keys() & own.keys()), default=0)
+        self._read = {tenant: self._read.get(tenant, least) for tenant in own}
+        given = [0] * len(prompts)
+        self._short(prompts, own, given, min(SHORT_ROWS, (room + self._odd) // 2))
+        used = sum(given)
+        rest = room - used if long_room is None else min(room - used, max(long_room, used))
+        self._rest(prompts, own, given, rest)
+        return given
+
+    def _short(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
+        """Give rows to short prompts: the same for each tenant, the shortest first."""
+        wants = [len(each.todo) if is_short(each) else 0 for each in prompts]
+        for tenant, share in self._shares(own, wants, room, dict.fromkeys(own, 0)).items():
+            self._give(given, sorted(own[tenant], key=lambda index: len(prompts[index].todo)), wants, share)
+            self._read[tenant] += share
+
+    def _rest(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
+        """Give rows to all prompts, beside those that they have."""
+        wants = [len(each.todo) - had for each, had in zip(prompts, given, strict=True)]
+        for tenant, share in self._shares(own, wants, room, self._read).items():
+            indices = own[tenant]
+            fair = level((share + self._odd) // 2, [wants[index] for index in indices],
+                         [prompts[index].position + given[index] for index in indices])
+            for index, rows in zip(indices, fair, strict=True):
+                given[index] += rows
+                wants[index] -= rows
+            self._give(given, indices, wants, share - sum(fair))
+            self._read[tenant] += share
+
+    def _shares(self, own: Own, wants: Sequence[int], room: int, have: Mapping[str, int]) -> dict[str, int]:
+        """Rows for each tenant."""
+        tenants = sorted(own, key=self._read.__getitem__)
+        sums = [sum(wants[index] for index in own[tenant]) for tenant in tenants]
+        return dict(zip(tenants, level(room, sums, [have[tenant] for tenant in tenants]), strict=True))
+
+    @staticmethod
+    def _give(given: list[int], order: Sequence[int], wants: Sequence[int], room: int) -> None:
+        """Give rows in an order: each prompt gets all it wants while there are any."""
+        for index in order:
+            rows = min(room, wants[index])
+            given[index] += rows
+            room -= rows
