@@ -35,8 +35,8 @@ class Generation:
         self._first: Arrived | None = None
         self._tokens = 0
 
-    async def start(self) -> None:
-        """Submit, and wait for the first step; RequestError when it does not come in the time that the policy gives."""
+    def submit(self) -> None:
+        """Have it run in its turn; CapacityError when the queue is full."""
         loop = asyncio.get_running_loop()
 
         def arrived(step: Step) -> None:
@@ -51,6 +51,9 @@ class Generation:
         tenant = caller.name if caller else ""
         handle = self._job.model.scheduler.submit(self._job.generation, tenant, arrived, failed)
         self._exchange.closing.append(handle.cancel)
+
+    async def begin(self) -> None:
+        """Wait for the first step; RequestError when it does not come in the time that the policy gives."""
         waited = time.monotonic() - self._exchange.arrived
         seconds = self._service.policy.limits.first_token_timeout_ms / 1000 - waited
         try:
@@ -62,6 +65,8 @@ class Generation:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """The answer's pieces, each with text that may leave; the last has the finish reason and the usage."""
+        if self._first is None:
+            await self.begin()
         words, step = self._job.model.tokenizer, self._first or await self._inbox.get()
         while True:
             text = self._redactor.feed(step.text)

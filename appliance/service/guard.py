@@ -16,8 +16,10 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
 from appliance.service.exchange import Exchange, endpoint, path_of
-from appliance.service.privacy import bucket_us
+from appliance.service.framing import Framing
+from appliance.service.privacy import bucket_us, pad_event
 from appliance.service.problems import RequestError
+from appliance.service.stream import failure
 
 if TYPE_CHECKING:
     from appliance.service.context import Service
@@ -52,16 +54,19 @@ class Guard:
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
         exchange = Exchange(endpoint(scope["path"]), self._service.timing)
         scope.setdefault("state", {})["exchange"] = exchange
-        reply = Reply(exchange, send)
+        framing: Framing | None = scope["state"].get("framing")
+        reply = Reply(exchange, send, framing)
         self._service.metrics.in_flight.inc()
         try:
             self._service.require_audit()
             check_head(scope)
+            if framing is not None and framing.error is not None:
+                raise framing.error
             await self._app(scope, receive, reply)
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, error)
         except asyncio.CancelledError:  # the service ends, and has no time left
-            if not reply.started:
+            if not reply.started or exchange.finish is None:
                 exchange.cut_short = True
                 await self._rescue(exchange, reply, RequestError("shutting_down", retry_after=5))
             raise
@@ -76,10 +81,14 @@ class Guard:
         self._finish(exchange)
 
     async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
-        """Answer for an exception that no handler took; a broken stream is just closed."""
+        """Answer for an exception that no handler took. A stream that has not ended tells it in its last event; another
+        answer is just broken off."""
         refused = self._service.refuse(exchange, error)
         if not reply.started:
             await reply.problem(refused, self._service.refusal_body(exchange, refused))
+        elif exchange.streaming and exchange.finish is None:
+            last = pad_event(failure(refused), self._service.policy.privacy.size_padding_bytes)
+            await reply({"type": "http.response.body", "body": last, "more_body": False})
 
     def _finish(self, exchange: Exchange) -> None:
         """Stop what still runs for the request, then report it."""
@@ -98,9 +107,9 @@ class Guard:
 class Reply:
     """The way out. The head of an answer waits for its first body bytes, so that both leave together."""
 
-    def __init__(self, exchange: Exchange, send: Send) -> None:
-        self._exchange = exchange
-        self._send = send
+    def __init__(self, exchange: Exchange, send: Send, framing: Framing | None = None) -> None:
+        """`framing` of the connection knows whether it ends with this answer."""
+        self._exchange, self._send, self._framing = exchange, send, framing
         self._head: Message | None = None
         self._held = b""  # of the body
         self.started = False
@@ -151,6 +160,9 @@ class Reply:
         kept: list[tuple[bytes, bytes]] = [
             (name, str(int(value) + spaces).encode() if name.lower() == b"content-length" else value)
             for name, value in head["headers"]]  # type: ignore[typeddict-item]
+        ends = self._framing is not None and self._framing.ends_connection
+        if ends and not any(name.lower() == b"connection" for name, _ in kept):
+            kept.append((b"connection", b"close"))
         return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
 
 

@@ -125,7 +125,7 @@ class RequestError(ServiceError):
             headers["retry-after"] = str(min(seconds, FOLLOWED) if seconds <= LONGEST_MINUTE else seconds)
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
-        if self.status in {408, 413, 431}:
+        if self.status in {408, 413, 431} or self.code == "malformed_request":
             headers["connection"] = "close"  # the rest of the request is not read
         return headers
 
