@@ -45,7 +45,7 @@ class Tls(asyncio.sslproto.SSLProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The client's socket ended: after close_notify it may still read; without, it was cut."""
-        return True if self._answering else super().eof_received()  # type: ignore[func-returns-value]
+        return True if self._answering else super().eof_received()
 
     @property
     def _answering(self) -> bool:
