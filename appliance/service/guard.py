@@ -66,7 +66,7 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, error)
         except asyncio.CancelledError:  # the service ends, and has no time left
-            if not reply.started or exchange.finish is None:
+            if not reply.started or (exchange.streaming and not reply.ended):
                 exchange.cut_short = True
                 await self._rescue(exchange, reply, RequestError("shutting_down", retry_after=5))
             raise
@@ -86,7 +86,7 @@ class Guard:
         refused = self._service.refuse(exchange, error)
         if not reply.started:
             await reply.problem(refused, self._service.refusal_body(exchange, refused))
-        elif exchange.streaming and exchange.finish is None:
+        elif exchange.streaming and not reply.ended:
             last = pad_event(failure(refused), self._service.policy.privacy.size_padding_bytes)
             await reply({"type": "http.response.body", "body": last, "more_body": False})
 
@@ -112,7 +112,7 @@ class Reply:
         self._exchange, self._send, self._framing = exchange, send, framing
         self._head: Message | None = None
         self._held = b""  # of the body
-        self.started = False
+        self.started = self.ended = False
 
     async def __call__(self, message: Message) -> None:
         """Send one ASGI message."""
@@ -142,6 +142,7 @@ class Reply:
             filling = min(spaces, PIECE_BYTES - len(piece))
             start, spaces = start + len(piece), spaces - filling
             left = not more and (start < len(body) or spaces > 0)
+            self.ended = not (more or left)
             await self._send({"type": "http.response.body", "body": piece + b" " * filling,
                               "more_body": more or left})
         self._held = body[start:]
