@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
@@ -20,7 +21,7 @@ BAD_HEADS = [
     b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked\r\nContent-Length: 5",
     b"Content-Length: 5\r\nContent-Length: 6", b"Content-Length: 5, 6", b"Content-Length: 5,", b"Content-Length:",
     *(b"Content-Length: " + length for length in (
-        b"+5", b"-5", b"5 5", b"0x5", b"5.0", b"5e0", b"1_0", b"\xb25", b"9" * 19, b"9" * 5000, b"'5'", b"5;a", b"five")),
+        b"+5", b"-5", b"5 5", b"0x5", b"5.0", b"5e0", b"1_0", b"\xb25", b"9" * 19, b"9" * 5000, b"'5'", b"5;a", b"x")),
     *(b"Transfer-Encoding: " + coding for coding in (
         b"xchunked", b"chunked, identity", b"gzip, chunked", b"identity", b"chunked, chunked", b"chunked;a=b", b"",
         b'"chunked"', b"chunked\x0b", b"chunked,", b"chunk ed", b"\x0bchunked", b"cow", b"gzip")),
@@ -33,13 +34,16 @@ BAD_HEADS = [
 BAD_LINES = [
     b"POST /  HTTP/1.1", b"POST\t/ HTTP/1.1", b"POST / HTTP/2.0", b"POST / HTTP/0.9", b"POST /", b"POST / http/1.1",
     b"POST / HTTP/1.1 ", b" POST / HTTP/1.1", b"POST / HTTP/1.10", b"POST /\x00 HTTP/1.1", b"POST / HTTP/1.1\r",
-    b"\x16\x03\x01\x02\x00", b"PO(ST / HTTP/1.1", b"POST /\xe4 HTTP/1.1", b"\n", b"\r\n\r\nPOST / HTTP/1.1", b"PRI * HTTP/2.0",
+    b"\x16\x03\x01\x02\x00", b"PO(ST / HTTP/1.1", b"POST /\xe4 HTTP/1.1", b"\n", b"\r\n\r\nPOST / HTTP/1.1",
+    b"PRI * HTTP/2.0",
 ]
 BAD_BODIES = [
-    b"x\r\n", b"-1\r\n", b"+1\r\na\r\n", b" 1\r\na\r\n", b"1 \r\na\r\n", b"0x1\r\na\r\n", b"\r\n", b"1" * 16 + b"\r\n", b"1\na\r\n", b"1\r\na\n",
+    b"x\r\n", b"-1\r\n", b"+1\r\na\r\n", b" 1\r\na\r\n", b"1 \r\na\r\n", b"0x1\r\na\r\n", b"\r\n", b"1" * 16 + b"\r\n",
+    b"1\na\r\n", b"1\r\na\n",
     b"1\r\nab\r\n", b"1\r\na0\r\n\r\n", b"1\r\na\r0\r\n", b"1;a\nb\r\na\r\n", b"1;a\rb\r\na\r\n", b"1;\r\na\r\n",
     b'1;a="b\r\na\r\n', b"1;a=\r\na\r\n", b"1 a\r\na\r\n", b"1;" + b"a" * 1100 + b"\r\na\r\n", b"1;a=\x00\r\na\r\n",
-    b"1_0\r\n", b"\xb2\r\n", b"0\r\nno colon\r\n\r\n", b"0\r\nX : y\r\n\r\n", b"0\r\nX: y\n\r\n", b"0\r\n\n", b"0\r\n folded\r\n\r\n",
+    b"1_0\r\n", b"\xb2\r\n", b"0\r\nno colon\r\n\r\n", b"0\r\nX : y\r\n\r\n", b"0\r\nX: y\n\r\n", b"0\r\n\n",
+    b"0\r\n folded\r\n\r\n",
     b"0\n\n", b"0\r\nX: \x00\r\n\r\n", b"0\r\nX: " + b"y" * 1100 + b"\r\n\r\n",
 ]
 
@@ -55,7 +59,7 @@ def _taken(data: bytes, step: int, head_bytes: int = 16_384) -> tuple[bytes, Fra
 
 
 def _refused(data: bytes) -> None:
-    """Fails unless bytes are refused, whole and one by one, for a reason of their own, and nothing passes after that."""
+    """Fails unless bytes are refused, whole and one by one, for a reason of their own."""
     for step in (len(data), 1):
         came = Framing()
         with pytest.raises(RequestError) as caught:  # noqa: PT012
@@ -92,11 +96,12 @@ def test_chunks_need_http_1_1() -> None:
     _refused(CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0"))
 
 
+TWICE = b"content-length:3\r\nContent-Length: 3\r\n\r\n"
 SOUND = [  # what arrives, what h11 gets of it
     (TOP + b"\r\n", TOP + b"\r\n"), (b"\r\n" + TOP + b"\r\n", TOP + b"\r\n"),
     (b"GET /a?b HTTP/1.0\r\n\r\n", b"GET /a?b HTTP/1.0\r\n\r\n"),
     (TOP + b"Content-Length: 3\r\n\r\nabc", TOP + b"Content-Length: 3\r\n\r\nabc"),
-    (TOP + b"content-length:3\r\nContent-Length: 3\r\n\r\nabc", TOP + b"content-length:3\r\nContent-Length: 3\r\n\r\nabc"),
+    (TOP + TWICE + b"abc", TOP + TWICE + b"abc"),
     (TOP + b"Content-Length: 0\r\n\r\n" + TOP + b"\r\n", TOP + b"Content-Length: 0\r\n\r\n" + TOP + b"\r\n"),
     (CHUNKED + b"3\r\nabc\r\n0\r\n\r\n", CHUNKED + b"3\r\nabc\r\n0\r\n\r\n"),
     (TOP + b"transfer-encoding:\tChunked \r\n\r\n0\r\n\r\n", TOP + b"transfer-encoding:\tChunked \r\n\r\n0\r\n\r\n"),
@@ -135,9 +140,10 @@ def test_bodies_in_chunks_pass_however_they_are_cut(body: bytes, size: int, step
 
 @pytest.mark.parametrize(("data", "ends"), [
     (TOP + b"Content-Length: 65536\r\n\r\n", False), (TOP + b"Content-Length: 65537\r\n\r\n", True),
-    (TOP + b"Content-Length: 65537\r\n\r\na", False), (TOP + b"Content-Length: 5\r\nExpect: 100-Continue\r\n\r\n", True),
-    (TOP + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\na", False), (CHUNKED, True), (CHUNKED + b"3\r\nabc\r\n", True),
-    (CHUNKED + b"3\r\nabc\r\n0\r\n\r\n", False), (TOP + b"Expect: 100-continue\r\n\r\n", False)])
+    (TOP + b"Content-Length: 65537\r\n\r\na", False), (TOP + b"Expect: 100-continue\r\n\r\n", False),
+    (TOP + b"Content-Length: 5\r\nExpect: 100-Continue\r\n\r\n", True),
+    (TOP + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\na", False),
+    (CHUNKED, True), (CHUNKED + b"3\r\nabc\r\n", True), (CHUNKED + b"3\r\nabc\r\n0\r\n\r\n", False)])
 def test_which_unread_bodies_end_the_connection(data: bytes, ends: bool) -> None:
     """Those that are long, of unknown length, or may never come."""
     assert ends == _taken(data, len(data))[1].ends_connection
@@ -150,10 +156,10 @@ def _chunks_taken(size: int, line: bytes, most: int) -> int:
     assert CHUNKED == came.take()
     for number in range(most):
         came.feed(line + b"a" * size + b"\r\n")
-        try:
+        with contextlib.suppress(RequestError):
             came.take()
-        except RequestError as error:
-            assert "body_too_large" == error.code
+        if came.error is not None:
+            assert "body_too_large" == came.error.code
             return number
     return most
 

@@ -60,7 +60,8 @@ def _body(**more: Any) -> bytes:
 
 SMUGGLED = {  # each followed by another request
     "two framings": head("POST", "/v1/completions", "Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\n",
-    "two framings, known": head("POST", "/v1/completions", "Transfer-Encoding: chunked", "Content-Length: 5", key=KEY) + b"0\r\n\r\n",
+    "two framings and a key": head("POST", "/v1/completions", "Transfer-Encoding: chunked", "Content-Length: 5",
+                                   key=KEY) + b"0\r\n\r\n",
     "two lengths": head("POST", "/v1/completions", "Content-Length: 5", "Content-Length: 0") + b"12345",
     "a signed length": head("POST", "/health", "Content-Length: +5") + b"12345",
     "an unknown coding": head("POST", "/v1/completions", "Transfer-Encoding: xchunked", key=KEY) + b"0\r\n\r\n",
@@ -68,7 +69,7 @@ SMUGGLED = {  # each followed by another request
     "a folded line": head("POST", "/health", "X: y", " Transfer-Encoding: chunked") + b"0\r\n\r\n",
     "a bare line feed": head("GET", "/health", "X: y\nZ: z"),
     "a NUL": head("GET", "/health", "X: \0"),
-    "HTTP/1.0 with chunks": head("POST", "/health", "Transfer-Encoding: chunked").replace(b"1.1", b"1.0", 1) + b"0\r\n\r\n",
+    "HTTP/1.0 with chunks": head("GET", "/health", "Transfer-Encoding: chunked").replace(b"1.1", b"1.0") + b"0\r\n\r\n",
     "a bad chunk": head("POST", "/v1/completions", "Transfer-Encoding: chunked", key=KEY) + b"zz\r\n",
     "a long chunk": head("POST", "/v1/completions", "Transfer-Encoding: chunked", key=KEY) + b"1\r\nab\r\n0\r\n\r\n",
     "a bad trailer": head("POST", "/v1/completions", "Transfer-Encoding: chunked", key=KEY) + b"0\r\nX : y\r\n\r\n",
@@ -241,3 +242,19 @@ def test_a_half_open_unix_client_is_told_from_one_that_is_gone(running: Server) 
 def test_raw_clients_speak_http() -> None:
     """What the clients here send is what others send."""
     assert b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" == raw.post(b"{}").split(b"Content-Type")[0]
+
+
+def test_a_refused_stream_of_chunks_costs_little(running: Server) -> None:
+    """What comes without a key after a refusal is thrown away, not taken apart: the server is done with it long before
+    it would have read half a million chunks."""
+    with _client(running, "tcp") as client:
+        client.send(head("POST", "/v1/completions", "Transfer-Encoding: chunked"))
+        assert [401] == statuses(client.until(b'"}}'))
+        sent = 0
+        try:
+            while sent < 100 << 20:
+                client.push(b"1\r\n \r\n" * 10_000)
+                sent += 60_000
+        except OSError:
+            pass
+    assert sent < 20 << 20  # the bound and what the kernel holds

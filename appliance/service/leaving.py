@@ -1,9 +1,9 @@
 """How a connection ends: what a client that half-closes still gets, and what becomes of one that is gone.
 
 A client may end its side after its request and wait for the answer (RFC 9112 §9.6; TLS: close_notify, RFC 8446 §6.1).
-A TCP client that went away looks the same until something is sent to it. So the first bytes of every answer,
-`HTTP/1.1 `, leave early and one by one: they tell nothing, and a client that is gone answers with a reset. Of a Unix
-or vsock socket the kernel tells at once.
+A client that went away looks the same until something is sent to it. So the first bytes of the answer, `HTTP/1.1 `,
+leave early and one by one: they tell nothing, and the system of a client that is gone answers with a reset. Of a Unix
+socket the kernel tells at once.
 """
 
 from __future__ import annotations

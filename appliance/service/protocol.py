@@ -197,8 +197,8 @@ class Protocol(H11Protocol):
         if own is None or gone(own):
             self.transport.abort()
             return
-        known = own.family in TCP and self._looks and not self._looks & (self._looks - 1)
-        if known and not self.cycle.response_started:
+        doubled = self._looks > 0 and self._looks & (self._looks - 1) == 0
+        if doubled and own.family != socket.AF_UNIX and not self.cycle.response_started:
             self.way.greet()
         self._looks += 1
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
