@@ -1,9 +1,10 @@
 """Where requests begin and end on a connection, by the letter of RFC 9112, before h11 reads them.
 
-Two readers that disagree about a request's end can be made to see two different requests (request smuggling). h11
-takes bare line feeds, folded headers and control characters, as others do not. What passes here, every reader reads
-alike: lines end in CRLF, one framing per request, digits where digits belong. A body in chunks goes on in fewer and
-larger ones, so that a chunk of one byte costs little more than its bytes.
+Two readers that disagree about a request's end can be made to see two different requests (request
+smuggling). h11 takes bare line feeds, folded headers and control characters, as others do not. What
+passes here, every reader reads alike: lines end in CRLF, one framing per request, digits where
+digits belong. A body in chunks goes on in fewer and larger ones, so that a chunk of one byte costs
+little more than its bytes.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Framing:
 
     @property
     def ends_connection(self) -> bool:
-        """Whether the connection ends with the answer that is due: what is unread of the request is unsound, long, of
-        unknown length, or may never come."""
+        """Whether the connection ends with the answer that is due: what is unread of the request is
+        unsound, long, of unknown length, or may never come."""
         return (self.error is not None or self._at in (_At.CHUNKS, _At.TRAILER)
                 or (self._at is _At.LENGTH and (self._expects or self._left > DRAINED_BYTES)))
 
@@ -73,8 +74,8 @@ class Framing:
         self.held += data
 
     def take(self) -> bytes:
-        """The next whole head, or the part of a body that is here; nothing where more must come. RequestError, kept as
-        `error`, for what is not sound."""
+        """The next whole head, or the part of a body that is here; nothing where more must come.
+        RequestError, kept as `error`, for what is not sound."""
         try:
             if self._at is _At.HEAD:
                 return self._take_head()
@@ -164,8 +165,8 @@ class Framing:
         return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
     def _whole_chunks(self, place: int, parts: list[bytearray]) -> int:
-        """Append the data of all chunks from `place` on that are here to their ends, without extensions, and return
-        where they end; 0: there is none."""
+        """Append the data of all chunks from `place` on that are here to their ends, without
+        extensions, and return where they end; 0: there is none."""
         held, begin = self.held, place
         while (found := _PLAIN_SIZE.match(held, place)) is not None:
             start = found.end()
@@ -221,7 +222,8 @@ class Framing:
         return None if end < 0 else bytes(self.held[place:end])
 
     def _spend(self, nbytes: int) -> None:
-        """Count bytes of framing. (`_data` may run ahead by one chunk, whose bytes are counted as they are read.)"""
+        """Count bytes of framing. (`_data` may run ahead by one chunk, whose bytes are counted as
+        they are read.)"""
         self._framing += nbytes
         if self._framing > FREE_BYTES + (self._data - self._left) // SHARE:
             raise RequestError("body_too_large", f"the body comes in too many pieces: what frames its chunks may take "

@@ -1,9 +1,10 @@
-"""How a connection ends: what a client that half-closes still gets, and what becomes of one that is gone.
+"""How a connection ends: what a client that half-closes still gets, and what becomes of one that is
+gone.
 
-A client may end its side after its request and wait for the answer (RFC 9112 §9.6; TLS: close_notify, RFC 8446 §6.1).
-A client that went away looks the same until something is sent to it. So the first bytes of the answer, `HTTP/1.1 `,
-leave early and one by one: they tell nothing, and the system of a client that is gone answers with a reset. Of a Unix
-socket the kernel tells at once.
+A client may end its side after its request and wait for the answer (RFC 9112 §9.6; TLS:
+close_notify, RFC 8446 §6.1). A client that went away looks the same until something is sent to it.
+So the first bytes of the answer, `HTTP/1.1 `, leave early and one by one: they tell nothing, and
+the system of a client that is gone answers with a reset. Of a Unix socket the kernel tells at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ TCP = (socket.AF_INET, socket.AF_INET6)
 
 
 class Tls(asyncio.sslproto.SSLProtocol):
-    """asyncio's TLS, but for a client that ends its side: as over TCP, the application may still answer it."""
+    """asyncio's TLS, but for a client that ends its side: as over TCP, the application may still
+    answer it."""
 
     max_size = READ_BYTES  # a buffer that each connection has from its handshake on
     _half_closed = False
@@ -73,8 +75,9 @@ def gone(own: Any) -> bool:
 
 
 class Way:
-    """A connection's transport with two differences: of an answer it leaves out what was sent early, and it closes when
-    what the client still sends was taken, as else the kernel would take back the answer (RFC 9112 §9.6)."""
+    """A connection's transport with two differences: of an answer it leaves out what was sent
+    early, and it closes when what the client still sends was taken, as else the kernel would take
+    back the answer (RFC 9112 §9.6)."""
 
     def __init__(self, transport: Any, unread: Callable[[], bool]) -> None:
         """`unread`: whether the client may still send a part of what it began."""

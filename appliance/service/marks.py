@@ -1,7 +1,9 @@
-"""How much there is in a JSON text, before it is read: objects of it take many times their bytes, and time to check.
+"""How much there is in a JSON text, before it is read: objects of it take many times their bytes,
+and time to check.
 
-Reading holds the interpreter, and with it the streams of others, for as long as the text has strings and lists; a long
-text alone is nothing. So marks are counted first, a step at a time: strings, and the brackets and commas between them.
+Reading holds the interpreter, and with it the streams of others, for as long as the text has
+strings and lists; a long text alone is nothing. So marks are counted first, a step at a time:
+strings, and the brackets and commas between them.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from appliance.service.problems import RequestError
 
 MOST = 65_536
-"""Marks of a body, beside one for each token id that a prompt may have. A message has 8, or 13 with a part in it."""
+"""Marks of a body, beside one for each token id that a prompt may have. A message has 8, or 13 with
+a part in it."""
 _QUOTE, _BACKSLASH = b'"', ord("\\")
 
 
