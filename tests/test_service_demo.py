@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from tests.support import written
@@ -76,3 +79,50 @@ def test_who_leaves_ends_the_generation(demo: Server, stream: bool) -> None:
     record = written.record(  # not just the first one: the record of the test before may only come now
         demo.folder / "audit.jsonl", lambda each: value == each.get(field) and each["request"] not in before, value)
     assert record.get("completion_tokens", 0) < 1000
+
+
+LONG = {"model": "demo", "messages": [{"role": "user", "content": "All work and no play. " * 250}], "max_tokens": 2}
+
+
+def test_the_head_of_a_stream_does_not_wait_for_a_token(demo: Server) -> None:
+    """It comes while the prompt is read; the first event comes with the first token."""
+    with demo.http() as http:
+        begun = time.monotonic()
+        with http.stream("POST", "/v1/chat/completions", json=LONG | {"stream": True}) as answer:
+            head = time.monotonic() - begun
+            events = [line for line in answer.iter_lines() if line]
+    record = demo.audited(answer.headers["x-request-id"])
+    assert (200, "text/event-stream; charset=utf-8", "request.done", "data: [DONE]") == (
+        answer.status_code, answer.headers["content-type"], record["event"], events[-1])
+    assert head < record["first_token_us"] / 1e6
+
+
+@pytest.mark.parametrize("padding", ["", """timing_padding {
+    first_token = "50ms"
+    total       = "100ms"
+  }
+  size_padding = "512B\""""], ids=["unpadded", "padded"])
+def test_what_fails_after_the_head_is_an_error_event(tmp_path: Path, padding: str) -> None:
+    """Where no token comes in time a stream ends with an error in OpenAI's shape, which the official client raises;
+    who is not streamed gets 503. What is refused before keeps its status. The log has the status that was sent."""
+    path = demo_model()
+    policy = write_policy(tmp_path, {"demo": path}, limits='first_token_timeout = "100ms"', privacy=padding)
+    server = Server(policy, [path]).wait_ready()
+    client = server.client()
+    with pytest.raises(openai.InternalServerError) as whole:
+        client.chat.completions.create(**LONG)
+    with pytest.raises(openai.APIError) as streamed:
+        list(client.chat.completions.create(**LONG, stream=True))
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(**LONG | {"messages": [{"role": "user", "content": "a b " * 9000}]}, stream=True)
+    with server.http() as http:
+        raw = http.post("/v1/chat/completions", json=LONG | {"stream": True})
+    assert 0 == server.stop()
+    assert (503, "first_token_timeout") == (whole.value.status_code, whole.value.code)
+    assert ("first_token_timeout", "server_error") == (streamed.value.code, streamed.value.type)
+    assert raw.text.endswith("}}\n\n")
+    assert "[DONE]" not in raw.text
+    assert not padding or 0 == len(raw.content) % 512
+    assert [("first_token_timeout", 503), ("first_token_timeout", 200), ("context_length_exceeded", 400),
+            ("first_token_timeout", 200)] == [
+                (record["code"], record["status"]) for record in server.audit("request.refused")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import random
 import tracemalloc
@@ -15,7 +16,7 @@ import pytest
 from appliance.boot import budget
 from appliance.policy import load
 from appliance.policy.schema import Tenant
-from appliance.service import stream
+from appliance.service import privacy, stream
 from appliance.service.answers import ChatShape, Usage
 from appliance.service.limits import Account, Places, Rates, Window
 from appliance.service.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
@@ -283,6 +284,73 @@ def test_portions_of_long_answers_tell_no_sizes(jitter: float) -> None:
         assert sum(nbytes for nbytes, _ in parts) - 200 == found[2][1]
         assert [pytest.approx(at, abs=2 * jitter + 1e-6) for at in (0.1, 0.2, 0.3)] == [at for at, _ in found]
     assert [(pytest.approx(0.1, abs=jitter + 1e-6), 100)] == asyncio.run(leaves([(50, 0.01)] * 2))
+
+
+@pytest.mark.parametrize(("grid", "every"), [(0.02, 3), (0.05, 1), (0.1, 1)])
+def test_comments_keep_a_padded_stream_awake(grid: float, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head leaves on a multiple of the grid; until the first token a comment on every so many, and nothing else."""
+    monkeypatch.setattr(privacy, "AWAKE_SECONDS", 0.05)
+    came, ticks = list[bytes](), list[float]()
+
+    class Noting(Pacer):
+        async def until(self, due: float) -> None:
+            ticks.append((due - self._arrived) / grid)
+            await super().until(due)
+
+    async def answers() -> AsyncIterator[Piece]:
+        while came.count(stream.COMMENT) < 4:
+            await asyncio.sleep(0.001)
+        yield Piece("a")
+        yield Piece("", None, "stop", Usage.of(1, 1))
+
+    async def listen() -> None:
+        pacer = Noting(Timing(first_token=grid, total=grid), asyncio.get_running_loop().time())
+        async for data in stream.events(SHAPE, answers(), pacer, with_usage=False):
+            came.append(data)
+
+    asyncio.run(listen())
+    assert [stream.HEAD, *[stream.COMMENT] * 4] == came[:5]
+    assert all(data.startswith(b"data: ") for data in came[5:])
+    assert [pytest.approx(round(tick), abs=1e-3) for tick in ticks] == ticks
+    assert all(later - tick > every - 0.5 for tick, later in itertools.pairwise(ticks[:5]))
+
+
+def test_comments_keep_an_unpadded_stream_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever nothing has come for a while: before the first token, and between tokens."""
+    monkeypatch.setattr(privacy, "AWAKE_SECONDS", 0.05)
+    came: list[bytes] = []
+
+    async def answers() -> AsyncIterator[Piece]:
+        for text in ("a", "b"):
+            while came.count(stream.COMMENT) < 3 * (ord(text) - 96):
+                await asyncio.sleep(0)
+            yield Piece(text)
+        yield Piece("", None, "stop", Usage.of(1, 1))
+
+    async def listen() -> None:
+        async for data in stream.events(SHAPE, answers(), Pacer(Timing(), 0.0), with_usage=False):
+            came.append(data)
+
+    asyncio.run(listen())
+    events = [number for number, data in enumerate(came) if data != stream.COMMENT]
+    assert 3 == len(events)  # a, b and the end
+    assert events[0] >= 3 <= events[1] - events[0] - 1
+    assert came[-1].endswith(stream.DONE)
+
+
+def test_an_unpadded_stream_that_fails_while_it_waits_says_so() -> None:
+    """What its pieces raise passes, and its comments end."""
+    async def answers() -> AsyncIterator[Piece]:
+        await asyncio.sleep(0)
+        raise RequestError("first_token_timeout")
+        yield Piece("a")
+
+    async def listen() -> None:
+        async for _ in stream.events(SHAPE, answers(), Pacer(Timing(), 0.0), with_usage=False):
+            pytest.fail("nothing comes")
+
+    with pytest.raises(RequestError, match="no token could be produced"):
+        asyncio.run(listen())
 
 
 def test_unpadded_streams_do_not_wait() -> None:

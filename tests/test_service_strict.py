@@ -245,6 +245,19 @@ def test_second_sigterm_gives_up(slow: Server) -> None:
     assert time.monotonic() - begun < 1.9
 
 
+def test_a_stream_that_is_cut_off_is_told(slow: Server) -> None:
+    """Its last event is an error, which the official client raises."""
+    stream = slow.client().chat.completions.create(**CHAT, max_tokens=4, stream=True)
+    next(iter(stream))
+    threading.Timer(0.3, slow.process.terminate).start()
+    slow.process.terminate()
+    with pytest.raises(openai.APIError) as caught:
+        list(stream)
+    assert 0 == slow.process.wait(10)
+    assert "shutting_down" == caught.value.code
+    assert [(200, "shutting_down")] == [(each["status"], each["code"]) for each in slow.audit("request.refused")]
+
+
 def test_what_is_cut_off_is_told(slow: Server) -> None:
     """A request without an answer when the service gives up gets a refusal in OpenAI's shape, and is recorded so."""
     for seconds in (1, 1.3):

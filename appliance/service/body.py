@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from litestar import Request
 from litestar.types import Receive
 
+from appliance.service.framing import Framing
 from appliance.service.problems import RequestError
 
 BODY_SECONDS = 60.0
@@ -28,7 +29,7 @@ async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
         raise RequestError("body_too_large", f"the body is larger than {limit} bytes")
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _read(request.receive, limit)
+            return await _read(request.receive, limit, request.scope["state"].get("framing"))
     except TimeoutError:
         raise RequestError("request_timeout") from None
 
@@ -47,11 +48,13 @@ def check_kind(content_type: str, coding: str) -> None:
                                                      f"found: {found}")
 
 
-async def _read(receive: Receive, limit: int) -> bytes:
+async def _read(receive: Receive, limit: int, framing: Framing | None) -> bytes:
     parts: list[bytes] = []
     size, more = 0, True
     while more:
         message = await receive()
+        if framing is not None and framing.error is not None:
+            raise framing.error
         if message["type"] != "http.request":
             raise RequestError("client_closed_request")
         parts.append(message["body"])

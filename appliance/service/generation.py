@@ -46,11 +46,6 @@ class Generation:
         self._handle: Handle | None = None
         self._timer: asyncio.TimerHandle | None = None  # for `limits.answer_timeout`
 
-    async def start(self) -> None:
-        """Submit, and wait for the first step; RequestError when it does not come in the time that the policy gives."""
-        self.submit()
-        await self.begin()
-
     def submit(self) -> None:
         """Have it run in its turn."""
         if self._service.queue is None:
@@ -135,6 +130,8 @@ class Generation:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """The answer's pieces, each with text that may leave; the last has the finish reason and the usage."""
+        if self._first is None:
+            await self.begin()
         words, step = self._job.model.tokenizer, self._first or await self._inbox.get()
         while True:
             text = await self._redacted(step.text)

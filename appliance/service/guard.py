@@ -8,6 +8,7 @@ generation of a request that is over, and counts each request in the metrics.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,10 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from appliance.errors import AuditError
 from appliance.service import recording
 from appliance.service.exchange import INFERENCE, Exchange, endpoint, path_of
+from appliance.service.framing import Framing
+from appliance.service.privacy import pad_event
 from appliance.service.problems import RequestError
+from appliance.service.stream import failure
 
 if TYPE_CHECKING:
     from appliance.service.context import Service
@@ -52,17 +56,20 @@ class Guard:
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
         exchange = Exchange(endpoint(scope["path"]), self._service.timing)
         scope.setdefault("state", {})["exchange"] = exchange
-        reply = Reply(exchange, send, self._service)
+        framing: Framing | None = scope["state"].get("framing")
+        reply = Reply(exchange, send, self._service, framing)
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body for it
         self._service.metrics.in_flight.inc()
         try:
             self._service.require_audit()
             check_head(scope)
+            if framing is not None and framing.error is not None:
+                raise framing.error
             await self._app(inner, receive, reply)
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, reply.withheld or error)
         except asyncio.CancelledError:  # the service ends, and has no time left
-            if not reply.started:
+            if not reply.started or (exchange.streaming and not reply.ended):
                 exchange.cut_short = True
                 await self._rescue(exchange, reply, RequestError("shutting_down", retry_after=5))
             raise
@@ -77,15 +84,24 @@ class Guard:
         self._finish(exchange)
 
     async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
-        """Answer for an exception that no handler took; a broken stream is just closed."""
+        """Answer for an exception that no handler took. A stream that has not ended tells it in its last event; another
+        answer is just broken off."""
         refused = self._service.refuse(exchange, error)
         if reply.started:
+            if exchange.streaming and not reply.ended:
+                await self._end_stream(exchange, reply, refused)
             return
         try:
             await reply.problem(refused, self._service.refusal_body(exchange, refused))
         except RequestError as lost:  # the refusal could not be recorded
             refused = self._service.refuse(exchange, lost)
             await reply.problem(refused, self._service.refusal_body(exchange, refused))
+
+    async def _end_stream(self, exchange: Exchange, reply: Reply, refused: RequestError) -> None:
+        """Send a refusal as a stream's last event; one that cannot be recorded breaks the stream off."""
+        last = pad_event(failure(refused), self._service.policy.privacy.size_padding_bytes)
+        with contextlib.suppress(RequestError):
+            await reply({"type": "http.response.body", "body": last, "more_body": False})
 
     def _finish(self, exchange: Exchange) -> None:
         """Stop what still runs for the request, record it if its end did not leave, and count it."""
@@ -102,13 +118,12 @@ class Reply:
     """The way out. The head of an answer waits for its first body bytes, so that both leave together, and each for the
     record that it belongs to."""
 
-    def __init__(self, exchange: Exchange, send: Send, service: Service) -> None:
-        self._exchange = exchange
-        self._send = send
-        self._service = service
+    def __init__(self, exchange: Exchange, send: Send, service: Service, framing: Framing | None = None) -> None:
+        """`framing` of the connection knows whether it ends with this answer."""
+        self._exchange, self._send, self._service, self._framing = exchange, send, service, framing
         self._head: Message | None = None
         self._held = b""  # of the body
-        self.started = False
+        self.started = self.ended = False
         self.withheld: RequestError | None = None  # why an answer did not leave; what raised it may be wrapped
 
     async def __call__(self, message: Message) -> None:
@@ -150,6 +165,7 @@ class Reply:
             filling = min(spaces, PIECE_BYTES - len(piece))
             start, spaces = start + len(piece), spaces - filling
             left = not more and (start < len(body) or spaces > 0)
+            self.ended = not (more or left)
             await self._send({"type": "http.response.body", "body": piece + b" " * filling,
                               "more_body": more or left})
         self._held = body[start:]
@@ -168,6 +184,9 @@ class Reply:
         kept: list[tuple[bytes, bytes]] = [
             (name, str(int(value) + spaces).encode() if name.lower() == b"content-length" else value)
             for name, value in head["headers"]]  # type: ignore[typeddict-item]
+        ends = self._framing is not None and self._framing.ends_connection
+        if ends and not any(name.lower() == b"connection" for name, _ in kept):
+            kept.append((b"connection", b"close"))
         return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
 
 

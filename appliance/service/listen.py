@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import BootError
+from appliance.service.leaving import accept
 
 BACKLOG = 256
-READ_BYTES = 16 * 1024  # taken from a connection at once: a TLS record. asyncio takes, and keeps room for, 256 KiB
 RETRY_SECONDS = 1.0  # where no connection can be accepted for want of files or memory
 
 
@@ -86,9 +86,7 @@ class Door:
 
     async def _begin(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
         with contextlib.suppress(Exception):  # of a handshake: whoever can reach the port could fill the audit log
-            await self._loop.connect_accepted_socket(
-                lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=self._handshake,
-                ssl_shutdown_timeout=self._shutdown)
+            await accept(self._loop, accepted, protocol, self._tls, self._handshake, self._shutdown)
 
 
 def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listening:

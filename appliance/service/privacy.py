@@ -2,9 +2,10 @@
 
 Promised, with `timing_padding` (times from the arrival of the request's head, plus the jitter, on each):
 
-* the first byte of a streamed answer leaves on a multiple of `first_token`;
-* from then on exactly one event leaves at each multiple of `first_token`, whether or not there is new text, until
-  the answer ends: the gaps and the number of events tell nothing about single tokens;
+* the head of a streamed answer leaves on the next multiple of `first_token` after the request was admitted;
+* until the first token is there, a comment leaves every `AWAKE_SECONDS`, on a multiple, which keeps proxies awake;
+* the first event leaves on a multiple of `first_token`; from then on exactly one event leaves at each multiple, whether
+  or not there is new text, until the answer ends: the gaps and the number of events tell nothing about single tokens;
 * the last event of a streamed answer leaves on a multiple of `total`; another answer or refusal begins to, and the rest
   follows as fast as its client takes it.
 
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _JITTER_STEPS = 1 << 20
+AWAKE_SECONDS = 10.0  # of silence in a stream: some proxies end a connection after fifteen
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,17 @@ class Pacer:
             return now
         self._tick = max(self._tick + 1, math.ceil((now - self._arrived) / grid))
         return self._arrived + self._tick * grid
+
+    def awake(self) -> float:
+        """When a stream's next comment is due, by the clock, should nothing leave until then."""
+        grid = self.timing.first_token
+        if grid <= 0:
+            return self._clock() + AWAKE_SECONDS
+        return self._arrived + (self._tick + math.ceil(AWAKE_SECONDS / grid)) * grid
+
+    def left(self, due: float) -> float:
+        """Seconds until a time by the clock, 0 if it is over."""
+        return max(0.0, due - self._clock())
 
     def end(self) -> float:
         """The multiple at which the answer's last byte leaves, by the clock."""

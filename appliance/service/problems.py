@@ -134,7 +134,7 @@ class RequestError(ServiceError):
             headers["x-should-retry"] = "false"  # to OpenAI's clients: the next try would take as long
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
-        if self.status in {408, 413, 431}:
+        if self.status in {408, 413, 431} or self.code == "malformed_request":
             headers["connection"] = "close"  # the rest of the request is not read
         return headers
 

@@ -1,7 +1,7 @@
 """A request's prompt as tokens: redacted, put into the template, tokenized, and no more of them than there may be.
 
 What text takes on the way is many times its length. So it goes through in threads, but long ones one at a time: the
-plan of the memory has room for one (`boot/budget.py`).
+plan of the memory has room for one (`boot/budget.py`). So do bodies on their way to a request.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from appliance.engine.jinja.values import EXHAUSTED
 from appliance.engine.template import ChatTemplate
@@ -21,6 +22,7 @@ from appliance.service.redaction import Rule, redact
 from appliance.service.wire import ChatRequest, CompletionRequest
 
 LONG = 8192  # characters; what shorter ones take, threads have room for
+T = TypeVar("T")
 _TURN = 8  # characters that take as much as a turn of a chat does beside its text
 
 
@@ -50,7 +52,7 @@ class Prompts:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def ready(self, length: int, work: Callable[[], list[int]]) -> list[int]:
+    async def ready(self, length: int, work: Callable[[], T]) -> T:
         """What `work` gives in a thread. A long prompt's turn lasts until its thread is done, even if nobody waits."""
         if length <= LONG:
             return await asyncio.to_thread(work)
@@ -58,7 +60,7 @@ class Prompts:
         alone.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to see it
         return await asyncio.shield(alone)
 
-    async def _alone(self, work: Callable[[], list[int]]) -> list[int]:
+    async def _alone(self, work: Callable[[], T]) -> T:
         async with self._turn:
             return await asyncio.to_thread(work)
 

@@ -1,9 +1,11 @@
-"""uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods, plain-text errors.
+"""uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods, lenient framing, errors in
+plain text.
 
 A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike,
 `WRITE_SECONDS` to take any of the bytes that wait for it, and the time of an idle connection for the rest of a body
 that was answered before it was read; uvicorn alone would wait for ever. No more of a body is taken than what is asked
-for. Bytes that are not HTTP are answered in OpenAI's shape and reported by code.
+for. Bytes that are not HTTP are answered in OpenAI's shape and reported by code, and their connection ends: what comes
+after them is never answered. A client may end its side after its request, and gets its answer.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from appliance.service.listen import READ_BYTES
+from appliance.service.framing import HEAD_LIMIT, Framing
+from appliance.service.leaving import LOOK_SECONDS, READ_BYTES, TCP, Way, gone
 from appliance.service.problems import RequestError
 from appliance.service.tls import channel_of
 
@@ -32,7 +35,6 @@ WRITE_SECONDS = 30.0
 LINGER_SECONDS = 120.0  # for what the kernel still holds when a connection is over: 64 KiB by a slow link
 COLLECT_SECONDS = 1.0  # between collections of what connections left
 WRITE_BYTES = 32 * 1024  # that wait for a client before an answer waits, too; in the kernel as much, which doubles it
-_TCP = (socket.AF_INET, socket.AF_INET6)
 AHEAD_BYTES = 64 * 1024  # of later requests that are held while one is answered
 
 
@@ -43,14 +45,19 @@ class Protocol(H11Protocol):
     _write_timer: asyncio.TimerHandle | None = None
     _tcp: socket.socket | None = None  # asked for at once: a transport of TLS that was closed twice knows it no more
     _linger = LINGER_SECONDS
+    _looks = 0  # at a client that ended its side
+    _look_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with a connection that was accepted."""
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, "channel": channel_of(transport)}  # what evidence on it will bind
+        self.framing = Framing(self.config.h11_max_incomplete_event_size or HEAD_LIMIT)
+        self.way = Way(transport, self._unread)
+        way: Any = self.way
+        super().connection_made(way)
+        self.app_state = {**self.app_state, "channel": channel_of(transport), "framing": self.framing}
         _read_little(transport)
         own = transport.get_extra_info("socket")
-        if own is not None and own.family in _TCP:
+        if own is not None and own.family in TCP:
             self._tcp = own
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WRITE_BYTES)  # it would hold some MiB of each
         self._arm()
@@ -61,30 +68,50 @@ class Protocol(H11Protocol):
         the client takes meanwhile.)"""
         self._disarm()
         self._writable()
+        self.way.forget()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         if self._tcp is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._linger * 1000))
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; a head that has begun must end in time. Who sends what comes after a request ahead, a line
-        break of some clients or the next request, is read on for a while: else nobody would see it leave."""
-        super().data_received(data)
-        if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) < AHEAD_BYTES:
-            self.flow.resume_reading()
-        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is not h11.DONE and self.cycle.body:
-            self.flow.pause_reading()  # until the application asks for it, which it may never do
+        """Feed the parser what is framed soundly; a head that has begun must end in time."""
+        if self.way.draining:
+            self.way.drain(len(data))
+            return
+        self._unset_keepalive_if_required()
+        if self.framing.error is None:
+            self.framing.feed(data)
+            self._pump()
+        self._hold_back()
         self._watch_head()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. It still gets the answers to what came whole; True keeps its connection."""
+        if self.way.draining or not self._answer_due():
+            return False
+        if not self._looks:
+            self._look()
+        return True
+
     def on_response_complete(self) -> None:
-        """Go on to the connection's next request, of which a part may be here already."""
+        """Go on to the connection's next request, of which a part may be here already; end where the next byte is not
+        the begin of one, or none will come."""
         super().on_response_complete()
+        self._pump()
+        half_closed = self._looks > 0
+        if self.cycle.response_complete and (half_closed or self.framing.ends_connection):
+            self.way.close()
         self._watch_head()
 
     def shutdown(self) -> None:
         """Begin to end with the service; a connection that ends already is not closed again, which would break what
         asyncio has of one over TLS."""
-        if not self.transport.is_closing():
+        if self.way.draining:
+            self.way.finish()
+        elif not self.transport.is_closing():
             super().shutdown()
 
     def pause_writing(self) -> None:
@@ -98,9 +125,13 @@ class Protocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP, in OpenAI's shape, and close."""
+        """Answer what h11 does not take."""
         hint = getattr(sys.exception(), "error_status_hint", 400)
-        error = RequestError("headers_too_large" if hint == 431 else "malformed_request")
+        self._refuse(RequestError("headers_too_large" if hint == 431 else "malformed_request"))
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer bytes that are not HTTP, in OpenAI's shape, and close."""
+        self.framing.error = error
         guard: Any = self.app
         guard.refuse_malformed(error.code)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -108,12 +139,69 @@ class Protocol(H11Protocol):
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
                        (b"connection", b"close")]
             head = h11.Response(status_code=error.status, headers=headers, reason=b"")
-            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
+            self.transport.write(b"".join(
+                self.conn.send(event) or b"" for event in (head, h11.Data(data=body), h11.EndOfMessage())))
         if self.cycle is not None:  # an answer under way can no longer be sent
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+    def _pump(self) -> None:
+        """Hand over what is here to h11: of a later request nothing before its turn."""
+        while self.framing.error is None and (not self.framing.between or self.conn.their_state is h11.IDLE):
+            begins = self.framing.between
+            try:
+                sound = self.framing.take()
+            except RequestError as error:
+                self._fail(error, begins)
+                return
+            if not sound:
+                return
+            self.conn.receive_data(sound)
+            self.handle_events()
+
+    def _fail(self, error: RequestError, begins: bool) -> None:
+        """End a connection whose framing is not sound. Where that is seen in a body, its request is refused by who
+        reads it, or was answered already."""
+        if begins:
+            self._refuse(error)
+        elif self.cycle.response_complete:
+            self.way.close()
+        else:
+            self.cycle.message_event.set()
+
+    def _hold_back(self) -> None:
+        """Read no more than what is of use now."""
+        theirs, ours = self.conn.their_state, self.conn.our_state
+        if self.framing.error is not None or len(self.framing.held) >= AHEAD_BYTES:
+            self.flow.pause_reading()
+        elif theirs is not h11.SEND_BODY:
+            self.flow.resume_reading()  # else nobody would see it leave
+        elif ours is not h11.DONE and self.cycle.body:
+            self.flow.pause_reading()  # until the application asks for it, which it may never do
+
+    def _answer_due(self) -> bool:
+        """Whether there is a request that came whole, or is refused as it is, and whose answer is not complete."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and (
+            not cycle.more_body or cycle.response_started or self.framing.error is not None)
+
+    def _unread(self) -> bool:
+        """Whether the client may still send a part of what it began."""
+        return self.framing.error is not None or not self.framing.between or bool(self.framing.held)
+
+    def _look(self) -> None:
+        """See whether a client that ended its side is still there. It gets a byte of its answer each time twice as long
+        has passed."""
+        own = self.transport.get_extra_info("socket")
+        if own is None or gone(own):
+            self.transport.abort()
+            return
+        doubled = self._looks > 0 and self._looks & (self._looks - 1) == 0
+        if doubled and own.family != socket.AF_UNIX and not self.cycle.response_started:
+            self.way.greet()
+        self._looks += 1
+        self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
 
     def _unset_keepalive_if_required(self) -> None:
         """Stop the timer of an idle connection, but for the rest of a body that was answered before it was read."""
@@ -122,7 +210,7 @@ class Protocol(H11Protocol):
 
     def _watch_head(self) -> None:
         """Time a head while the parser waits for one and holds a part of it."""
-        waiting = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        waiting = self.conn.their_state is h11.IDLE and bool(self.framing.held)
         if waiting and self._head_timer is None:
             self._arm()
         elif not waiting:

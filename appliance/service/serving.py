@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from litestar import Request, Response
 from litestar.response import Stream
 
-from appliance.service import recording, stream
+from appliance.service import marks, recording, stream
 from appliance.service.answers import Shape, Usage
 from appliance.service.body import read_json, unless_gone
 from appliance.service.context import Service
@@ -18,6 +18,7 @@ from appliance.service.exchange import Exchange
 from appliance.service.generation import Generation
 from appliance.service.inference import admit
 from appliance.service.privacy import Pacer, pad_event, round_up, spaces
+from appliance.service.prompts import LONG
 from appliance.service.wire import ChatRequest, CompletionRequest, parse
 
 JSON = "application/json"
@@ -32,23 +33,37 @@ def parts(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
 
 
 async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Generation]:
-    """Read, admit and start a request; returns once its first token is there, so that refusals keep their status."""
+    """Read, admit and start a request. One that is streamed returns at once: what fails later is told in the stream.
+    Another returns once its first token is there, so that more refusals keep their status."""
     service, exchange = parts(request)
     with service.reading(exchange.known):
         await service.room_for_text(exchange, exchange.known)
         body = await read_json(request, service.policy.limits.request_size_bytes)
-    wanted = parse(body, kind, drop=service.policy.privacy.redaction.fields)
+    wanted = await _parsed(service, body, kind)
     del body  # a long prompt may wait for its turn now
     exchange.streamed = wanted.stream
     job = await admit(service, exchange, wanted)
     generation = Generation(service, exchange, job)
-    await unless_gone(request.receive, generation.start())
+    generation.submit()
+    if not wanted.stream:
+        await unless_gone(request.receive, generation.begin())
     return wanted, generation
+
+
+async def _parsed(service: Service, body: bytes, kind: type[R]) -> R:
+    """A body as a request. A long one is read in a thread: the event loop has other clients' streams to serve."""
+    limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
+
+    def read() -> R:
+        marks.check(body, marks.MOST + limits.prompt_tokens)
+        return parse(body, kind, drop=fields)
+
+    return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
 
 
 async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | CompletionRequest, generation: Generation,
                  shape: Shape) -> Response[Any]:
-    """The answer of a generation that has begun."""
+    """The answer of a generation that was submitted."""
     service, exchange = parts(request)
     if wanted.stream:
         exchange.streaming = True
@@ -99,6 +114,8 @@ async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> Asy
 async def _told(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """A stream's events, padded; what goes wrong on the way becomes its last event."""
     padding = service.policy.privacy.size_padding_bytes
+    if not exchange.timing.padded:
+        yield stream.HEAD
     async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
         try:
             async for data in open_events:

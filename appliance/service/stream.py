@@ -1,12 +1,15 @@
 """Server-sent events: when each leaves, and what it carries.
 
-Without padding an event leaves as soon as there is text for it. With padding, events leave on the grid, one at each
-multiple, with whatever text there is by then; see privacy.py for what that promises.
+The head leaves before the first token: an answer that waits for its turn may be silent for longer than a proxy waits.
+Comments, which clients skip, break the silence. Without padding an event leaves as soon as there is text for it. With
+padding, events leave on the grid, one at each multiple, with whatever text there is by then; see privacy.py for what
+that promises.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -15,6 +18,8 @@ from appliance.service.inbox import Logged
 from appliance.service.privacy import Pacer
 from appliance.service.problems import RequestError
 
+HEAD = b""  # upon which the head leaves, and nothing else
+COMMENT = b":\n\n"
 DONE = b"data: [DONE]\n\n"
 EVENT_BYTES = 256 << 10  # of log-probabilities in an event on the grid: more wait for the next
 
@@ -96,10 +101,28 @@ async def whole(pieces: AsyncIterator[Piece]) -> Collected:
     return result
 
 
+async def awake(pieces: AsyncIterator[Piece], pacer: Pacer) -> AsyncIterator[Piece | None]:
+    """Pieces as they come, and None whenever none has come for so long that a comment is due."""
+    while True:
+        coming = asyncio.ensure_future(anext(pieces, None))
+        try:
+            while not (await asyncio.wait({coming}, timeout=pacer.left(pacer.awake())))[0]:
+                yield None
+            piece = coming.result()
+        finally:
+            coming.cancel()
+        if piece is None:
+            return
+        yield piece
+
+
 async def unpaced(shape: Shape, pieces: AsyncIterator[Piece], pacer: Pacer, with_usage: bool) -> AsyncIterator[bytes]:
     """Events as text comes; only the last waits, where the policy pads the total time."""
     end, opening = Piece(), _opening(shape)
-    async for piece in pieces:
+    async for piece in awake(pieces, pacer):
+        if piece is None:
+            yield COMMENT
+            continue
         if opening or not piece.empty:
             text = b"" if piece.empty else event(shape.piece(piece.text, piece.logprobs))
             yield opening + text
@@ -114,6 +137,7 @@ class _Collecting:
     """What came since the last tick."""
 
     came: Collected = field(default_factory=Collected)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)  # or failed
     ended: bool = False
     error: BaseException | None = None
 
@@ -121,21 +145,35 @@ class _Collecting:
         try:
             async for piece in pieces:
                 self.came.add(piece)
+                self.begun.set()
         except Exception as error:  # noqa: BLE001 - told at the next tick
             self.error = error
         self.ended = True
+        self.begun.set()
+
+    async def due(self, pacer: Pacer) -> AsyncIterator[None]:
+        """Each time at which a comment is due before anything came."""
+        while not self.begun.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pacer.left(pacer.awake())):
+                    await self.begun.wait()
+            if not self.begun.is_set():
+                await pacer.until(pacer.next_tick())
+                yield None
 
 
 async def paced(shape: Shape, pieces: AsyncIterator[Piece], pacer: Pacer, with_usage: bool) -> AsyncIterator[bytes]:
-    """One event on each multiple of the grid until the answer may end."""
+    """The head on a multiple of the grid, and from the first token on one event on each, until the answer may end."""
     collecting, opening, end, due_end = _Collecting(), _opening(shape), Piece(), None
     task = asyncio.ensure_future(collecting.run(pieces))
     try:
+        await pacer.until(pacer.next_tick())
+        if not collecting.begun.is_set():
+            yield HEAD
+            async for _ in collecting.due(pacer):
+                yield COMMENT
+            await pacer.until(pacer.next_tick())
         while True:
-            tick = pacer.next_tick()
-            if due_end is not None and tick > due_end - pacer.timing.first_token / 2:
-                break
-            await pacer.until(tick)
             end = collecting.came.take()
             ended = collecting.ended and collecting.came.empty
             yield opening + event(shape.piece(end.text, end.logprobs))
@@ -144,6 +182,10 @@ async def paced(shape: Shape, pieces: AsyncIterator[Piece], pacer: Pacer, with_u
                 if collecting.error is not None:
                     raise collecting.error
                 due_end = pacer.end()
+            tick = pacer.next_tick()
+            if due_end is not None and tick > due_end - pacer.timing.first_token / 2:
+                break
+            await pacer.until(tick)
         await pacer.hold_end(due_end)
         yield _closing(shape, end, with_usage)
     finally:

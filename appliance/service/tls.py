@@ -9,7 +9,6 @@ has no name, is read once, and is empty after that, where a memory file would ha
 from __future__ import annotations
 
 import asyncio
-import asyncio.sslproto
 import contextlib
 import os
 import ssl
@@ -29,15 +28,12 @@ from appliance.attestation.attestor import Attestor, Channel
 from appliance.errors import BootError
 from appliance.policy import inputfile
 from appliance.policy.schema import Listener
-from appliance.service.listen import READ_BYTES
 
 HANDSHAKE_SECONDS, SHUTDOWN_SECONDS = 10.0, 5.0
 ROTATION_MS = 24 * 3_600_000  # where the policy says nothing
 SKEW = timedelta(hours=1)     # clocks differ: the certificate is valid a little before and after its time
 CERTIFIABLE = datetime(1950, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # RFC 5280, 4.1.2.5
 RETRY_SECONDS = 60.0          # after a rotation that failed
-
-asyncio.sslproto.SSLProtocol.max_size = READ_BYTES  # a buffer that each connection has from its handshake on
 
 
 class Context(ssl.SSLContext):

@@ -1,0 +1,145 @@
+"""How a connection ends: what a client that half-closes still gets, and what becomes of one that is
+gone.
+
+A client may end its side after its request and wait for the answer (RFC 9112 §9.6; TLS:
+close_notify, RFC 8446 §6.1). A client that went away looks the same until something is sent to it.
+So the first bytes of the answer, `HTTP/1.1 `, leave early and one by one: they tell nothing, and
+the system of a client that is gone answers with a reset. Of a Unix socket the kernel tells at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.sslproto
+import select
+import socket
+from collections.abc import Callable
+from typing import Any
+
+READ_BYTES = 16 * 1024  # taken from a connection at once: a TLS record. asyncio takes, and keeps room for, 256 KiB
+GREETING = b"HTTP/1.1 "
+LOOK_SECONDS = 0.25     # from one look at a half-closed connection to the next
+QUIET_SECONDS = 1.0     # without a byte of a body that nobody reads, after which its connection ends; and at most
+DRAIN_SECONDS, DRAIN_BYTES = 15.0, 1 << 20
+TCP = (socket.AF_INET, socket.AF_INET6)
+
+
+class Tls(asyncio.sslproto.SSLProtocol):
+    """asyncio's TLS, but for a client that ends its side: as over TCP, the application may still
+    answer it."""
+
+    max_size = READ_BYTES  # a buffer that each connection has from its handshake on
+    _half_closed = False
+    _app_state: asyncio.sslproto.AppProtocolState
+
+    def _call_eof_received(self) -> None:
+        """Called at close_notify: asyncio would close here whatever the application says."""
+        state = asyncio.sslproto.AppProtocolState
+        application: Any = self._app_protocol
+        if self._app_state is state.STATE_CON_MADE:
+            self._app_state = state.STATE_EOF
+            self._half_closed = bool(application.eof_received())
+
+    def _start_shutdown(self) -> None:
+        """Called when the application closes, and whenever there is no more to read."""
+        if not self._answering:
+            super()._start_shutdown()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client's socket ended: after close_notify it may still read; without, it was cut."""
+        return True if self._answering else super().eof_received()
+
+    @property
+    def _answering(self) -> bool:
+        return self._half_closed and not self._app_transport.is_closing()
+
+
+async def accept(loop: asyncio.AbstractEventLoop, accepted: socket.socket, protocol: asyncio.Protocol, tls: Any,
+                 handshake: float | None, shutdown: float | None) -> None:
+    """Begin a connection, over TLS if `tls` is a context; raises what its handshake raises."""
+    if tls is None:
+        await loop.connect_accepted_socket(lambda: protocol, accepted)
+        return
+    ready = loop.create_future()
+    limits: Any = {"ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": shutdown}
+    secure = Tls(loop, protocol, tls, ready, server_side=True, **limits)
+    await loop.connect_accepted_socket(lambda: secure, accepted)
+    await ready
+
+
+def gone(own: Any) -> bool:
+    """Whether a connection's other side takes nothing any more, as far as the kernel knows."""
+    poll = select.poll()
+    poll.register(own.fileno(), 0)
+    return bool(poll.poll(0))
+
+
+class Way:
+    """A connection's transport with two differences: of an answer it leaves out what was sent
+    early, and it closes when what the client still sends was taken, as else the kernel would take
+    back the answer (RFC 9112 §9.6)."""
+
+    def __init__(self, transport: Any, unread: Callable[[], bool]) -> None:
+        """`unread`: whether the client may still send a part of what it began."""
+        self._transport, self._unread = transport, unread
+        self._loop = asyncio.get_running_loop()
+        self._early = 0            # bytes of the greeting that the next answer has already
+        self._taken, self._until = 0, 0.0
+        self._quiet: asyncio.TimerHandle | None = None
+        self.draining = False      # closed, but for what still comes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def greet(self) -> None:
+        """Send one more byte of the answer that is to come."""
+        if self._early < len(GREETING) and not self.is_closing():
+            self._transport.write(GREETING[self._early:self._early + 1])
+            self._early += 1
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of an answer."""
+        early, self._early = self._early, 0
+        self._transport.write(data[early:])
+
+    def is_closing(self) -> bool:
+        """Whether no more can be sent."""
+        return self.draining or bool(self._transport.is_closing())
+
+    def close(self) -> None:
+        """Send what waits, and end. What the client still sends is thrown away for a while."""
+        if self.is_closing():
+            return
+        if not self._unread():
+            self._transport.close()
+            return
+        self.draining = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._until = self._loop.time() + DRAIN_SECONDS
+        self._wait()
+
+    def drain(self, nbytes: int) -> None:
+        """Count bytes that were thrown away."""
+        self._taken += nbytes
+        if self._taken > DRAIN_BYTES:
+            self.finish()
+        else:
+            self._wait()
+
+    def finish(self) -> None:
+        """Wait no longer."""
+        self.forget()
+        if not self._transport.is_closing():
+            self._transport.close()
+
+    def forget(self) -> None:
+        """Stop the timer."""
+        if self._quiet is not None:
+            self._quiet.cancel()
+            self._quiet = None
+
+    def _wait(self) -> None:
+        self.forget()
+        self._quiet = self._loop.call_at(min(self._loop.time() + QUIET_SECONDS, self._until), self.finish)
