@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance import __version__
+from appliance import __version__, isolated
 from appliance.attestation import approvals, collect
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.release import ReleaseAttestor
@@ -114,6 +114,7 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
             released = fetcher.keys(asker, tolerant=tolerant)
             keys = modelkeys.release(policy.models, released)
             state_key = modelkeys.state_key(policy, released)
+            isolated.forget()
             note.tell(", ".join([*keys, *(["state"] if state_key else [])]), "nothing is sealed")
             box.tighten("load")
 
