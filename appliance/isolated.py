@@ -42,8 +42,12 @@ def again(words: list[str]) -> None:
         return
     if not problems() and dict(os.environ) == _environment():
         return
+    import fcntl  # Windows has none, nor what needs it
+
     with contextlib.suppress(OSError):
-        handed = os.memfd_create(_FD, 0)  # inherited, and gone once it is read
+        made = os.memfd_create(_FD)
+        handed = fcntl.fcntl(made, fcntl.F_DUPFD, 3)  # inherited; 0 to 2 may be closed, and stay so
+        os.close(made)
         with os.fdopen(os.dup(handed), "wb") as file:
             file.write(json.dumps(dict(os.environ)).encode())
         os.execve(sys.executable, command("appliance.__main__:start", words, handed), _environment())  # noqa: S606

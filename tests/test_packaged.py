@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from appliance.engine.kernels import table, targets
 from tests.support.environment import unmeasured
-from tests.support.server import write_policy
+from tests.support.require import absent
+from tests.support.server import Server, write_policy
 
 ROOT = Path(__file__).parents[1]
 DAMAGE = {
@@ -71,3 +75,36 @@ def test_damaged_sources_are_named(name: str, how: str, copy: Path, tmp_path: Pa
     named = path if how != "binary" else path.with_name("prompts.py")  # which imports it
     assert f"error[installation-damaged]: {named} is damaged" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_kernel_library_stops_the_boot(copy: Path, tmp_path: Path, tiny_model: Path) -> None:
+    """One bit is enough, and nothing is compiled in its place: exit 2, and the file with its digests."""
+    found = sorted((copy / "appliance/engine/kernels/prebuilt").glob(f"kernels-{targets.detect().name}.so"))
+    if not found:
+        absent("no prebuilt kernels: run `make kernels`")
+    kept = found[0].read_bytes()
+    try:
+        found[0].write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        done = _serve(copy, write_policy(tmp_path, {"tiny": tiny_model}), tiny_model)
+    finally:
+        found[0].write_bytes(kept)
+    assert (2, True) == (done.returncode, "error[kernel-damaged]" in done.stderr), done.stderr
+    assert f"found SHA-256 {hashlib.sha256(kept).hexdigest()}" not in done.stderr
+    assert f"expected SHA-256 {hashlib.sha256(kept).hexdigest()}" in done.stderr
+    assert "appliance kernels build" in done.stderr
+
+
+def test_the_report_says_where_kernels_come_from(service: Server) -> None:
+    """The step that tests them names the library and its digest, or why there is none."""
+    with service.http() as http:
+        told = next(step for step in http.get("/health").json()["boot"] if step["step"] == "self-test")["detail"]
+    assert f"kernels: {table.load().source}" in told
+
+
+def test_a_crash_in_the_self_test_is_told() -> None:
+    """What ends the process by a signal leaves a line, and the place."""
+    code = "import ctypes\nfrom appliance.boot import selftest\nwith selftest.crashes_told(): ctypes.string_at(0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+                          env=unmeasured())
+    assert -signal.SIGSEGV == done.returncode
+    assert "Fatal Python error: Segmentation fault" in done.stderr
