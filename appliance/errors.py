@@ -22,6 +22,7 @@
     ├── AuditError             the audit log cannot be written
     ├── StateError             the state disk cannot be used: absent, full, broken, altered
     ├── BootError              a boot step failed; names the step
+    ├── DamagedError           a file of the installation is absent, cut or changed; it is named
     ├── ImageError             an image cannot be built, predicted or written; names file and field
     └── ServiceError           a request cannot be served
 
@@ -207,6 +208,12 @@ class BootError(ApplianceError):
     """A boot step failed; the summary names the step, what was expected and what was found."""
 
     code = "boot-failed"
+
+
+class DamagedError(ApplianceError):
+    """A file of the installation is absent, cut or changed; the summary names it, what was expected and found."""
+
+    code = "installation-damaged"
 
 
 class ImageError(ApplianceError):

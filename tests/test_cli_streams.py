@@ -160,7 +160,7 @@ def test_a_signal_during_imports_ends_without_a_word(folder: Path, number: signa
                                    ["serve", "valid.hcl"]], ids=" ".join)
 def test_a_package_that_is_absent_is_named(folder: Path, words: list[str]) -> None:
     """Where the client alone is installed, verbs of the server say so; a traceback's exit code is that of findings."""
-    script = "import sys; sys.modules['numpy'] = None; from appliance.__main__ import start; start()"
+    script = "import sys; sys.modules['numpy'] = None; from appliance.cli.main import main; sys.exit(main())"
     for more in ([], ["--json"]):
         done = subprocess.run([sys.executable, "-c", script, *words, *more], cwd=folder, capture_output=True, text=True,
                               env=unmeasured() | {"PYTHONPATH": str(ROOT)}, check=False)

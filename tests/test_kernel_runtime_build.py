@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -155,7 +156,8 @@ def test_manifest_that_does_not_fit(changes, message, copy):
     spoil(copy, **changes)
     with pytest.raises(EngineError, match=message) as caught:
         table.load(library=copy)
-    assert "kernel-stale" == caught.value.code
+    damaged = message.startswith(("not the library", "not a kernel"))
+    assert ("kernel-damaged" if damaged else "kernel-stale") == caught.value.code
 
 
 def test_manifest_that_names_more(copy):
@@ -164,7 +166,7 @@ def test_manifest_that_names_more(copy):
     spoil(copy, kernels={**named, "step_more": named["lockstep_run"]})
     with pytest.raises(EngineError, match="lacks step_more, which its manifest names") as caught:
         table.load(library=copy)
-    assert "kernel-stale" == caught.value.code
+    assert "kernel-damaged" == caught.value.code
 
 
 def test_damaged_files(copy):
@@ -176,9 +178,35 @@ def test_damaged_files(copy):
         copy.with_suffix(".json").write_text(text)
         with pytest.raises(EngineError, match="not a kernel manifest"):
             table.load(library=copy)
+    copy.with_suffix(".json").unlink()
+    with pytest.raises(EngineError, match="is missing, but"):
+        table.load(library=copy)
     copy.unlink()
     with pytest.raises(EngineError, match="no prebuilt kernels"):
         table.load(library=copy)
+
+
+def _flip(library: Path) -> None:
+    data = bytearray(library.read_bytes())
+    data[len(data) // 2] ^= 1
+    library.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [
+    _flip, lambda library: library.write_bytes(library.read_bytes()[:1000]), Path.unlink,
+    lambda library: library.write_bytes(b""), lambda library: library.with_suffix(".json").unlink(),
+    lambda library: library.with_suffix(".json").write_text("{"),
+    lambda library: (library.write_bytes(b"ELF"), spoil(library, sha256=hashlib.sha256(b"ELF").hexdigest())),
+], ids=["flipped", "cut", "missing", "empty", "no manifest", "cut manifest", "no library"])
+def test_a_damaged_library_is_never_replaced_by_compiling(damage, copy, monkeypatch):
+    """Where a library was built, one that is not what was built is an error, also where numba could compile anew."""
+    damage(copy)
+    monkeypatch.setattr(ahead.default_path, "__defaults__", (copy.parent,))
+    with pytest.raises(EngineError) as caught:
+        table.load()
+    assert caught.value.code in ("kernel-damaged", "kernel-load")
+    assert copy.name in caught.value.summary
+    assert "appliance kernels build" in caught.value.hint
 
 
 def test_stale_library_falls_back_to_compiling(copy, monkeypatch, caplog):
@@ -190,12 +218,15 @@ def test_stale_library_falls_back_to_compiling(copy, monkeypatch, caplog):
         found = table.load()
     assert "jit" == found.origin
     assert "lockstep.py" in caplog.text
+    assert found.source.startswith("compiled here: ")
+    assert "lockstep.py" in found.source
 
 
 def test_fitting_library_is_preferred(copy, monkeypatch):
     """A library from these sources is taken."""
     monkeypatch.setattr(ahead.default_path, "__defaults__", (copy.parent,))
     assert "ahead" == table.load().origin
+    assert table.load().source.endswith(hashlib.sha256(copy.read_bytes()).hexdigest())
     assert set(NAMES) == set(table.load().names)
 
 
@@ -216,7 +247,8 @@ AVX512 = "flags : " + " ".join(targets.by_name("avx512vnni").required)
 
 def _without_numba(folder: Path, cpu: str, *missing: str) -> str:
     for name in missing:
-        (folder / f"kernels-{name}.so").unlink()
+        for suffix in ("so", "json"):
+            (folder / f"kernels-{name}.{suffix}").unlink()
     (folder / "cpuinfo").write_text(cpu)
     return run(WITHOUT_NUMBA, folder)
 

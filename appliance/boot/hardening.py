@@ -8,10 +8,11 @@ stops the boot. What the process may still do to others is `sandbox`'s part.
 from __future__ import annotations
 
 import os
+import re
 import resource
-import sys
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 
+from appliance import isolated
 from appliance.boot.measure import Measure, take
 from appliance.boot.sandbox import kernel
 from appliance.errors import BootError
@@ -22,12 +23,13 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_SET_MDWE = 65
 PR_MDWE_REFUSE_EXEC_GAIN = 1
 
-# Variables by which whoever starts the process could load code into it or read from it.
-INJECTING = (
-    "GCONV_PATH", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES",
-    "PYTHONBREAKPOINT", "PYTHONDEVMODE", "PYTHONHOME", "PYTHONINSPECT", "PYTHONPATH", "PYTHONPERFSUPPORT",
-    "PYTHONSTARTUP", "PYTHONTRACEMALLOC", "PYTHONWARNINGS", "SSLKEYLOGFILE", "SSL_CERT_DIR", "SSL_CERT_FILE",
-)
+# Variables by which whoever starts a process loads code into it or reads from it. None reaches an isolated process;
+# a platform that protects something does not boot where one was set all the same.
+INJECTING = re.compile(
+    "(LD|MALLOC|OPENSSL)_[A-Z0-9_]+|GCONV_PATH|GLIBC_TUNABLES|SSLKEYLOGFILE|SSL_CERT_(DIR|FILE)|PYTHON(BREAKPOINT|"
+    "CASEOK|DEVMODE|EXECUTABLE|HOME|INSPECT|MALLOC|MALLOCSTATS|PATH|PERFSUPPORT|PLATLIBDIR|PYCACHEPREFIX|STARTUP|"
+    "TRACEMALLOC|USERBASE|WARNINGS|_PRESITE)")
+_MOST_NAMES = 12  # that a report tells
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -51,37 +53,43 @@ def _no_debugger() -> None:
 
 
 def _no_hooks() -> None:
-    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
-    tools = [] if monitoring is None else [tool for tool in map(monitoring.get_tool, range(6)) if tool is not None]
-    if sys.gettrace() is not None or sys.getprofile() is not None or tools:
-        raise OSError(1, "a Python trace or profile function is set")
+    if hooks := isolated.watched():
+        raise OSError(1, hooks)
 
 
-def _clean_environment(environment: MutableMapping[str, str]) -> str:
-    """Remove variables that inject into this process or its children; returns the names that were set."""
-    found = [name for name in INJECTING if name in environment]
-    for name in found:
-        del environment[name]
-    return ", ".join(found)
+def _isolated() -> None:
+    if found := isolated.problems():
+        raise OSError(1, "; ".join(found[:_MOST_NAMES]))
 
 
-def harden(*, tolerant: bool, environment: MutableMapping[str, str] | None = None) -> tuple[Measure, ...]:
+def _clean_environment(tolerant: bool) -> Measure:
+    """No variable but those that are kept is in the environment; BootError for one that injects, if `tolerant` is
+    not set."""
+    left = set(os.environ)
+    taken = isolated.take_out()
+    left -= set(os.environ)
+    injecting = [name for name in taken if INJECTING.fullmatch(name)]
+    named = ", ".join(injecting[:_MOST_NAMES]) + (", …" if len(injecting) > _MOST_NAMES else "")
+    if injecting and not tolerant:
+        raise BootError(f"hardening: the environment sets {named}", code="hardening-environment",
+                        hint="start the appliance without them: they load code or leak keys")
+    detail = f"variables taken out: {len(taken)}{named and f', among them {named}'}" if taken else ""
+    late = [name for name in injecting if name in left]  # libraries may have read it
+    return Measure("clean-environment", "tolerated" if late else "done", detail)
+
+
+def harden(*, tolerant: bool) -> tuple[Measure, ...]:
     """Harden this process; `tolerant` on the simulated platform only. Raises BootError when a measure fails."""
-    measures = [
+    return (
         take("no-core-dumps", _no_core, tolerant),
         take("not-dumpable", lambda: _prctl(PR_SET_DUMPABLE, 0), tolerant),
         take("no-new-privileges", lambda: _prctl(PR_SET_NO_NEW_PRIVS, 1), tolerant),
         take("umask", _umask, tolerant),
         take("no-debugger", _no_debugger, tolerant),
         take("no-trace-hooks", _no_hooks, tolerant),
-    ]
-    found = _clean_environment(os.environ if environment is None else environment)
-    if found and not tolerant:
-        raise BootError(f"hardening: the environment sets {found}", code="hardening-environment",
-                        hint="start the appliance without them: they load code or leak keys")
-    clean = Measure("clean-environment", "tolerated", f"was set: {found}") if found else Measure(
-        "clean-environment", "done")
-    return (*measures, clean)
+        take("isolated", _isolated, tolerant),
+        _clean_environment(tolerant),
+    )
 
 
 def traced(measures: Iterable[Measure]) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from appliance import __version__
 from appliance.attestation.binding import Build
 from appliance.audit.log import AuditLog
-from appliance.engine.kernels import ahead
 from appliance.engine.kernels.table import KernelTable
 from appliance.policy.canonical import canonical
 from appliance.policy.schema import Policy, Tenant
@@ -38,10 +37,7 @@ def code_digest(folder: Path | None = None) -> bytes:
 
 def build(table: KernelTable) -> Build:
     """The build's identity: version, its files, and the kernel library that is in use, if one is."""
-    library = None
-    if table.origin == "ahead":
-        library = hashlib.sha384(ahead.default_path(table.target).read_bytes()).hexdigest()
-    return Build(version=__version__, code_sha384=code_digest().hex(), kernels_sha384=library)
+    return Build(version=__version__, code_sha384=code_digest().hex(), kernels_sha384=table.library_sha384)
 
 
 def name_things(audit: AuditLog, policy: Policy, tenants: Iterable[Tenant]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from appliance import isolated
 from appliance.attestation import tpm_seal
 from appliance.attestation.release import ReleaseAttestor
 from appliance.attestation.tpm_client import DEVICE
@@ -163,7 +163,7 @@ def _text(data: bytes) -> str:
 
 def _spawn() -> subprocess.Popen[bytes]:
     """The process, waiting for its task: this very interpreter, isolated, with an empty environment."""
-    return subprocess.Popen([sys.executable, "-I", "-m", "appliance.boot.keyrelease_process"],
+    return subprocess.Popen(isolated.command("appliance.boot.keyrelease_process:main"),  # noqa: S603
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
                             bufsize=0)
 

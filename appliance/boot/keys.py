@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from appliance import isolated
 from appliance.boot import keydocument
 from appliance.boot.keydocument import NBYTES
 from appliance.errors import ModelKeyError
@@ -98,11 +99,12 @@ class EnvironmentKey:
     def __init__(self, variable: str, environment: Mapping[bytes, bytes] | None = None,
                  version: int | None = None) -> None:
         self._variable, self._version = variable, version
-        self._environment = os.environb if environment is None else environment
+        self._environment = environment
 
     def key(self) -> Secret:
         """Read the variable. ModelKeyError when it is not set or holds anything but one key."""
-        value = self._environment.get(self._variable.encode())
+        given = self._environment
+        value = isolated.lookup(self._variable) if given is None else given.get(self._variable.encode())
         if value is None:
             raise ModelKeyError(f"the environment variable {self._variable} is not set")
         text = SecretBytes(value)
@@ -110,6 +112,8 @@ class EnvironmentKey:
             return Secret(keydocument.accept(text, f"the environment variable {self._variable}", self._version))
         finally:
             wipe(text)
+            if isinstance(value, bytearray):
+                wipe(value)
 
 
 class CredentialKey:
@@ -117,11 +121,14 @@ class CredentialKey:
 
     def __init__(self, name: str, environment: Mapping[str, str] | None = None, version: int | None = None) -> None:
         self._name, self._version = name, version
-        self._environment = os.environ if environment is None else environment
+        self._environment = environment
 
     def key(self) -> Secret:
         """Read the credential. ModelKeyError when there is none of this name, and as `FileKey`."""
-        folder = self._environment.get("CREDENTIALS_DIRECTORY")
+        if self._environment is None:
+            folder = os.fsdecode(bytes(isolated.lookup("CREDENTIALS_DIRECTORY") or b""))
+        else:
+            folder = self._environment.get("CREDENTIALS_DIRECTORY", "")
         if not folder:
             raise ModelKeyError("CREDENTIALS_DIRECTORY is not set: systemd passed no credentials",
                                 hint=f"start the service with LoadCredential={self._name}:FILE")

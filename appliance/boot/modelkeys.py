@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from appliance import isolated
 from appliance.boot import signature
 from appliance.boot.keys import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
 from appliance.errors import ModelKeyError
@@ -61,7 +61,7 @@ def release(models: Iterable[Model], fetched: Mapping[str, Secret] | None = None
     finally:
         for model in models:
             if model.key is not None and model.key.variable is not None:
-                os.environ.pop(model.key.variable, None)
+                isolated.forget(model.key.variable)
     return keys
 
 
@@ -77,7 +77,7 @@ def state_key(policy: Policy, fetched: Mapping[str, Secret] | None = None) -> Se
         return (fetched or {}).get(STATE) or _from(STATE, key)
     finally:
         if key.variable is not None:
-            os.environ.pop(key.variable, None)
+            isolated.forget(key.variable)
 
 
 def _released(model: Model, key: Key) -> Secret:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 Verdict = Literal["passed", "tolerated", "skipped", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("passed", "tolerated", "skipped", "failed")
 # Called with (step, done, total, unit) while a step works: bytes read, answers checked. When it begins, with zeros and
-# no unit; when it has ended, with zeros and its verdict for a unit.
+# no unit; when it has ended, with zeros and its verdict for a unit; between, with zeros and a sentence.
 OF_PROCESS_1 = Path("/run/boot-report.json")  # in the image: what process 1 did before the service started
 Progress = Callable[[str, int, int, str], None]
 

@@ -6,6 +6,8 @@ attestation, so a client can tell which tests the appliance that answers has pas
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Iterator
@@ -86,6 +88,21 @@ def random_results(draw: Callable[[], bytes] = entropy.draw) -> Iterator[Result]
 def cpu_random_result(source: str) -> Result:
     """Whether the CPU has a random instruction: in a TEE the host's sources must not stand alone."""
     return Result("random/cpu", "present", "absent" if source == "none" else "present")
+
+
+@contextlib.contextmanager
+def crashes_told() -> Iterator[None]:
+    """Within, a crash in compiled code leaves a line on standard error and the place in our code. A damaged library can
+    end the process before its answers can be compared."""
+    ours = not faulthandler.is_enabled()
+    if ours:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # a standard error that is no file
+            faulthandler.enable(all_threads=False)
+    try:
+        yield
+    finally:
+        if ours:
+            faulthandler.disable()
 
 
 def run(table: KernelTable, *, formats: frozenset[str] | None = None, need_cpu_random: bool = False,

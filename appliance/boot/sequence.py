@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance import __version__
+from appliance import __version__, isolated
 from appliance.attestation import approvals, collect
 from appliance.attestation.attestor import Attestor, State
 from appliance.attestation.release import ReleaseAttestor
@@ -101,12 +101,14 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
             box.measures[:0] = [*measures, hardening.refuse_new_code(prebuilt=prebuilt, tolerant=tolerant)]
             note.tolerate(measure.name for measure in box.measures if measure.outcome != "done")
 
-        with steps.step("self-test") as note:
+        with steps.step("self-test") as note, selftest.crashes_told():
+            if not prebuilt:
+                steps.say(f"kernels are {table.source}")
             # Kernels that are compiled on first use are tested as far as the models need them; a library, wholly.
             formats = None if table.origin == "ahead" else models.formats_named_by(list(files.values()))
             tested = selftest.run(table, formats=formats, need_cpu_random=not tolerant,
                                   progress=steps.counter("answers"))
-            note.detail = selftest.require(tested)
+            note.detail = f"{selftest.require(tested)}; kernels: {table.source}"
 
         with steps.step("key-release") as note:
             build = identity.build(table)
@@ -114,6 +116,7 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
             released = fetcher.keys(asker, tolerant=tolerant)
             keys = modelkeys.release(policy.models, released)
             state_key = modelkeys.state_key(policy, released)
+            isolated.forget()
             note.tell(", ".join([*keys, *(["state"] if state_key else [])]), "nothing is sealed")
             box.tighten("load")
 

@@ -31,6 +31,10 @@ class Steps:
             raise self._failed(name, begun, error) from None
         self._done(name, note.verdict, begun, note.detail)
 
+    def say(self, text: str) -> None:
+        """Tell whoever waits something about the present step before it ends."""
+        self._progress(self._name, 0, 0, text)
+
     def service(self, begun: int, tested: SelfTest, generation: int, models: int
                 ) -> Callable[[Exception | None], BootError | None]:
         """The last step, which the service ends: call the result with None once it listens, or with what stopped it."""

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
-from appliance import __version__, hostclock
+from appliance import __version__, hostclock, packaged
 from appliance.cli import signals
 from appliance.errors import ApplianceError, no_memory, shortage
 
@@ -132,8 +132,12 @@ def _run(words: list[str]) -> int:
             return _failed(no_memory(), told)
         if isinstance(error, OSError):  # of --help and --version as well
             return _lost(error, told)
+        if isinstance(error, ApplianceError):  # of a file that is read on import
+            return _failed(error, told)
         if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("appliance"):
             return _failed(_absent(error.name.partition(".")[0]), told)
+        if (damage := packaged.broken(error)) is not None:
+            return _failed(damage, told)
         raise
     module = _module(args.verb)
     try:

@@ -14,11 +14,10 @@ Each entry maps a field's path, without labels, to `{"required": true}`, `{"defa
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
-from importlib import resources
 from typing import Any
 
+from appliance import packaged
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.versions import LATEST, OPEN, VERSIONS
@@ -31,8 +30,8 @@ Entry = dict[str, Any]
 @functools.cache
 def table(version: int) -> dict[str, Entry]:
     """Return the frozen table of a schema version: path to entry."""
-    text = resources.files("appliance.policy").joinpath(f"schema_{version}.json").read_text(encoding="utf-8")
-    loaded: dict[str, Entry] = json.loads(text)
+    loaded: dict[str, Entry] = packaged.document(
+        f"policy/schema_{version}.json", f"the fields of schema {version}", packaged.entries)
     return loaded
 
 

@@ -54,6 +54,8 @@ class Console:
                 self._draw(f"{step} ...")
         if unit in VERDICTS:
             self._end_step(unit)
+        elif unit and not (done or total):
+            self._say(unit)
         elif self._live and total and (now - self._drawn > 0.1 or done == total):
             self._drawn = now
             filled = 24 * done // total
@@ -112,6 +114,13 @@ class Console:
             self._draw(f"  {self._step:<12} {verdict:<9} {seconds:6.2f} s")
             self._out.write("\n")
         self._step = ""
+
+    def _say(self, text: str) -> None:
+        """Something about the present step, in a line of its own."""
+        if self._json:
+            self._emit({"event": "note", "step": self._step, "text": text})
+        else:
+            self._draw(f"  {self._step:<12} {text}\n")
 
     def _draw(self, text: str) -> None:
         self._out.write(f"\r\x1b[K{text}" if self._live else text)

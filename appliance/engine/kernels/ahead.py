@@ -37,10 +37,12 @@ _HINT = "build them: appliance kernels build"
 
 @dataclass(frozen=True)
 class Library:
-    """A library that fits: its file, and its kernels' signatures by name (sorted)."""
+    """A library that fits: its file, its kernels' signatures by name (sorted), and digests of its bytes in hex."""
 
     path: Path
     signatures: dict[str, Signature]
+    sha256: str
+    sha384: str
 
 
 def default_path(target: Target, folder: Path = PREBUILT) -> Path:
@@ -77,10 +79,18 @@ def compiler_versions() -> dict[str, str]:
 
 
 def open_library(path: Path, target: Target) -> Library:
-    """Check a library against its manifest and the sources at hand; EngineError says what does not fit."""
+    """Check a library against its manifest and the sources at hand; EngineError says what does not fit.
+
+    Its code: `kernel-missing` where there is neither file, `kernel-stale` for a library of other sources, compilers or
+    targets, `kernel-damaged` for one that is not what was built."""
     manifest = path.with_suffix(".json")
-    if not path.is_file() or not manifest.is_file():
+    absent = [each for each in (path, manifest) if not each.is_file()]
+    if len(absent) == 2:
         raise EngineError(f"no prebuilt kernels at {path}", hint=_HINT, code="kernel-missing")
+    if absent:
+        other = path if absent[0] == manifest else manifest
+        raise EngineError(f"the kernel library is damaged: {absent[0]} is missing, but {other.name} is there",
+                          hint=_HINT, code="kernel-damaged")
     try:
         document = json.loads(manifest.read_bytes())
         wanted = {"schema": SCHEMA, "target": target.name, "machine": target.machine,
@@ -90,15 +100,19 @@ def open_library(path: Path, target: Target) -> Library:
                 raise EngineError(f"{manifest}: {key} is {document[key]!r}, wanted {value!r}", hint=_HINT,
                                   code="kernel-stale")
         _check_sources(manifest, document["sources"], document["compilers"])
-        if hashlib.sha256(path.read_bytes()).hexdigest() != document["sha256"]:
-            raise EngineError(f"{path} is not the library that {manifest.name} describes", hint=_HINT,
-                              code="kernel-stale")
+        data = path.read_bytes()
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != document["sha256"]:
+            raise EngineError(f"{path} is not the library that {manifest.name} describes: expected SHA-256 "
+                              f"{document['sha256']}, found {sha256} in {len(data)} bytes", hint=_HINT,
+                              code="kernel-damaged")
         signatures = {name: Signature.parse(text) for name, text in sorted(document["kernels"].items())}
         if not signatures:
             raise ValueError("no kernels")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise EngineError(f"{manifest} is not a kernel manifest: {error!r}", hint=_HINT, code="kernel-stale") from error
-    return Library(path, signatures)
+        raise EngineError(f"{manifest} is not a kernel manifest: {error!r}", hint=_HINT,
+                          code="kernel-damaged") from error
+    return Library(path, signatures, sha256, hashlib.sha384(data).hexdigest())
 
 
 def _check_sources(manifest: Path, recorded: dict[str, str], compilers: dict[str, str]) -> None:

@@ -26,13 +26,17 @@ class KernelTable:
     """Kernels by name; each is compiled or looked up once. Safe to use from several threads."""
 
     def __init__(self, target: targets.Target, origin: str, signatures: Mapping[str, Signature],
-                 find: Callable[[str], int]) -> None:
+                 find: Callable[[str], int], *, source: str = "", library_sha384: str | None = None) -> None:
         """`find` gives the address of a kernel's code."""
         self.target = target
         self.origin = origin
         """`"ahead"` for a prebuilt library, `"jit"` for kernels compiled in this process."""
         self.names = tuple(signatures)
         """Every kernel's name, sorted."""
+        self.source = source
+        """For a report: which library, or why kernels are compiled here."""
+        self.library_sha384 = library_sha384
+        """SHA-384 (hex) of the library; None for kernels compiled in this process."""
         self._signatures, self._find = signatures, find
         self._addresses: dict[str, int] = {}
         self._functions: dict[str, Any] = {}
@@ -71,16 +75,17 @@ def _prebuilt(target: targets.Target, path: Path | None = None) -> KernelTable:
     absent = [name for name in library.signatures if not hasattr(handle, ahead.PREFIX + name)]
     if absent:
         raise EngineError(f"kernel library {library.path} lacks {', '.join(absent)}, which its manifest names",
-                          hint="build it again: appliance kernels build", code="kernel-stale")
+                          hint="build it again: appliance kernels build", code="kernel-damaged")
 
     def find(name: str) -> int:
         return int(ctypes.cast(getattr(handle, ahead.PREFIX + name), ctypes.c_void_p).value or 0)
 
-    return KernelTable(target, "ahead", library.signatures, find)
+    return KernelTable(target, "ahead", library.signatures, find, library_sha384=library.sha384,
+                       source=f"prebuilt, {library.path.name}, SHA-256 {library.sha256}")
 
 
-def _compiled(target: targets.Target) -> KernelTable:
-    """Kernels compiled in this process."""
+def _compiled(target: targets.Target, reason: str) -> KernelTable:
+    """Kernels compiled in this process, for a reason that is told."""
     if importlib.util.find_spec("numba") is None:
         raise EngineError(f"no prebuilt kernels for {target.name}, and numba is not installed to compile them",
                           hint="build them: appliance kernels build", code="kernel-missing")
@@ -92,34 +97,42 @@ def _compiled(target: targets.Target) -> KernelTable:
     def find(name: str) -> int:
         return loader.load(kernels[name])
 
-    return KernelTable(target, "jit", {name: kernel.signature for name, kernel in kernels.items()}, find)
+    return KernelTable(target, "jit", {name: kernel.signature for name, kernel in kernels.items()}, find,
+                       source=f"compiled here: {reason}")
 
 
 def load(target: str | None = None, library: Path | None = None) -> KernelTable:
     """The kernels of a target (the best of this CPU by default).
 
-    `library`: a prebuilt library to use, and no other: EngineError when it does not fit. Without it the package's
-    own prebuilt library is used if it was built from the sources at hand; if not, kernels are compiled (a notice in
-    the log says why). Where numba is missing, as in an image, a library that does not fit is an EngineError; where
-    there is none, and no target was asked for, the CPU's next best target that has one serves (a warning in the log
-    and the self-test's result name it). A process that compiles with checks inside (`targets.compile_for(...,
-    debug=True)`) uses no library.
+    `library`: a prebuilt library to use, and no other: EngineError when it does not fit. Without it, the package's own
+    prebuilt library decides:
+
+    from the sources at hand    it is used
+    damaged                     EngineError: a library was expected
+    none, or of other sources   kernels are compiled, and `KernelTable.source` says why
+
+    Where numba is missing, as in an image, a library that does not fit is an EngineError. Where there is none, and no
+    target was asked for, the CPU's next best target that has one serves (a warning in the log and the self-test's
+    result name it). A process that compiles with checks inside (`targets.compile_for(..., debug=True)`) uses no
+    library.
     """
     chosen = targets.detect() if target is None else targets.runnable(target)
     if library is not None:
         return _prebuilt(chosen, library)
     if targets.debugging():
-        return _compiled(chosen)
+        return _compiled(chosen, "checks are compiled in")
     try:
         return _prebuilt(chosen)
     except EngineError as error:
+        if error.code in ("kernel-damaged", "kernel-load"):
+            raise
         if importlib.util.find_spec("numba") is None:
             if target is not None or error.code != "kernel-missing":
                 raise
             return _next_best(chosen)
         if error.code != "kernel-missing":
             _log.warning("kernels are compiled on first use: %s", error.summary)
-    return _compiled(chosen)
+        return _compiled(chosen, error.summary)
 
 
 def _next_best(best: targets.Target) -> KernelTable:

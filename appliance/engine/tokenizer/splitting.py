@@ -8,18 +8,17 @@ piece as if it were the whole text: `(?!\\S)` holds at the end of a piece.
 
 from __future__ import annotations
 
-import importlib.resources
-import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance import packaged
 from appliance.engine.tokenizer.pretokenizers import PreTokenizer, Stage
 
 MAX_CODE = 0x110000
@@ -28,8 +27,17 @@ _SHORT = 1 << 16  # characters; of a longer text there is no list of words
 
 # Character classes of one version of Unicode, the same on every Python version: first code points, and the class from
 # there on, beyond ASCII.
-_RANGES = " ".join(json.loads(importlib.resources.files(__package__).joinpath("unicode_classes.json").read_text(
-    encoding="ascii"))["ranges"]).split()
+_LINE = re.compile(r"[0-9A-Fa-f]{2,6}[LNPSMwo]( [0-9A-Fa-f]{2,6}[LNPSMwo])*")
+
+
+def _is_table(found: Any) -> bool:
+    lines = found.get("ranges") if isinstance(found, dict) else None
+    return isinstance(lines, list) and bool(lines) and all(
+        isinstance(line, str) and _LINE.fullmatch(line) for line in lines)
+
+
+_RANGES = " ".join(packaged.document(
+    "engine/tokenizer/unicode_classes.json", "Unicode's character classes", _is_table)["ranges"]).split()
 # The view's letter for each class letter of the table.
 _VIEW = {"L": 0xD2, "N": 0xD1, "P": 0xD3, "M": 0xD4, "S": 0xD5, "w": 0x0B, "o": 0xD0}
 _HAN_LETTER, _HAN_OTHER = 0xD6, 0xD7
