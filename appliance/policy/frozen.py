@@ -14,6 +14,7 @@ Each entry maps a field's path, without labels, to `{"required": true}`, `{"defa
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,6 +61,6 @@ def from_code(version: int = LATEST, cls: type[Block] = Policy, path: str = "") 
 def text_of(version: int) -> str:
     """Return the text of a version's table, one line for each field; an open version's is what the classes state."""
     if version not in OPEN:
-        return resources.files("appliance.policy").joinpath(f"schema_{version}.json").read_text(encoding="utf-8")
+        return (packaged.ROOT / f"policy/schema_{version}.json").read_text(encoding="utf-8")
     lines = (f"  {json.dumps(place)}: {json.dumps(entry)}" for place, entry in from_code(version))
     return "{\n" + ",\n".join(lines) + "\n}\n"
