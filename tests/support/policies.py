@@ -130,13 +130,15 @@ def every_field(cls: type[Block] = Policy, place: str = "", label: str = "one", 
         if shape.block is not None:
             one = every_field(shape.block, where, "two" if relabel == where else "one", choose, override, relabel,
                               version)
-            values[shape.info.alias or shape.attribute] = (one,) if shape.labelled else one
+            values[shape.attribute] = (one,) if shape.labelled else one
         elif shape.kind is not None:
             value = version if isinstance(shape.kind, Version) else shape.kind.parse(two_values(shape.kind)[choose])
             if override is not None and override[0] == where:
                 value = override[1]
-            values[shape.info.alias or shape.attribute] = value
-    return cls.model_construct(**values)
+            values[shape.attribute] = value
+    block = cls.model_construct()
+    block.__dict__.update(values)  # by attribute: two fields of different versions may share an HCL name
+    return block
 
 
 def versioned_leaves() -> list[tuple[int, str, Kind]]:
