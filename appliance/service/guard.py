@@ -18,6 +18,7 @@ from appliance.errors import AuditError
 from appliance.service.exchange import Exchange, endpoint, path_of
 from appliance.service.privacy import bucket_us
 from appliance.service.problems import RequestError
+from appliance.service.residue import Scrubber
 
 if TYPE_CHECKING:
     from appliance.service.context import Service
@@ -42,6 +43,7 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
+        self._scrubber = Scrubber()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; exceptions never leave, but for cancellation, which is answered first."""
@@ -68,6 +70,9 @@ class Guard:
         finally:
             self._service.metrics.in_flight.dec()
             self._finish(exchange)
+            scope["headers"].clear()  # type: ignore[attr-defined]  # a list: the connection keeps it, and the key
+            scope["state"].clear()
+            self._scrubber.request_ended()
 
     def refuse_malformed(self, code: str) -> None:
         """Record bytes that were no HTTP request; the protocol has answered them."""
