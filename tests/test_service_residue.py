@@ -49,7 +49,7 @@ def _ask(server: Server, key: str, canary: str, *, stream: bool, lines: int) -> 
 @pytest.mark.parametrize("lines", [1, 60])
 @pytest.mark.parametrize("stream", [False, True])
 def test_nothing_of_a_request_stays(stream: bool, lines: int, scrubbed: tuple[Server, str]) -> None:
-    """Neither the key nor the prompt's word nor the whole answer is in the process's memory, in whatever encoding Python
+    """Neither the key nor the prompt's word nor the answer is in the process's memory, in whatever encoding Python
     has for it, also where no other request follows."""
     if os.geteuid() != 0:
         pytest.skip("only root may read the memory of a process that is not dumpable")
