@@ -24,7 +24,8 @@ from pathlib import Path
 
 VERBS = ("serve", "infer")  # they hold prompts and models' keys
 KEPT = {"TERM": re.compile(r"[A-Za-z0-9.+-]{1,64}"), "NO_COLOR": re.compile(r"[A-Za-z0-9]{1,8}")}
-SET = {"LANG": "C.UTF-8"}
+# The C library's caches of freed memory, one a thread, would keep it as it was: service/residue.py.
+SET = {"LANG": "C.UTF-8", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 OWN = ("KMP_AFFINITY", "OPENBLAS_NUM_THREADS")  # set by this package for libraries that it loads
 NO_CACHE = "/dev/null"  # nothing is ever found below a device
 CUSTOM = ("sitecustomize", "usercustomize")
@@ -103,7 +104,8 @@ def names() -> list[str]:
 
 def take_out() -> list[str]:
     """Take every variable out of the environment that is not kept: only `lookup` has it then. Returns their names."""
-    for name in set(os.environ) - {*KEPT, *SET, *OWN}:
+    ours = {name for name, value in SET.items() if os.environ.get(name) == value}
+    for name in set(os.environ) - {*KEPT, *OWN, *ours}:
         _given[name] = bytearray(os.environb[os.fsencode(name)])
         del os.environ[name]
     return names()

@@ -57,7 +57,7 @@ def _hardened(folder: Path, tolerant: bool = True, prebuilt: bool = False, late:
     command = isolated.command("report:main", [], handed) if alone else [sys.executable, str(folder / "report.py")]
     if alone:
         command = [json.dumps([*json.loads(word), str(folder)]) if word.startswith("[") else word for word in command]
-    clean = {"LANG": "C.UTF-8"} if alone else {**unmeasured(), **environment}
+    clean = isolated.SET if alone else {**unmeasured(), **environment}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=clean,
                           pass_fds=[handed], cwd=ROOT)
     os.close(handed)
@@ -86,7 +86,7 @@ def test_variables_are_removed_unless_they_are_kept(name: str, tmp_path: Path) -
     """Whatever a variable's name, an isolated process has it as data alone; the report tells how many, and which of
     them inject."""
     seen = _hardened(tmp_path, **{name: "/secret/place"})
-    assert {"LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"} == seen["environment"]
+    assert {**isolated.SET, "OPENBLAS_NUM_THREADS": "1"} == seen["environment"]
     assert "done" == seen["measures"]["clean-environment"]
     told = seen["details"]["clean-environment"]
     assert told.startswith("variables taken out: 1")
@@ -99,7 +99,7 @@ def test_a_process_that_is_not_isolated_tells(tmp_path: Path) -> None:
     seen = _hardened(tmp_path, alone=False, PYTHONWARNINGS="ignore")
     assert "tolerated" == seen["measures"]["isolated"] == seen["measures"]["clean-environment"]
     assert "without -I -B" in seen["details"]["isolated"]
-    assert set(seen["environment"]) <= {"LANG", "TERM", "NO_COLOR", "OPENBLAS_NUM_THREADS"}
+    assert set(seen["environment"]) <= {*isolated.SET, *isolated.KEPT, *isolated.OWN}
 
 
 def test_no_isolation_stops_a_real_boot(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from appliance import isolated
 from appliance.boot import init_disks, init_mounts, init_network, init_power
 
 BAKED, GIVEN = Path("/etc/appliance/deployment.hcl"), Path("/run/appliance/policy/deployment.hcl")
@@ -26,7 +27,7 @@ MODELS = Path("/models")
 REPORT = Path("/run/boot-report.json")  # boot/report.py reads it, for /health
 PYTHON = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8")
 _LONG = 86400.0  # seconds
-ENVIRONMENT = {"LANG": "C.UTF-8", "NO_COLOR": "1", "TERM": "dumb"}
+ENVIRONMENT = {**isolated.SET, "NO_COLOR": "1", "TERM": "dumb"}
 
 
 def main() -> None:

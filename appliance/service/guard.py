@@ -21,6 +21,7 @@ from appliance.service.exchange import INFERENCE, Exchange, endpoint, path_of
 from appliance.service.framing import Framing
 from appliance.service.privacy import pad_event
 from appliance.service.problems import RequestError
+from appliance.service.residue import Scrubber
 from appliance.service.stream import failure
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
+        self._scrubber = Scrubber()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; exceptions never leave, but for cancellation, which is answered first."""
@@ -76,6 +78,9 @@ class Guard:
         finally:
             self._service.metrics.in_flight.dec()
             self._finish(exchange)
+            scope["headers"].clear()  # type: ignore[attr-defined]  # a list: the connection keeps it, and the key
+            scope["state"].clear()
+            self._scrubber.request_ended()
 
     def refuse_malformed(self, code: str) -> None:
         """Record bytes that were no HTTP request; the protocol has answered them."""

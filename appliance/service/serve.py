@@ -26,7 +26,7 @@ from appliance.errors import AuditError
 from appliance.models import interrupts
 from appliance.models.interrupts import POLITE
 from appliance.policy.schema import Listener
-from appliance.service import protocol, tls
+from appliance.service import protocol, residue, tls
 from appliance.service.app import assemble, create
 from appliance.service.context import Service, Tell
 from appliance.service.guard import HEAD_BYTES
@@ -63,6 +63,8 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
         Watchdog(booted.policy.service.drain_timeout_ms / 1000 + PASS_SECONDS + LAST_SECONDS, lambda: _end(booted))
         threads = started()
         stack.callback(threads.shutdown)
+        residue.keep_what_is_there()
+        residue.overwrite_on_free()
         booted.ready()
         service.metrics.ready.set(1)
         announce(listening)

@@ -1,0 +1,86 @@
+"""What is left of requests in the memory of the service, seconds after they have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import memory
+from tests.support.server import KEY, Server, sha256, write_policy
+
+WAIT = 30.0  # seconds at most for what is scrubbed one second after the last request
+
+
+@pytest.fixture(scope="module")
+def scrubbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple[Server, str]]:
+    """A server in its sandbox, and a key that stands nowhere else."""
+    key = f"sk-{secrets.token_hex(24)}"
+    policy = write_policy(tmp_path_factory.mktemp("residue"), {"tiny": tiny_model})
+    policy.write_text(policy.read_text().replace(sha256(KEY), sha256(key)))
+    running = Server(policy, [tiny_model], measured=False).wait_ready()
+    yield running, key
+    running.stop()
+
+
+def _left(pid: int, words: dict[str, bytes]) -> dict[str, int]:
+    counts = {name: memory.count(pid, word) for name, word in words.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _ask(server: Server, key: str, canary: str, *, stream: bool, lines: int) -> str:
+    """The answer to a prompt of so many lines, of which the first has the canary."""
+    text = f"{canary}\n" + "ab " * lines
+    with server.http(key) as http:
+        answer = http.post("/v1/chat/completions", json={
+            "model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 48, "stream": stream})
+    assert 200 == answer.status_code, answer.text
+    if not stream:
+        return str(answer.json()["choices"][0]["message"]["content"])
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
+
+
+@pytest.mark.parametrize("lines", [1, 60])
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_of_a_request_stays(stream: bool, lines: int, scrubbed: tuple[Server, str]) -> None:
+    """Neither the key nor the prompt's word nor the answer is in the process's memory, in whatever encoding Python
+    has for it, also where no other request follows."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may read the memory of a process that is not dumpable")
+    server, key = scrubbed
+    canary = secrets.token_hex(16)
+    answer = _ask(server, key, canary, stream=stream, lines=lines)
+    words = {"key": key.encode(), "prompt": canary.encode(), "prompt, 2 bytes": canary.encode("utf-16-le"),
+             "answer": answer.encode(), "answer, 2 bytes": answer.encode("utf-16-le", "surrogatepass"),
+             "answer, JSON": json.dumps(answer, ensure_ascii=False)[1:-1].encode()}
+    deadline = time.monotonic() + WAIT
+    while (left := _left(server.process.pid, words)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert {} == left
+    assert server.process.poll() is None
+
+
+def test_a_word_that_is_held_is_found(scrubbed: tuple[Server, str]) -> None:
+    """The search works: what the service holds for good is found."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may read the memory of a process that is not dumpable")
+    assert memory.count(scrubbed[0].process.pid, b"/v1/chat/completions") > 0
+
+
+def test_a_refused_key_does_not_stay_either(scrubbed: tuple[Server, str]) -> None:
+    """A key that is not valid here may be valid elsewhere."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may read the memory of a process that is not dumpable")
+    server, wrong = scrubbed[0], f"sk-{secrets.token_hex(24)}"
+    with server.http(wrong) as http:
+        assert 401 == http.post("/v1/chat/completions", json={}).status_code
+        deadline = time.monotonic() + WAIT
+        while (left := memory.count(server.process.pid, wrong.encode())) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert 0 == left  # while the connection is open
