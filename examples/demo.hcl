@@ -46,6 +46,7 @@ limits {
   prompt_tokens       = 2048
   generation_tokens   = 512
   concurrent_requests = 32
+  queued_requests     = 64    # tokens of so many wait in memory: half a gigabyte is enough for all
   first_token_timeout = "30s"
 }
 

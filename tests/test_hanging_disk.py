@@ -81,7 +81,8 @@ def deployed(tmp_path: Path, tiny_model: Path) -> Iterator[Deployment]:
     policy.write_text(text.replace('tee { platforms = ["simulated"] }', 'tee {\n platforms = ["simulated"]\n '
                                    f'memory_budget = "{(least >> 20) + 1}MiB"\n}}'))
     switch.write_bytes(bytes(4096))
-    running = server.Server(policy, [sealed], measured=False, environment=_hanging(tmp_path, switch)).wait_ready()
+    running = server.Server(policy, [sealed], measured=False, isolated=False,
+                            environment=_hanging(tmp_path, switch)).wait_ready()
     try:
         yield Deployment(running, Traces(key_traces(master, sealed), weight_traces(tiny_model, sealed, master)), switch)
     finally:

@@ -23,6 +23,7 @@ import openai
 import pytest
 from cryptography import x509
 
+from appliance import isolated
 from appliance.attestation import evidence, ratls, tpm_abi, tpm_credential, tpm_evidence, verify
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.trust import Roots
@@ -47,8 +48,8 @@ def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> subpr
     keep = {"PATH": os.environ["PATH"]}
     with (out / "stderr").open("wb") as err:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.hardware_server", kind, str(policy), str(model.parent), str(out),
-             *more], stdout=subprocess.DEVNULL, stderr=err, env=keep, cwd=Path(__file__).parents[1])
+            isolated.command("tests.support.hardware_server:main", [kind, str(policy), str(model.parent), str(out), *more]),
+            stdout=subprocess.DEVNULL, stderr=err, env=keep, cwd=Path(__file__).parents[1])
 
 
 def _said(process: subprocess.Popen[bytes], out: Path) -> dict[str, Any]:

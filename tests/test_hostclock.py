@@ -88,7 +88,7 @@ def test_commands_run_at_any_time(preload: Path) -> None:
 def test_the_service_answers_at_any_time(preload: Path, tmp_path: Path, tiny_model: Path) -> None:
     """Chats, streamed or not, health, models and metrics."""
     server = Server(write_policy(tmp_path, {"tiny": tiny_model}), [tiny_model],
-                    environment={"LD_PRELOAD": str(preload)}).wait_ready()
+                    environment={"LD_PRELOAD": str(preload)}, isolated=False).wait_ready()
     chat: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
     try:
         with server.http() as http:

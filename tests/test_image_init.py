@@ -149,6 +149,6 @@ def test_process_1_begins_the_report_of_the_service(tmp_path: Path, monkeypatch:
     init.step("mounts", lambda: "all of them")
     path = tmp_path / "report"
     path.write_text(json.dumps(init._steps))
-    [step] = report.begun(path).steps
+    [step] = report.begun_report(path).steps
     assert ("mounts", "passed", "all of them") == (step.name, step.verdict, step.detail)
-    assert [] == report.begun(tmp_path / "none").steps
+    assert [] == report.begun_report(tmp_path / "none").steps

@@ -41,7 +41,8 @@ ZERO = "00" * 32
 ID_KEY = hashlib.sha384(b"made up: an ID key").digest()
 PRODUCTION = (Path(__file__).parents[1] / "policies/sev-snp-production.hcl").read_text().replace(
     '["sev-snp"]', '["sev-snp", "tdx"]')
-GOOD_TCB = {"bootloader": 9, "tee": 0, "snp": 22, "microcode": 72}
+ECC, ALIASES_CHECKED = 1 << 2, 1 << 5  # bits of PLATFORM_INFO
+GOOD_TCB = {"bootloader": 9, "tee": 0, "snp": 23, "microcode": 72}
 CONFIG = """
 certificate = "server.pem"
 private_key = "server.key"
@@ -85,7 +86,7 @@ class Snp(Provider):
         """A report of the right image under the right policy, but for `fields`."""
         return Collected(self.fake.report(version=5, **{
             "report_data": report_data, "measurement": IMAGE, "svn": 3, "policy": 1 << 17 | 1 << 20,
-            "id_key": ID_KEY, "host_data": host_data(self.digest), **self.fields}))
+            "id_key": ID_KEY, "platform": ECC | ALIASES_CHECKED, "host_data": host_data(self.digest), **self.fields}))
 
 
 @dataclass
@@ -169,7 +170,7 @@ ATTACKS: list[tuple[str, dict[str, Any], str]] = [
     ("another image", {"measurement": OTHER_IMAGE}, "measurement: found"),
     ("launched under another policy", {"host_data": bytes(32)}, "launch-policy: found"),
     ("a guest that may be debugged", {"policy": 1 << 17 | 1 << 19 | 1 << 20}, "debug: "),
-    ("older firmware", {"committed": bytes((9, 0, 0, 0, 0, 0, 21, 72))}, "tcb-committed: snp 21 is below 22"),
+    ("older firmware", {"committed": bytes((9, 0, 0, 0, 0, 0, 22, 72))}, "tcb-committed: snp 22 is below 23"),
     ("another privilege level", {"vmpl": 1}, "vmpl: "),
     ("an older image", {"svn": 2}, "guest-svn: 2, at least 3"),
     ("an ID block of the operator's own", {"svn": 9, "id_key": b"\x24" * 48}, "id-key: found 2424"),

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from appliance import isolated
 from appliance.attestation.binding import Build
 from appliance.attestation.evidence import Collected, Evidence, SimulatedProvider
 from appliance.attestation.release import ReleaseAttestor
@@ -322,7 +323,7 @@ def test_silence(tmp_path: Path) -> None:
                 while not (here / "cmdline").read_bytes():
                     time.sleep(0.01)
                 assert b"" == (here / "environ").read_bytes()
-                assert b"appliance.boot.keyrelease_process" == (here / "cmdline").read_bytes().split(b"\0")[-2]
+                assert b"appliance.boot.keyrelease_process:main" == (here / "cmdline").read_bytes().split(b"\0")[-2]
                 with pytest.raises(ModelKeyError) as caught:
                     release.keys(attestor(), tolerant=True)
                 assert not here.exists()
@@ -408,27 +409,6 @@ def test_as_on_hardware(tmp_path: Path) -> None:
             assert KEY == keys["model demo"].data
 
 
-CONFINED = """
-import socket, sys
-from pathlib import Path
-from appliance.boot import keyrelease_process as process
-port, other = int(sys.argv[1]), int(sys.argv[2])
-process._harden({"tolerant": False, "seconds": 20, "tpm": "/dev/tpmrm0",
-                 "brokers": [{"url": f"https://127.0.0.1:{port}", "root_sha256": "00"}]})
-def refused(action):
-    try:
-        action()
-    except OSError as error:
-        return type(error).__name__
-    return "done"
-print(refused(lambda: socket.create_connection(("127.0.0.1", port)).close()),
-      refused(lambda: socket.create_connection(("127.0.0.1", other)).close()),
-      refused(lambda: socket.create_server(("127.0.0.1", 0))),
-      refused(lambda: Path("/proc/self/environ").read_bytes()), refused(lambda: Path(sys.argv[3]).read_bytes()),
-      refused(lambda: Path(sys.argv[3]).write_bytes(b"x")), refused(lambda: Path("/etc/hosts").read_bytes()))
-"""
-
-
 def test_what_the_process_may_do(tmp_path: Path) -> None:
     """One port, libraries and settings: every other port, file and listener is refused by the kernel."""
     if landlock.version() < landlock.NETWORK:
@@ -436,7 +416,7 @@ def test_what_the_process_may_do(tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(b"secret")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         done = subprocess.run(
-            [sys.executable, "-c", CONFINED, str(one.getsockname()[1]), str(two.getsockname()[1]),
-             str(tmp_path / "model")], capture_output=True, text=True, timeout=60, check=False, env={})
+            isolated.command("tests.support.confined:main", [
+                str(one.getsockname()[1]), str(two.getsockname()[1]), str(tmp_path / "model")]), capture_output=True, text=True, timeout=60, check=False, env={})
     no = "PermissionError"
     assert f"done {no} {no} {no} {no} {no} done" == done.stdout.strip(), done.stderr

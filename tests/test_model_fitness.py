@@ -81,14 +81,14 @@ def test_check_looks_where_it_is_told(tmp_path: Path, tiny_model: Path, capsys: 
     """Files are looked for beside the policy and in `--models`; one that runs, or is not there, is no finding."""
     policy = write_policy(tmp_path, {"tiny": tiny_model})
     assert 0 == main(["check", str(policy), "--models", str(tiny_model.parent)])
-    assert f"{policy}: valid\n" == capsys.readouterr().out
+    assert f"{policy}: valid, schema 1\n" == capsys.readouterr().out
     other = tmp_path / "other"
     other.mkdir()
     (other / tiny_model.name).write_bytes(UNFIT["qwen2"][0])
     assert 0 == main(["check", str(policy), "--models", str(other)])
     said = capsys.readouterr().out
     assert "architecture is qwen2" in said
-    assert said.endswith(f"{policy}: valid (1 warning)\n")
+    assert said.endswith(f"{policy}: valid, schema 1 (1 warning)\n")
 
 
 @pytest.mark.parametrize("name", ALL)

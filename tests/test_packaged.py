@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -72,8 +73,8 @@ def test_damaged_sources_are_named(name: str, how: str, copy: Path, tmp_path: Pa
     finally:
         path.write_bytes(kept)
     assert 2 == done.returncode, done.stderr
-    named = path if how != "binary" else path.with_name("prompts.py")  # which imports it
-    assert f"error[installation-damaged]: {named} is damaged" in done.stderr
+    named = re.escape(str(path)) if how != "binary" else rf"{re.escape(str(path.parent))}/\w+\.py"  # which imports it
+    assert re.search(rf"error\[installation-damaged\]: {named} is damaged", done.stderr), done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -40,9 +40,9 @@ def message_in(folder: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def log_beside(path: Path) -> bytes | None:
+def log_beside(path: Path | None) -> bytes | None:
     """The event log in a file's folder, by its name; None without one."""
-    if not path.is_file():
+    if path is None or not path.is_file():
         return None
     return _maybe(_first([each for each in _files(path.parent) if each != path], _is_log), unpacked=True)
 

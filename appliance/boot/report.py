@@ -77,7 +77,7 @@ def quiet(_step: str, _done: int, _total: int, _unit: str) -> None:
     """A `Progress` that shows nothing."""
 
 
-def begun(path: Path = OF_PROCESS_1) -> BootReport:
+def begun_report(path: Path = OF_PROCESS_1) -> BootReport:
     """A report that begins with the steps of process 1, where there is one of ours."""
     try:
         steps = json.loads(path.read_bytes())

@@ -30,8 +30,7 @@ from appliance.boot import budget, checks, hardening, identity, keyrelease, mode
 from appliance.boot.booted import Booted, undo
 from appliance.boot.keys import Secret
 from appliance.boot.placement import bind
-from appliance.boot.report import Progress, quiet
-from appliance.boot.report import begun as begun_report
+from appliance.boot.report import Progress, begun_report, quiet
 from appliance.boot.state_sink import StateSink, open_disk
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.tenantlist import tenants_of

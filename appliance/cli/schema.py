@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from appliance.cli import numbers
 from appliance.policy import frozen, reference
 
 
@@ -14,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a manual to read, a JSON Schema of the policy's values, or the table of fields and "
                         "defaults that the policy digest is made by (default: markdown)")
     parser.add_argument("--json", action="store_true", help="the same as --format json-schema")
-    parser.add_argument("--version", type=int, choices=frozen.VERSIONS, default=frozen.LATEST,
+    parser.add_argument("--version", type=numbers.whole(1, frozen.LATEST), default=frozen.LATEST,
                         help="the version of the language, which a policy declares (default: %(default)s)")
 
 
