@@ -248,14 +248,15 @@ def test_the_boot_needs_as_many_approvals_as_the_policy_says(tmp_path: Path, tin
     """Too few, and the boot ends at its first step; enough, and it goes on (here: to a file with another pin). Beside
     the policy or, as for one that is baked into an image, in a folder of models."""
     path = server.write_policy(tmp_path, {"tiny": tiny_model})
-    path.write_text(path.read_text().replace(server.sha256(tiny_model.read_bytes()), "00" * 32))
+    path.write_text(path.read_text().replace(server.sha256(tiny_model.read_bytes()), "5a" * 32))
     path.write_text(path.read_text() + block())
     (tmp_path / "models").mkdir()
     if signers:
         (tmp_path / folder / "policy.hcl.approvals").write_bytes(_approved(path, *signers).to_json())
     # In a process of its own: a boot that goes on enters its sandbox, which nothing leaves again.
     done = subprocess.run([sys.executable, "-m", "appliance", "serve", str(path), "--models",
-                           str(tmp_path / "models"), "--models", str(tiny_model.parent)], capture_output=True, text=True, check=False, timeout=60,
+                           str(tmp_path / "models"), "--models", str(tiny_model.parent)],
+                          capture_output=True, text=True, check=False, timeout=60,
                           env=unmeasured())
     assert done.returncode != 0
     assert (f"{len(signers)} of 2 needed" in done.stderr) is not boots, done.stderr

@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +47,8 @@ def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> subpr
     keep = {"PATH": os.environ["PATH"]}
     with (out / "stderr").open("wb") as err:
         return subprocess.Popen(
-            isolated.command("tests.support.hardware_server:main", [kind, str(policy), str(model.parent), str(out), *more]),
+            isolated.command("tests.support.hardware_server:main",
+                             [kind, str(policy), str(model.parent), str(out), *more]),
             stdout=subprocess.DEVNULL, stderr=err, env=keep, cwd=Path(__file__).parents[1])
 
 

@@ -417,6 +417,7 @@ def test_what_the_process_may_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         done = subprocess.run(
             isolated.command("tests.support.confined:main", [
-                str(one.getsockname()[1]), str(two.getsockname()[1]), str(tmp_path / "model")]), capture_output=True, text=True, timeout=60, check=False, env={})
+                str(one.getsockname()[1]), str(two.getsockname()[1]), str(tmp_path / "model")]),
+            capture_output=True, text=True, timeout=60, check=False, env={})
     no = "PermissionError"
     assert f"done {no} {no} {no} {no} {no} done" == done.stdout.strip(), done.stderr

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import re
+import shutil
 import signal
 import subprocess
 import sys

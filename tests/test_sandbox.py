@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from appliance import isolated
 from appliance.boot import sandbox
 from appliance.boot.sandbox import landlock
 from appliance.errors import BootError
@@ -62,7 +62,7 @@ def _deployment(folder: Path) -> Path:
 
 
 def _tried(folder: Path, *arguments: str) -> dict[str, str]:
-    done = subprocess.run([sys.executable, "-m", "tests.support.sandboxed", str(folder), *arguments], cwd=ROOT,
+    done = subprocess.run(isolated.command("tests.support.sandboxed:main", [str(folder), *arguments]), cwd=ROOT,
                           capture_output=True, text=True, timeout=120, check=True, env=unmeasured())
     return json.loads(done.stdout)
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from appliance.service import wire
+from appliance.service import dialects, wire
 from appliance.service.console import Console
 from appliance.service.exchange import Exchange
 from appliance.service.metrics import Metrics
@@ -102,7 +102,7 @@ def test_a_refusal_is_recorded_with_its_parameter(change: dict[str, Any], param:
 
 def test_the_list_of_parameters_is_the_apis() -> None:
     """Every field of every request type is in it; paths lead to the longest name, and others to none."""
-    assert {*wire.ChatRequest.model_fields, *wire.CompletionRequest.model_fields, *wire.NEUTRAL} <= NAMES
+    assert {*wire.ChatRequest.model_fields, *wire.CompletionRequest.model_fields, *dialects.TABLE} <= NAMES
     assert ("messages.content.text", "messages.content", "metadata", None, None) == tuple(
         known(path) for path in (
             "messages.12.content.0.text", "messages.3.content.x", "metadata.user", "x.model", None))

@@ -130,7 +130,7 @@ def test_the_production_example_passes_real_patched_machines(name: str, line: st
     evidence = load(ROOT / "policies/sev-snp-production.hcl").policy.tee.evidence
     failed = {finding.rule for finding in validate(claims, SnpExpected(), evidence, at=AT)
               if finding.outcome == "fails"}
-    assert ({"product"} if line == "Milan" else set()) == failed - LAUNCH
+    assert ({"product"} if line == "Milan" else set()) == failed - LAUNCH - {"revocation"}
 
 
 @pytest.mark.parametrize(("field", "expectation", "size", "rule"), [
@@ -185,4 +185,4 @@ def test_a_genuine_debug_report_is_refused_by_policy() -> None:
     folder = need("snp")
     claims = snp_verify.verify((folder / "debug_policy_report.bin").read_bytes(), collateral.load(folder), at=AT)
     findings = validate(claims, SnpExpected(), _policy(smt=True), at=AT)
-    assert ["debug"] == [finding.rule for finding in findings if finding.outcome == "fails"]
+    assert ["debug"] == [finding.rule for finding in map(waived, findings) if finding.outcome == "fails"]

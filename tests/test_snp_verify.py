@@ -49,7 +49,20 @@ def test_real_reports_verify_against_the_pinned_roots(
     assert (product, version, tcb, debug) == (
         claims.product, claims.report.version, (found.bootloader, found.tee, found.snp, found.microcode),
         claims.report.policy.debug)
-    assert (amd.ROOTS[product], "vcek", None) == (claims.chain[-1], claims.signing_key, claims.revocation)
+    assert (amd.ROOTS[product], "vcek") == (claims.chain[-1], claims.signing_key)
+    assert (product == "Milan") == (claims.revocation is not None)  # a list of Milan's lies there
+    assert claims.revocation is None or not claims.revocation.in_force(AT)
+
+
+def test_amds_list_is_fresh_while_it_is_in_force() -> None:
+    """AMD's list for Milan of 2025-05-06 lives until 2026-05-12."""
+    folder = need("snp")
+    report, known = (folder / "milan_report.bin").read_bytes(), collateral.load(folder)
+    for day, fresh in ((datetime(2026, 2, 6, tzinfo=UTC), True), (datetime(2026, 5, 11, tzinfo=UTC), True),
+                       (datetime(2026, 5, 13, tzinfo=UTC), False)):
+        found = snp_verify.verify(report, known, at=day).revocation
+        assert found is not None
+        assert fresh == found.in_force(day)
 
 
 def _flips(report: bytes, known: Collateral, **options: Any) -> dict[str, list[int]]:

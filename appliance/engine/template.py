@@ -105,6 +105,10 @@ class ChatTemplate:
         not one of our own. An attribute, a loop variable or a word of the template's text is not such a variable."""
         return name in self._template.free and name not in _OWN and not name.endswith("_token")
 
+    def mentions(self, name: str) -> bool:
+        """Whether the template has a word, be it a variable or an attribute of a message."""
+        return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
                now: datetime | None = None) -> str:

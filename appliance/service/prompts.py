@@ -110,7 +110,7 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
             raise RequestError("no_chat_template", param="model")
         messages, given = json.loads(turns)
         variables = {name: _variable(rules, value, between) for name, value in given.items()}
-        thoughts = next(filter(template.takes, THOUGHTS), None)
+        thoughts = next(filter(template.mentions, THOUGHTS), None)
         said = [_message(rules, between, thoughts, *turn) for turn in messages]
         try:
             return template.encode(said, tokenizer, variables=variables, most=most)

@@ -92,8 +92,9 @@ class Server:
     def __init__(self, policy: Path, models: list[Path], *, environment: dict[str, str] | None = None,
                  audit_bytes: int | None = None, measured: bool = True, log: Path | None = None,
                  isolated: bool = True) -> None:
-        """Without `isolated` it keeps the whole `environment`, libraries to load first among it. `audit_bytes` bounds every file that it writes. `log`: the audit log's file, `audit.jsonl` by default; the
-        name "stdout" leaves it on standard output."""
+        """Without `isolated` it keeps the whole `environment`, libraries to load first among it. `audit_bytes` bounds
+        every file that it writes. `log`: the audit log's file, `audit.jsonl` by default; the name "stdout" leaves it
+        on standard output."""
         self.folder, self.policy = policy.parent, policy
         folders = [word for path in models for word in ("--models", str(path.parent))]
         limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (audit_bytes, audit_bytes))) if audit_bytes else None
@@ -102,7 +103,8 @@ class Server:
             environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE")}
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, *(["-m", "appliance"] if isolated else ["-c", UNISOLATED]), "serve", str(policy), "--json", "--listen-port", "0",
+                [sys.executable, *(["-m", "appliance"] if isolated else ["-c", UNISOLATED]), "serve", str(policy),
+                 "--json", "--listen-port", "0",
                  *([] if log == Path("stdout") else ["--log", str(log or self.folder / "audit.jsonl")]), *folders],
                 stdout=out, stderr=err, env=environment, preexec_fn=limit)
         self.ready: dict[str, Any] = {}
