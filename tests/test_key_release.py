@@ -331,7 +331,7 @@ def test_silence(tmp_path: Path) -> None:
             assert time.monotonic() - begun < 6
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    error = refused({"model demo": key_at(f"https://127.0.0.1:{port}", Authority().pin)}, seconds=1)
+    error = refused({"model demo": key_at(f"https://127.0.0.1:{port}", Authority().pin)}, seconds=6)
     assert ("key-broker-unreachable", True) == (error.code, "Connection refused" in error.summary)
 
 

@@ -183,7 +183,7 @@ ATTACKS: dict[str, tuple[str, Callable[[], None]]] = {
     "read-policy": ("serve", _read(str(FOLDER / "policy.hcl"))), "abort": ("serve", os.abort),
 }
 
-LISTENING = socket.create_server(("127.0.0.1", 0)) if __name__ == "__main__" else None
+LISTENING = socket.create_server(("127.0.0.1", 0)) if len(sys.argv) > 1 and Path(sys.argv[1]).is_dir() else None
 ABSTRACT = f"imgc-{os.getpid()}".encode()
 GATE = 0
 
@@ -223,7 +223,7 @@ def _enter(stage: str, before: Callable[[], object], *, outside: bool) -> None:
     if outside:
         before()
         return
-    hardening.harden(tolerant=False, environment={})
+    hardening.harden(tolerant=False)
     box = sandbox.enter(load(FOLDER / "policy.hcl"), prebuilt=True, tolerant=False)
     if stage != "boot":
         box.tighten("load")
