@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.attestation import azure_abi, tpm_abi, tpm_log
+from appliance.attestation.tpm_abi import Pcrs
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILE_BYTES = 1 << 24
@@ -32,6 +33,13 @@ class TpmFiles:
     nonce: bytes | None
     log: bytes | None
     azure: bytes | None = None  # what an Azure confidential VM keeps beside its TPM
+    values: Pcrs | None = None  # PCR values that did not come as a file
+
+    def pcr_values(self) -> Pcrs | None:
+        """The PCR values, however they came; None without any. Raises MalformedEvidenceError."""
+        if self.values is not None or self.pcrs is None:
+            return self.values
+        return tpm_abi.parse_pcrs(self.pcrs)
 
 
 def message_in(folder: Path) -> Path | None:
