@@ -16,7 +16,7 @@ from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.carried import Carried
 from appliance.attestation.examination import Examination
 from appliance.attestation.tpm_files import TpmFiles
-from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
+from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import inputfile
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Judge = Callable[[Examination, "Material", datetime], Examination]
 def examine(found: Examination, material: Material, at: datetime, judge: Judge) -> Examination:
     """Take an envelope apart and judge what it carries; `judge` judges a report or quote alone."""
     name = found.kind
-    carried, tail = registry.read(material.data)
+    carried, tail = _opened(material.data)
     if carried.told:
         found.claims["envelope"] = list(carried.told)
     collateral = _with_certificates(found, material.collateral, carried)
@@ -48,6 +48,15 @@ def examine(found: Examination, material: Material, at: datetime, judge: Judge) 
         found.warnings = mine if found.warnings is mine else [*mine, *found.warnings]
         found.kind = name if found.kind == name else f"{name}: {found.kind}"
         _compare_report_data(found, carried)
+
+
+def _opened(data: bytes) -> tuple[Carried, bytes]:
+    """What the envelope carries. Nobody signs an envelope, so one that is out of form forges nothing."""
+    try:
+        return registry.read(data)
+    except MalformedEvidenceError as error:
+        raise UncheckedEvidenceError(error.summary, code="envelope-malformed", hint="nothing signs an envelope: take "
+                                     "the report or quote out of it and examine that") from None
 
 
 def nonce_unchecked(kind: str) -> UncheckedEvidenceError:

@@ -97,8 +97,9 @@ def standard(value: object, what: str) -> bytes:
 
 
 def url(value: object, what: str) -> bytes:
-    """Bytes in base64url with padding, RFC 4648 section 5."""
-    return _base64(value, what, base64.urlsafe_b64encode, b"-_")
+    """Bytes in base64url, RFC 4648 section 5, with the whole padding or, as attestation-rs writes it, without any."""
+    padded = value + "=" * (-len(value) % 4) if isinstance(value, str) and not value.endswith("=") else value
+    return _base64(padded, what, base64.urlsafe_b64encode, b"-_")
 
 
 def _base64(value: object, what: str, encode: Any, alphabet: bytes | None) -> bytes:
