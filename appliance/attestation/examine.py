@@ -63,9 +63,9 @@ class Material:
     collateral: Collateral = field(default_factory=Collateral)
     key: Path | None = None
     log: bytes | None = None
-    events: tuple[tpm_log.Event, ...] | None = None  # an envelope's event log, already read; `log` comes before it
     nonce: bytes | None = None
     roots: Roots = VENDORS
+    events: tuple[tpm_log.Event, ...] | None = None  # an envelope's event log, already read; `log` comes before it
 
 
 def examine(material: Material, *, at: datetime) -> Examination:
