@@ -55,6 +55,9 @@ UNPADDED = {name: value.rstrip("=") if isinstance(value, str) else value
     (UNPADDED, "Trustee evidence, Azure confidential VM: Azure", "bind the key that signed the TPM quote"),
     *((envelopes.azure_tdx(version), "Trustee evidence, Azure confidential VM: Intel",
        "bind the key that signed the TPM quote") for version in (0, 1, 2)),
+    ({"primary_evidence": TDX, "additional_evidence": ""}, "Trustee attestation: Intel", "RTMR 0, 1, 2"),
+    ({"runtime-data": {"nonce": "x"}, "tee-evidence": {"primary_evidence": envelopes.azure_snp(2)}},
+     "Trustee attestation: Azure", "bind the key that signed the TPM quote"),
     (envelopes.tsm(), "TSM report in JSON: AMD", "the VCEK signed the report"),
     ({"Provider": "sev_guest\n", "OutBlob": envelopes.tsm()["outblob"], "AuxBlob": envelopes.tsm()["auxblob"]},
      "TSM report in JSON: AMD", "the VCEK signed the report"),
@@ -138,6 +141,7 @@ def test_what_is_signed_cannot_be_altered(envelope: dict[str, Any], code: str) -
     (b"\x83\xa7version\x01\xa8platform\x80", "envelope-version", "MessagePack"),
     (b"\x00\x02" + envelopes.sized(b"\x84\x44\xa1\x01" + bytes(8)), "envelope-platform", "Nitro"),
     (envelopes.dstack()[:-1], "envelope-malformed", "config"),
+    ({"primary_evidence": {"sample": 1}}, "envelope-platform", "no platform"),
     ({"attestation": "00ff"}, "envelope-malformed", "dstack"),
     ({"attestation_report": {"data": []}, "cert_chain": {}, "serial_number": []}, "envelope-platform", "Hygon"),
     ({"token": [1]}, "envelope-platform", "Arm CCA"),
@@ -174,6 +178,8 @@ def test_what_the_envelope_says_beside_is_not_proved() -> None:
     other = _examine(envelopes.dstack(report_data=bytes(64)))
     assert ("genuine", True) == (other.verdict, any(each.startswith("REPORT DATA") for each in other.warnings))
     assert [] == [each for each in _examine(envelopes.dstack()).warnings if each.startswith("REPORT DATA")]
+    devices = _examine({"primary_evidence": TDX, "additional_evidence": '{"nvidia":[]}'})
+    assert any(each.startswith("NOT JUDGED: additional_evidence") for each in devices.warnings)
     gpu = _examine(_rs("tdx", TDX, nvidia_gpu={"devices": []}))
     assert any(each.startswith("NOT JUDGED: nvidia_gpu") for each in gpu.warnings)
     broken = _altered(SEV, cert_chain=[{"cert_type": "VCEK", "data": [48, 1]}])

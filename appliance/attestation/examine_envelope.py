@@ -30,7 +30,7 @@ def examine(found: Examination, material: Material, at: datetime, judge: Judge) 
     name = found.kind
     carried, tail = _opened(material.data)
     if carried.told:
-        found.claims["envelope"] = list(carried.told)
+        found.claims["envelope, which nothing signs"] = list(carried.told)
     collateral = _with_certificates(found, material.collateral, carried)
     found.followed(tail)
     for member in carried.unjudged:
@@ -120,6 +120,6 @@ def _compare_report_data(found: Examination, carried: Carried) -> None:
                 else snp_abi.parse(carried.evidence[:snp_abi.REPORT_BYTES]).report_data)
     except AttestationError:
         return
-    if said != carried.report_data:
+    if said != carried.report_data.ljust(len(said), b"\0"):
         found.warnings.append("REPORT DATA: the envelope states others than the evidence has; only the latter are "
                               "signed.")

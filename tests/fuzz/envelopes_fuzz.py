@@ -21,6 +21,7 @@ def _envelopes() -> tuple[Any, ...]:
     return (envelopes.trustee_snp(), tdx, envelopes.azure_snp(0), envelopes.azure_snp(1), envelopes.azure_tdx(0),
             envelopes.azure_tdx(1), envelopes.tpm(), envelopes.tsm(), envelopes.tsm("tdx_guest"),
             {"platform": "tdx", "evidence": tdx}, {"platform": "az-snp", "evidence": envelopes.azure_snp()},
+            {"tee-evidence": {"primary_evidence": envelopes.tpm(), "additional_evidence": "{}"}},
             envelopes.dstack_json(), {"attestation": envelopes.dstack().hex()})
 
 

@@ -11,6 +11,7 @@ from appliance.attestation.envelopes import (
     dstack_json,
     strict,
     trustee_azure,
+    trustee_kbs,
     trustee_snp,
     trustee_tdx,
     trustee_tpm,
@@ -60,6 +61,7 @@ ROWS = (
     Row("Trustee evidence, Azure confidential VM", trustee_azure.fits, trustee_azure.read),
     Row("Trustee evidence, TPM", trustee_tpm.fits, trustee_tpm.read),
     Row("Trustee evidence, TDX", trustee_tdx.fits, trustee_tdx.read),
+    Row("Trustee attestation", trustee_kbs.fits, trustee_kbs.read),
     Row("dstack quote in JSON", dstack_json.fits, dstack_json.read),
     Row("TSM report in JSON", tsm.fits, tsm.read),
     Row("dstack attestation in JSON", lambda found: isinstance(found.get("attestation"), str)
