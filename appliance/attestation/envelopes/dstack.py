@@ -41,7 +41,8 @@ def read(data: bytes) -> tuple[Carried, bytes]:
     platform = cursor.take(2, "version and platform")[1]
     if platform in _NAMES:
         raise UnsupportedEvidenceError(f"{_WHAT}: {_NAMES[platform]} is not a platform of this appliance",
-                                       code="envelope-platform")
+                                       code="envelope-platform", hint="TDX and SEV-SNP are; verify AWS' documents "
+                                       "with AWS' own tools")
     evidence = scale.octets(cursor, "quote")
     if platform == SNP:
         certificates = tuple(scale.octets(cursor, "certificate")

@@ -31,7 +31,7 @@ def read(found: Members) -> Carried:
     old = "version" not in found
     if not old and found["version"] not in VERSIONS:
         raise UnsupportedEvidenceError(f"{_WHAT}: version {str(found['version'])[:20]} is not known, 1 and 2 are",
-                                       code="envelope-version")
+                                       code="envelope-version", hint="take the reports out and examine those")
     if "report" in found:
         strict.only(found, _OLD_SNP, _WHAT)
         return _joined(strict.octets(found["report"], f"{_WHAT}: report"), found, "quote",

@@ -30,7 +30,8 @@ def read(found: Members) -> Carried:
     strict.only(found, _NAMES, _WHAT)
     named = {_NAMES[name]: value for name, value in found.items()}
     if len(named) != len(found):
-        raise UnsupportedEvidenceError(f"{_WHAT}: a member stands in both spellings", code="envelope-member")
+        raise UnsupportedEvidenceError(f"{_WHAT}: a member stands in both spellings", code="envelope-member",
+                                       hint="names are all in lower case, or all as Go spells them")
     provider = strict.text(named, "provider", _WHAT).rstrip("\n")
     if provider not in PROVIDERS:
         raise UnsupportedEvidenceError(
