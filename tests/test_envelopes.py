@@ -90,6 +90,23 @@ def test_a_bare_tpm_is_known_by_whoever_vouches_for_its_key(tmp_path: Path) -> N
         assert verdict == _examine(envelopes.azure_snp(), key=tmp_path / which).verdict
 
 
+def test_a_quote_without_its_key_is_joined_with_the_azure_report_beside_it(tmp_path: Path) -> None:
+    """Alone nothing is told of it; beside another machine's report, that this is another's."""
+    path = tmp_path / "quote.json"
+    path.write_text(json.dumps(envelopes.pieces()))
+    known = Collateral(certificates=AMD.collateral().certificates)
+
+    def judged() -> Examination:
+        return examine.examine(Material(path.read_bytes(), path, known, roots=ROOTS), at=NOW)
+
+    assert ("cannot tell", "evidence-unchecked") == (judged().verdict, judged().code)
+    (tmp_path / "hcl.bin").write_bytes(envelopes.azure())
+    assert ("genuine", True) == (judged().verdict, "that an SEV-SNP report of Milan" in judged().reason)
+    (tmp_path / "hcl.bin").write_bytes(envelopes.azure(which="other"))
+    assert "cannot tell" == judged().verdict
+    assert any(warning.startswith("AZURE REPORT PASSED OVER") for warning in judged().warnings)
+
+
 @pytest.mark.parametrize("envelope", [envelopes.tpm(), envelopes.azure_snp(), envelopes.azure_tdx()])
 def test_a_nonce_is_what_the_tpm_quote_answers(envelope: dict[str, Any]) -> None:
     """Another one is refused, and of a report alone it is not known what to compare with."""

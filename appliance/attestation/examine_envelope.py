@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from appliance.attestation import azure_abi, examine_tpm, keyfile, snp_abi, tdx_abi, tpm_verify
+from appliance.attestation import azure_abi, examine_tpm, keyfile, snp_abi, tdx_abi, tpm_files, tpm_verify
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.carried import Carried
@@ -84,6 +84,8 @@ def _with_quote(found: Examination, material: Material, tpm: TpmFiles, at: datet
     if tpm.azure is None:
         if material.key is not None:
             quote = replace(quote, key=_read_key(material), key_name=material.key.name)
+        elif tpm.key is None:
+            quote = replace(quote, azure=tpm_files.azure_beside(material.path))
         return examine_tpm.judge(found, replace(quote, log=material.log), material.collateral,
                                  vouched=material.key is not None, at=at, roots=material.roots)
     ak = examine_tpm.by_bound_key(found, quote, tpm.azure)

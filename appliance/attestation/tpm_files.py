@@ -55,6 +55,15 @@ def log_beside(path: Path) -> bytes | None:
     return _maybe(_first([each for each in _files(path.parent) if each != path], _is_log), unpacked=True)
 
 
+def azure_beside(path: Path) -> bytes | None:
+    """The Azure report in a file's folder; None without one."""
+    return _azure([each for each in _files(path.parent) if each != path]) if path.is_file() else None
+
+
+def _azure(files: list[Path]) -> bytes | None:
+    return _maybe(_first(files, lambda path: _read(path).startswith(azure_abi.MAGIC)))
+
+
 def unpack(data: bytes) -> bytes:
     """A log as it is, or out of gzip; at most one byte more than logs may have. Raises MalformedEvidenceError."""
     if not data.startswith(_GZIP):
@@ -88,7 +97,7 @@ def gather(message: Path, key: Path | None = None) -> TpmFiles:
     return TpmFiles(
         _read(message), _read(signature), _maybe(found), found.name if found else "", _maybe(values),
         None if nonce is None else _nonce(_read(nonce)), _maybe(log, unpacked=True),
-        _maybe(_first(files, lambda path: _read(path).startswith(azure_abi.MAGIC))))
+        _azure(files))
 
 
 def _nonce(data: bytes) -> bytes:

@@ -22,7 +22,7 @@ def _envelopes() -> tuple[Any, ...]:
             envelopes.azure_tdx(1), envelopes.tpm(), envelopes.tsm(), envelopes.tsm("tdx_guest"),
             {"platform": "tdx", "evidence": tdx}, {"platform": "az-snp", "evidence": envelopes.azure_snp()},
             {"tee-evidence": {"primary_evidence": envelopes.tpm(), "additional_evidence": "{}"}},
-            envelopes.dstack_json(), {"attestation": envelopes.dstack().hex()})
+            envelopes.pieces(), envelopes.dstack_json(), {"attestation": envelopes.dstack().hex()})
 
 
 def _spots(value: Any) -> list[tuple[Any, Any]]:

@@ -17,7 +17,7 @@ def quote(found: Members, what: str, *, key: bytes | None = None, azure: bytes |
     The oldest writers give lists of numbers, the next hex, and the one for bare TPMs base64 for what is not a value.
     """
     strict.only(found, ("message", "signature", "pcrs"), what)
-    message, signature = (_piece(found.get(name), f"{what}: {name}", based=azure is None)
+    message, signature = (_piece(found.get(name), f"{what}: {name}", based=key is not None)
                           for name in ("message", "signature"))
     values = strict.items(found, "pcrs", MAX_PCRS, what)
     if len(values) != MAX_PCRS:
