@@ -9,7 +9,7 @@ from typing import Any
 
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
-MAX_BYTES, MAX_MEMBER_BYTES, MAX_ITEMS = 1 << 24, 1 << 21, 1 << 16
+MAX_BYTES, MAX_MEMBER_BYTES, MAX_ITEMS = 1 << 22, 1 << 21, 1 << 16
 Members = Mapping[str, Any]
 
 
