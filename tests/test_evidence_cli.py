@@ -276,6 +276,9 @@ def test_a_quote_beside_an_azure_report_is_joined(tmp_path: Path) -> None:
     outcome = examine.examine(Material(path.read_bytes(), path, known, roots=Roots(amd=AMD.roots)), at=NOW)
     assert ("genuine", True) == (outcome.verdict, "that an SEV-SNP report of Milan" in outcome.reason), outcome
     assert [] == [warning for warning in outcome.warnings if "HOST TRUSTED" in warning]
+    for nonce, code in ((fake_tpm.NONCE, ""), (bytes(32), "tpm-nonce")):
+        asked = Material(path.read_bytes(), path, known, nonce=nonce, roots=Roots(amd=AMD.roots))
+        assert code == examine.examine(asked, at=NOW).code
     (tmp_path / "hcl.bin").write_bytes(_azure())  # names a key that is none
     other = examine.examine(Material(path.read_bytes(), path, known, roots=Roots(amd=AMD.roots)), at=NOW)
     assert "cannot tell" == other.verdict
@@ -401,6 +404,8 @@ def test_a_tpm_quote_by_a_certified_key(tmp_path: Path) -> None:
     outcome = examine.examine(Material(message, tmp_path / "q.msg", known), at=NOW)
     assert ("cannot tell", ["the key in a certificate signed the quote"]) == (outcome.verdict, outcome.proved)
     assert "Root" in outcome.reason
+    other = Material(message, tmp_path / "q.msg", known, nonce=bytes(32))
+    assert "tpm-nonce" == examine.examine(other, at=NOW).code
     outcome = examine.examine(Material(message, tmp_path / "q.msg"), at=NOW)
     assert "neither the public key nor a certificate" in outcome.reason
 

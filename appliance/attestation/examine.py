@@ -15,6 +15,7 @@ from appliance.attestation import (
     azure_abi,
     cbor,
     evidence,
+    examine_envelope,
     examine_tpm,
     ratls,
     recognise,
@@ -33,6 +34,7 @@ from appliance.attestation import (
     x509dice,
 )
 from appliance.attestation.collateral import Collateral
+from appliance.attestation.envelopes import registry
 from appliance.attestation.examination import Examination
 from appliance.attestation.tpm_verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
@@ -63,6 +65,7 @@ class Material:
     log: bytes | None = None
     nonce: bytes | None = None
     roots: Roots = VENDORS
+    events: tuple[tpm_log.Event, ...] | None = None  # an envelope's event log, already read; `log` comes before it
 
 
 def examine(material: Material, *, at: datetime) -> Examination:
@@ -73,12 +76,10 @@ def examine(material: Material, *, at: datetime) -> Examination:
         if kind is None:
             raise UnsupportedEvidenceError(
                 f"not recognised as evidence of any kind{filekind.instead(material.data)}", code="evidence-unknown",
-                hint="known: SEV-SNP reports, TDX and TPM quotes, certificates with DICE evidence, our own")
+                hint="known: SEV-SNP reports, TDX and TPM quotes, certificates with DICE evidence, our own, and the "
+                "envelopes of Trustee, TSM, attestation-rs and dstack")
         if material.nonce is not None and kind not in _WITH_NONCE:
-            raise UncheckedEvidenceError(
-                f"{kind}: a nonce was given, and what it would be compared with is not known", code="nonce-unchecked",
-                hint="without --nonce, compare the report data yourself; of TPM quotes and of the appliance's evidence "
-                "it is checked")
+            raise examine_envelope.nonce_unchecked(kind)
         return _EXAMINERS[kind](found, material, at)
     except AttestationError as error:
         return found.failed(error)
@@ -155,12 +156,16 @@ def _ccel(found: Examination, material: Material, quote: tdx_abi.Quote) -> list[
 
     A CCEL numbers RTMRs from 1; number 0 stands for the MRTD, which no event extends.
     """
-    log = material.log if material.log is not None else tpm_files.log_beside(material.path)
-    if log is None:
-        return []
+    registers = {"sha384": {number + 1: value for number, value in enumerate(quote.body.rtmr)}}
+    if material.log is None and material.events is not None:
+        log, events = None, material.events
+        explanation = tpm_log.explain(events, registers)
+    else:
+        log = material.log if material.log is not None else tpm_files.log_beside(material.path)
+        if log is None:
+            return []
+        events, explanation = tpm_verify.explained(log, registers)
     before = len(found.warnings)
-    registers = {number + 1: value for number, value in enumerate(quote.body.rtmr)}
-    events, explanation = tpm_verify.explained(log, {"sha384": registers})
     examine_tpm.record_log(found, tpm_log.shifted(explanation, -1), len(events), "RTMR")
     return found.warnings[before:]
 
@@ -254,6 +259,20 @@ def _tpm_evidence(found: Examination, material: Material, at: datetime) -> Exami
         hint="examine the evidence in JSON that it came in")
 
 
+def _envelope(found: Examination, material: Material, at: datetime) -> Examination:
+    return examine_envelope.examine(found, material, at, _inner)
+
+
+def _inner(found: Examination, material: Material, at: datetime) -> Examination:
+    """Judge the report or quote that an envelope carries; an envelope carries no other kind."""
+    kind = recognise.recognise(material.data)
+    if kind not in _IN_ENVELOPES:
+        raise UnsupportedEvidenceError(f"its evidence ({kind or 'unknown'}) is not verified here", hint="known: "
+                                       + ", ".join(_IN_ENVELOPES))
+    found.kind = kind
+    return _IN_ENVELOPES[kind](found, material, at)
+
+
 def _simulated(found: Examination, material: Material, at: datetime) -> Examination:
     found.warnings.append(evidence.SIMULATED_NOTICE)
     return _no_hardware()
@@ -269,6 +288,8 @@ _EXAMINERS = {
     recognise.SNP: _snp, recognise.TDX: _tdx, recognise.AZURE: _azure, recognise.TPM: _tpm,
     recognise.CERTIFICATE: _certificate, recognise.SGX: _sgx, recognise.APPLIANCE: _ours,
     recognise.SIMULATED: _simulated, recognise.TPM_EVIDENCE: _tpm_evidence,
+    **dict.fromkeys(registry.NAMES, _envelope),
 }
+_IN_ENVELOPES = {recognise.SNP: _snp, recognise.TDX: _tdx, recognise.AZURE: _azure, recognise.SGX: _sgx}
 
-_WITH_NONCE = frozenset({recognise.TPM, recognise.APPLIANCE})
+_WITH_NONCE = frozenset({recognise.TPM, recognise.APPLIANCE, *registry.NAMES})

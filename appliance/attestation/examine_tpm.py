@@ -29,12 +29,19 @@ def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path
             at: datetime, log: bytes | None = None, roots: Roots = VENDORS) -> Examination:
     """Verify the quote in `path` with what lies beside it; `key` is an AK that the caller vouches for."""
     files = tpm_files.gather(path, key)
+    files = replace(files, log=files.log if log is None else log, nonce=files.nonce if nonce is None else nonce)
+    return judge(found, files, collateral, vouched=key is not None, at=at, roots=roots)
+
+
+def judge(found: Examination, files: tpm_files.TpmFiles, collateral: Collateral, *, vouched: bool, at: datetime,
+          roots: Roots = VENDORS) -> Examination:
+    """Verify the quote in `files`; `vouched` tells that the caller vouches for the key in them."""
     message, tail = tpm_abi.split_quote(files.message)
-    files = replace(files, message=message, log=files.log if log is None else log)
+    files = replace(files, message=message)
     found.claims["claims"] = _describe(tpm_abi.parse_quote(message))
     found.warnings.append(_HOST)
     found.followed(tail)
-    if key is None and files.azure is not None:
+    if not vouched and files.azure is not None:
         bound = _bound_key(files.azure)
         if bound is not None and tpm_verify.is_signed(files.message, files.signature, bound):
             return _joined(found, files, files.azure, bound, collateral, at, roots)
@@ -43,11 +50,8 @@ def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path
     if files.key is None:
         return _by_certificates(found, files, collateral, at, roots)
     ak = tpm_verify.load_key(files.key)
-    pcrs = None if files.pcrs is None else tpm_abi.parse_pcrs(files.pcrs)
-    wanted = nonce if nonce is not None else files.nonce
-    claims = tpm_verify.verify(files.message, files.signature, ak, nonce=wanted, pcrs=pcrs, log=files.log)
-    _record(found, claims, files.key_name, nonce_checked=wanted is not None)
-    if key is not None:
+    _verified(found, files, ak, files.key_name)
+    if vouched:
         return found.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
     return _origin(found, ak, collateral, at, roots)
 
@@ -55,14 +59,36 @@ def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path
 def _joined(found: Examination, files: tpm_files.TpmFiles, azure: bytes, ak: AttestationKey, collateral: Collateral,
             at: datetime, roots: Roots) -> Examination:
     """Verify a quote by the key that a hardware report binds, and that report."""
-    pcrs = None if files.pcrs is None else tpm_abi.parse_pcrs(files.pcrs)
-    claims = tpm_verify.verify(files.message, files.signature, ak, nonce=files.nonce, pcrs=pcrs, log=files.log)
-    _record(found, claims, f"the Azure report ({azure_abi.AK_NAME})", nonce_checked=files.nonce is not None)
+    _verified(found, files, ak, f"the Azure report ({azure_abi.AK_NAME})")
     bound = tpm_origin.bound_by(azure, ak, collateral, at, roots)
     found.warnings.remove(_HOST)
     found.proved.append(f"an SEV-SNP report of {bound.product} hardware names the AK")
     return found.genuine(f"quoted by the virtual TPM that an SEV-SNP report of {bound.product} hardware names; whether "
                          "that guest is acceptable is for a policy to say")
+
+
+def by_bound_key(found: Examination, files: tpm_files.TpmFiles, azure: bytes) -> AttestationKey:
+    """Verify a quote that came in one piece with an Azure report by the key that the report names.
+
+    Whether hardware binds the report is for the caller to verify. Raises ForgedEvidenceError if another key signed,
+    UncheckedEvidenceError if the report names none.
+    """
+    ak = _bound_key(azure)
+    if ak is None:
+        raise UncheckedEvidenceError(f"Azure report: its runtime data name no attestation key ({azure_abi.AK_NAME})",
+                                     code="tpm-ak-origin")
+    message, tail = tpm_abi.split_quote(files.message)
+    found.claims["TPM quote"] = _describe(tpm_abi.parse_quote(message))
+    found.followed(tail)
+    _verified(found, replace(files, message=message), ak, f"the Azure report ({azure_abi.AK_NAME})")
+    return ak
+
+
+def _verified(found: Examination, files: tpm_files.TpmFiles, ak: AttestationKey, key_name: str) -> None:
+    """Verify a quote by a key and record what holds."""
+    claims = tpm_verify.verify(files.message, files.signature, ak, nonce=files.nonce, pcrs=files.pcr_values(),
+                               log=files.log)
+    _record(found, claims, key_name, nonce_checked=files.nonce is not None)
 
 
 def _bound_key(azure: bytes) -> AttestationKey | None:
@@ -83,10 +109,7 @@ def _by_certificates(found: Examination, files: tpm_files.TpmFiles, collateral: 
             continue
         ak = AttestationKey(public)
         if tpm_verify.is_signed(files.message, files.signature, ak):
-            pcrs = None if files.pcrs is None else tpm_abi.parse_pcrs(files.pcrs)
-            claims = tpm_verify.verify(files.message, files.signature, ak, nonce=files.nonce, pcrs=pcrs,
-                                       log=files.log)
-            _record(found, claims, "a certificate", nonce_checked=files.nonce is not None)
+            _verified(found, files, ak, "a certificate")
             return _origin(found, ak, collateral, at, roots)
     raise UncheckedEvidenceError(
         "TPM quote: neither the public key nor a certificate of the AK that signed is at hand",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from appliance.attestation import azure_abi, evidence, simulated_abi, snp_abi, tpm_abi, tpm_evidence, x509dice
+from appliance.attestation.envelopes import registry
 
 SNP, AZURE, TDX, SGX, TPM, CERTIFICATE, APPLIANCE, SIMULATED, TPM_EVIDENCE = (
     "AMD SEV-SNP attestation report", "Azure confidential VM report", "Intel TDX quote", "Intel SGX quote",
@@ -13,7 +14,7 @@ _TEE_TYPE_AT, _TDX_TYPE = slice(4, 8), b"\x81\x00\x00\x00"
 
 
 def recognise(data: bytes) -> str | None:
-    """One of the names above, or None. What is recognised may still be malformed."""
+    """One of the names above, an envelope's name, or None. What is recognised may still be malformed."""
     if data.startswith(simulated_abi.MAGIC):
         return SIMULATED
     if data.startswith(tpm_evidence.MAGIC):
@@ -29,6 +30,9 @@ def recognise(data: bytes) -> str | None:
     if data.lstrip().startswith(b"-----BEGIN CERTIFICATE-----") or (
             data[:1] == b"\x30" and x509dice.holds_evidence(data)):
         return CERTIFICATE
+    envelope = registry.recognise(data)
+    if envelope is not None:
+        return envelope
     if data.lstrip()[:1] == b"{" and evidence.FORMAT.encode() in data:
         return APPLIANCE
     return SNP if len(data) == snp_abi.REPORT_BYTES else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.attestation import azure_abi, tpm_abi, tpm_log
+from appliance.attestation.tpm_abi import Pcrs
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILE_BYTES = 1 << 24
@@ -32,6 +33,13 @@ class TpmFiles:
     nonce: bytes | None
     log: bytes | None
     azure: bytes | None = None  # what an Azure confidential VM keeps beside its TPM
+    values: Pcrs | None = None  # PCR values that did not come as a file
+
+    def pcr_values(self) -> Pcrs | None:
+        """The PCR values, however they came; None without any. Raises MalformedEvidenceError."""
+        if self.values is not None or self.pcrs is None:
+            return self.values
+        return tpm_abi.parse_pcrs(self.pcrs)
 
 
 def message_in(folder: Path) -> Path | None:
@@ -45,6 +53,15 @@ def log_beside(path: Path | None) -> bytes | None:
     if path is None or not path.is_file():
         return None
     return _maybe(_first([each for each in _files(path.parent) if each != path], _is_log), unpacked=True)
+
+
+def azure_beside(path: Path) -> bytes | None:
+    """The Azure report in a file's folder; None without one."""
+    return _azure([each for each in _files(path.parent) if each != path]) if path.is_file() else None
+
+
+def _azure(files: list[Path]) -> bytes | None:
+    return _maybe(_first(files, lambda path: _read(path).startswith(azure_abi.MAGIC)))
 
 
 def unpack(data: bytes) -> bytes:
@@ -80,7 +97,7 @@ def gather(message: Path, key: Path | None = None) -> TpmFiles:
     return TpmFiles(
         _read(message), _read(signature), _maybe(found), found.name if found else "", _maybe(values),
         None if nonce is None else _nonce(_read(nonce)), _maybe(log, unpacked=True),
-        _maybe(_first(files, lambda path: _read(path).startswith(azure_abi.MAGIC))))
+        _azure(files))
 
 
 def _nonce(data: bytes) -> bytes:

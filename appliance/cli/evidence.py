@@ -19,8 +19,8 @@ from appliance.policy import inputfile
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path,
-                        help="a SEV-SNP report, TDX quote, TPM quote (or its folder), certificate with evidence, or "
-                        "the appliance's own evidence")
+                        help="a SEV-SNP report, TDX quote, TPM quote (or its folder), certificate with evidence, the "
+                        "appliance's own evidence, or an envelope of Trustee, TSM, attestation-rs or dstack")
     parser.add_argument("--collateral", metavar="DIR", type=Path,
                         help="where certificates and revocation lists are, under any names (default: FILE's folder)")
     parser.add_argument("--at", metavar="TIME", type=verifying.time, default=None,
@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--event-log", metavar="LOG", type=Path,
                         help="TPM and TDX: the event log to replay, plain or in gzip (default: the one beside FILE)")
     parser.add_argument("--nonce", metavar="HEX", type=_hex,
-                        help="the nonce that a TPM quote, or the appliance's own evidence, must answer")
+                        help="the nonce that a TPM quote, alone or in an envelope, or the appliance's own evidence "
+                        "must answer")
     parser.add_argument("--json", action="store_true", help="print JSON: an object for each file, in a list")
     parser.epilog = ("Genuine means that the vendor's hardware said it, not that it is what you want: that is for a\n"
                      "policy to judge. exit codes: 0 genuine, 1 not genuine, 2 cannot tell; of several files the\n"

@@ -1,0 +1,95 @@
+"""Every envelope that is known, one row each: its name, its reader, or why it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from appliance.attestation.envelopes import (
+    attestation_rs,
+    dstack,
+    dstack_json,
+    strict,
+    trustee_azure,
+    trustee_kbs,
+    trustee_quote,
+    trustee_snp,
+    trustee_tdx,
+    trustee_tpm,
+    tsm,
+)
+from appliance.attestation.envelopes.carried import Carried
+from appliance.attestation.envelopes.strict import Members
+from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
+
+
+class Row(NamedTuple):
+    """An envelope in JSON. Of several rows the first that fits counts."""
+
+    name: str
+    fits: Callable[[Members], bool]
+    read: Callable[[Members], Carried]
+
+
+def _having(*names: str) -> Callable[[Members], bool]:
+    return lambda found: set(names) <= set(found)
+
+
+def _refused(name: str) -> Callable[[Members], Carried]:
+    def read(found: Members) -> Carried:
+        raise UnsupportedEvidenceError(f"{name}: not a platform or format of this appliance, so it is refused",
+                                       code="envelope-platform",
+                                       hint="if there is an SEV-SNP report, TDX or TPM quote in it, examine that alone")
+    return read
+
+
+def _dstack_hex(found: Members) -> Carried:
+    data = strict.hexadecimal(found["attestation"], "dstack attestation in JSON: attestation")
+    if not dstack.fits(data):
+        raise MalformedEvidenceError("dstack attestation in JSON: attestation is not one of dstack's")
+    carried, tail = dstack.read(data)
+    if tail:
+        raise MalformedEvidenceError(f"dstack attestation in JSON: {len(tail)} bytes follow the attestation")
+    return carried
+
+
+DSTACK = "dstack attestation"
+_CSV, _CCA, _SE, _EAT = ("Hygon CSV evidence", "Arm CCA evidence",
+                                   "IBM Secure Execution evidence", "Entity Attestation Token in JSON")
+ROWS = (
+    Row("attestation-rs evidence", attestation_rs.fits, attestation_rs.read),
+    Row("Trustee evidence, SEV-SNP", trustee_snp.fits, trustee_snp.read),
+    Row("Trustee evidence, Azure confidential VM", trustee_azure.fits, trustee_azure.read),
+    Row("Trustee evidence, TPM", trustee_tpm.fits, trustee_tpm.read),
+    Row("Trustee evidence, TPM quote", trustee_quote.fits, trustee_quote.read),
+    Row("Trustee evidence, TDX", trustee_tdx.fits, trustee_tdx.read),
+    Row("Trustee attestation", trustee_kbs.fits, trustee_kbs.read),
+    Row("dstack quote in JSON", dstack_json.fits, dstack_json.read),
+    Row("TSM report in JSON", tsm.fits, tsm.read),
+    Row("dstack attestation in JSON", lambda found: isinstance(found.get("attestation"), str)
+        and found["attestation"].startswith("00"), _dstack_hex),
+    Row(_CSV, _having("attestation_report", "cert_chain", "serial_number"), _refused(_CSV)),
+    Row(_CCA, lambda found: set(found) == {"token"} and isinstance(found["token"], list), _refused(_CCA)),
+    Row(_SE, _having("cuid", "encr_measurement_args"), _refused(_SE)),
+    Row(_EAT, _having("eat_profile"), _refused(_EAT)),
+)
+NAMES = (DSTACK, *(row.name for row in ROWS))
+
+
+def recognise(data: bytes) -> str | None:
+    """The name of the envelope that `data` is; it may still be malformed."""
+    if dstack.fits(data):
+        return DSTACK
+    read = strict.members(data)
+    return None if read is None else next((row.name for row in ROWS if row.fits(read[0])), None)
+
+
+def read(data: bytes) -> tuple[Carried, bytes]:
+    """What an envelope carries, and the bytes behind it. Raises MalformedEvidenceError or UnsupportedEvidenceError."""
+    if dstack.fits(data):
+        return dstack.read(data)
+    found = strict.members(data)
+    row = None if found is None else next((row for row in ROWS if row.fits(found[0])), None)
+    if found is None or row is None:
+        raise MalformedEvidenceError("envelope: neither JSON of a known form nor dstack's")
+    return row.read(found[0]), found[1]

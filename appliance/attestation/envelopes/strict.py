@@ -1,0 +1,128 @@
+"""Members of a JSON envelope, each in the one spelling that its writer gives it. Raises MalformedEvidenceError."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
+
+MAX_BYTES, MAX_MEMBER_BYTES, MAX_ITEMS = 1 << 22, 1 << 21, 1 << 16
+Members = Mapping[str, Any]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a member stands twice")
+    return dict(pairs)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError("a number that is not an integer")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
+
+
+def members(data: bytes) -> tuple[Members, bytes] | None:
+    """The JSON object that `data` begins with, and the bytes behind it; None where none is read.
+
+    White space and zeros behind the object are padding.
+    """
+    if len(data) > MAX_BYTES or data.lstrip()[:1] != b"{":
+        return None
+    text = data.lstrip().decode("utf-8", "surrogateescape")
+    try:
+        value, end = _DECODER.raw_decode(text)
+        text[:end].encode()
+    except (ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
+        return None
+    tail = text[end:].encode("utf-8", "surrogateescape")
+    return value, tail if tail.strip(b" \t\r\n\0") else b""
+
+
+def only(found: Members, known: Iterable[str], what: str) -> None:
+    """Raise UnsupportedEvidenceError if there is a member that this format has not."""
+    other = sorted(set(found) - set(known))
+    if other:
+        raise UnsupportedEvidenceError(f"{what}: its member {other[0][:40]!r} is not known, so its version is another",
+                                       code="envelope-member", hint="take the report or quote out and examine that")
+
+
+def text(found: Members, name: str, what: str) -> str:
+    """A member that is text."""
+    value = found.get(name)
+    if not isinstance(value, str):
+        raise MalformedEvidenceError(f"{what}: {name} is not text")
+    return value
+
+
+def mapping(found: Members, name: str, what: str) -> Members:
+    """A member that is an object."""
+    value = found.get(name)
+    if not isinstance(value, dict):
+        raise MalformedEvidenceError(f"{what}: {name} is not an object")
+    return value
+
+
+def number(found: Members, name: str, bits: int, what: str) -> int:
+    """A member that is an unsigned integer of so many bits."""
+    value = found.get(name)
+    if type(value) is not int or not 0 <= value < 1 << bits:
+        raise MalformedEvidenceError(f"{what}: {name} is not an unsigned integer of {bits} bits")
+    return value
+
+
+def items(found: Members, name: str, most: int, what: str) -> list[Any]:
+    """A member that is a list of at most so many items."""
+    value = found.get(name)
+    if not isinstance(value, list) or len(value) > most:
+        raise MalformedEvidenceError(f"{what}: {name} is not a list of at most {most} items")
+    return value
+
+
+def octets(value: object, what: str) -> bytes:
+    """Bytes written as a list of numbers, as serde writes them."""
+    if not isinstance(value, list) or len(value) > MAX_ITEMS or not all(
+            type(each) is int and 0 <= each < 256 for each in value):
+        raise MalformedEvidenceError(f"{what} is not a list of bytes, 0 to 255")
+    return bytes(value)
+
+
+def standard(value: object, what: str) -> bytes:
+    """Bytes in base64 with padding, RFC 4648 section 4."""
+    return _base64(value, what, base64.b64encode, None)
+
+
+def url(value: object, what: str) -> bytes:
+    """Bytes in base64url, RFC 4648 section 5, with the whole padding or, as attestation-rs writes it, without any."""
+    padded = value + "=" * (-len(value) % 4) if isinstance(value, str) and not value.endswith("=") else value
+    return _base64(padded, what, base64.urlsafe_b64encode, b"-_")
+
+
+def _base64(value: object, what: str, encode: Any, alphabet: bytes | None) -> bytes:
+    name = "base64" if alphabet is None else "base64url"
+    if not isinstance(value, str) or not value.isascii() or len(value) > 2 * MAX_MEMBER_BYTES:
+        raise MalformedEvidenceError(f"{what} is not {name} of at most {MAX_MEMBER_BYTES} bytes")
+    try:
+        decoded = base64.b64decode(value, altchars=alphabet, validate=True)
+    except ValueError:
+        raise MalformedEvidenceError(f"{what} is not {name}") from None
+    if encode(decoded).decode() != value or len(decoded) > MAX_MEMBER_BYTES:
+        raise MalformedEvidenceError(f"{what} is not {name} in its one spelling, with padding")
+    return decoded
+
+
+def hexadecimal(value: object, what: str) -> bytes:
+    """Bytes in hex, lower case."""
+    if not isinstance(value, str) or len(value) > 2 * MAX_MEMBER_BYTES:
+        raise MalformedEvidenceError(f"{what} is not hex of at most {MAX_MEMBER_BYTES} bytes")
+    try:
+        decoded = bytes.fromhex(value)
+    except ValueError:
+        raise MalformedEvidenceError(f"{what} is not hex") from None
+    if decoded.hex() != value:
+        raise MalformedEvidenceError(f"{what} is not hex in its one spelling, lower case without spaces")
+    return decoded

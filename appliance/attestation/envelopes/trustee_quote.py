@@ -1,0 +1,23 @@
+"""A TPM quote of an Azure confidential VM in pieces, as the crate `az-cvm-vtpm` and Trustee write it, without its key.
+
+    {"message": "ff54...", "signature": "2afd...", "pcrs": ["f3a7...", ...]}
+
+The Azure report that names the key lies beside the file.
+"""
+
+from __future__ import annotations
+
+from appliance.attestation.envelopes import tpm_pieces
+from appliance.attestation.envelopes.carried import Carried
+from appliance.attestation.envelopes.strict import Members
+
+
+def fits(found: Members) -> bool:
+    """Whether the members are this envelope's."""
+    return {"message", "signature", "pcrs"} <= set(found)
+
+
+def read(found: Members) -> Carried:
+    """The quote."""
+    pieces = tpm_pieces.quote(found, "TPM quote in JSON")
+    return Carried(pieces.message, tpm=pieces)

@@ -1,0 +1,27 @@
+"""Trustee's evidence of a TPM alone: the attestation key and a quote in pieces.
+
+    {"ak_public": "MIIB...", "tpm_quote": {"message": "/1RD...", "signature": "ABQA...", "pcrs": ["0000...", ...]}}
+
+Key, message and signature (TPMT_SIGNATURE) are in base64, PCR values in hex. No certificate of the key travels along.
+"""
+
+from __future__ import annotations
+
+from appliance.attestation.envelopes import strict, tpm_pieces
+from appliance.attestation.envelopes.carried import Carried
+from appliance.attestation.envelopes.strict import Members
+
+_WHAT = "TPM evidence in JSON"
+
+
+def fits(found: Members) -> bool:
+    """Whether the members are this envelope's."""
+    return {"ak_public", "tpm_quote"} <= set(found)
+
+
+def read(found: Members) -> Carried:
+    """The quote with its key."""
+    strict.only(found, ("ak_public", "tpm_quote"), _WHAT)
+    key = strict.standard(found["ak_public"], f"{_WHAT}: ak_public")
+    pieces = tpm_pieces.quote(strict.mapping(found, "tpm_quote", _WHAT), f"{_WHAT}: tpm_quote", key=key)
+    return Carried(pieces.message, tpm=pieces)
