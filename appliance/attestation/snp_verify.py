@@ -1,7 +1,8 @@
 """From a raw SEV-SNP report to authentic claims: signature, certificate chain, pinned root. No policy is known here.
 
 The chain is ARK -> ASK -> VCEK (a chip's own key) or ARK -> ASVK -> VLEK (a key that AMD loads for a cloud). The
-certificates come from untrusted collateral; only the fingerprint of the ARK is trusted (trust/amd.py).
+certificates come from untrusted collateral; ASK and ASVK are shipped as well. Only the fingerprint of the ARK is trusted
+(trust/amd.py).
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ def _clouds(leaves: list[_Leaf]) -> str:
 def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate:
     """The certificate that issued `child`, by name and by a signature with AMD's parameters."""
     named = x509chain.issuers_of(child, collateral.certificates)
+    if not named or not x509chain.fits(child, named[0]):  # a stray file is never worse than none
+        named = [each for each in x509chain.issuers_of(child, amd.shipped()) if x509chain.fits(child, each)] or named
     if not named:
         if any(x509chain.signed_with_pss_sha384(child, each.public_key()) for each in collateral.certificates):
             raise ForgedEvidenceError(
