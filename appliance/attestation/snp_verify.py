@@ -1,7 +1,7 @@
 """From a raw SEV-SNP report to authentic claims: signature, certificate chain, pinned root. No policy is known here.
 
 The chain is ARK -> ASK -> VCEK (a chip's own key) or ARK -> ASVK -> VLEK (a key that AMD loads for a cloud). The
-certificates come from untrusted collateral; ASK and ASVK are shipped as well. Only the fingerprint of the ARK is trusted
+certificates come from untrusted collateral; ASK and ASVK are shipped as well. Only the ARK's fingerprint is trusted
 (trust/amd.py).
 """
 
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from appliance.attestation import revocation, snp_abi, snp_certificate, x509chain
+from appliance.attestation import kds, revocation, snp_abi, snp_certificate, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.revocation import Revocation
 from appliance.attestation.snp_abi import Report, Tcb
@@ -29,7 +29,6 @@ _P384_ORDER = int("ffffffffffffffffffffffffffffffffffffffffffffffff"
                   "c7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16)
 _LEAVES = {snp_abi.VCEK: "SEV-VCEK", snp_abi.VLEK: "SEV-VLEK"}  # common name of the leaf certificate
 _AUTHORITIES = {snp_abi.VCEK: "SEV-", snp_abi.VLEK: "SEV-VLEK-"}  # and of its issuer, before the product line
-_HINT = "AMD's KDS serves it: https://kdsintf.amd.com, /vcek or /vlek"
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
     seen = f" (not among {len(leaves)} others{_clouds(leaves)})" if leaves else ""
     raise collateral.lacking(
         f"the {kind} certificate for chip {report.chip_id.hex()} and reported TCB "
-        f"{report.reported_tcb.hex()}{seen}", _HINT)
+        f"{report.reported_tcb.hex()}{seen}", kds.leaf_hint(report))
 
 
 def _clouds(leaves: list[_Leaf]) -> str:
@@ -150,7 +149,8 @@ def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate
                 f"certificate {x509chain.name_of(child)}: the issuer's key is at hand under another name",
                 code="chain-name")
         raise collateral.lacking(
-            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},", _HINT)
+            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},",
+            kds.chain_hint(x509chain.shown(child.issuer)))
     issuer = named[0]
     x509chain.check_issued(child, issuer)
     if not x509chain.signed_with_pss_sha384(child, issuer.public_key()):

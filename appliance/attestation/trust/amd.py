@@ -5,8 +5,8 @@ Each value below was compared with the copies that three independent public proj
 virtee/sev, microsoft/TEE-Attestation-Verification); they agree. A product line that is not here is named and
 refused, never guessed.
 
-The authorities below them (ASK above VCEKs, ASVK above VLEKs) are shipped beside this file, as `amd_<line>.pem`, so that
-a report with its leaf alone can be verified. Nothing is trusted for being shipped: a chain still has to reach its ARK.
+The authorities below them (ASK above VCEKs, ASVK above VLEKs) are shipped beside this file, as `amd_<line>.pem`, so
+that a report with its leaf alone can be verified. Nothing is trusted for being shipped: a chain has to reach its ARK.
 """
 
 from __future__ import annotations
