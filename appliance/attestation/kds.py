@@ -83,7 +83,7 @@ def leaf_hint(report: Report) -> str:
         return reason + (f"; with the cloud's credentials: GET {' or '.join(shown)}" if shown else "")
     if not lines:
         return f"a CPU of no product line that is known here ({', '.join(amd.ROOTS)}): AMD's KDS is {SERVICE}"
-    return requests.told(leaf_requests(report), "AMD's KDS")
+    return requests.told(leaf_requests(report), "AMD's KDS", " or ")
 
 
 def chain_hint(issuer: str) -> str:

@@ -107,8 +107,7 @@ def pck_list(issuer: str) -> Request:
     """The revocation list of the authority that issued the PCK, by its common name."""
     kind = "processor" if "Processor" in issuer else "platform"
     return Request(f"{SERVICE}/sgx/certification/v4/pckcrl?ca={kind}&encoding=der", f"intel-pck-{kind}.crl",
-                   f"the list of revoked PCK certificates of the {kind} authority", "list",
-                   ("SGX-PCK-CRL-Issuer-Chain",))
+                   f"the list of revoked PCK certificates of the {kind} authority", "list")
 
 
 def root_list() -> Request:

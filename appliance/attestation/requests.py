@@ -31,8 +31,8 @@ class Request:
         return f"curl -fsS --retry 5 {headers}-o '{self.file}' '{self.url}'"
 
 
-def told(requests: Iterable[Request], service: str) -> str:
+def told(requests: Iterable[Request], service: str, between: str = "; ") -> str:
     """The hint that names requests."""
-    listed = "; ".join(f"GET {each.url}" + (f" (keep its header {each.chain_headers[0]} beside it)"
+    listed = between.join(f"GET {each.url}" + (f" (keep its header {each.chain_headers[0]} beside it)"
                                             if each.chain_headers else "") for each in requests)
     return f"{service} serves it: {listed}; or: appliance collateral fetch EVIDENCE -o DIR"

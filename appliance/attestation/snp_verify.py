@@ -70,7 +70,7 @@ def _leaves(collateral: Collateral) -> list[_Leaf]:
     return found
 
 
-def _signed_by(report: Report, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
+def signed_by(report: Report, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
     """Whether the certificate's key signed the report (or `signed` in its place): ECDSA P-384 with SHA-384."""
     key = certificate.public_key()
     r, s = report.signature
@@ -99,7 +99,7 @@ def _altered(report: Report, leaf: _Leaf) -> bool:
             (snp_abi.KEY_INFO_AT, bytes((selector, 0, 0, 0)))):
         if value is not None:
             signed = report.signed[:offset] + value + report.signed[offset + size:]
-            if _signed_by(report, leaf.certificate, signed):
+            if signed_by(report, leaf.certificate, signed):
                 return True
     return False
 
@@ -121,7 +121,7 @@ def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
     leaves = _leaves(collateral)
     kind = _LEAVES[signing_key].removeprefix("SEV-")
     for leaf in leaves:
-        if leaf.kind == signing_key and _signed_by(report, leaf.certificate):
+        if leaf.kind == signing_key and signed_by(report, leaf.certificate):
             return leaf
     if any(_endorses(leaf, report) or _altered(report, leaf) for leaf in leaves):
         raise ForgedEvidenceError(
