@@ -11,11 +11,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import collateral, tdx_verify
+from appliance.attestation.evidence import Collected
 from appliance.cli.main import main
 from appliance.client import needs
 from appliance.errors import UncheckedEvidenceError
-from tests.support import fake_services
+from appliance.policy import load
+from appliance.policy.digest import host_data
+from tests.support import fake_appliance, fake_services
 from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_appliance import FakeAppliance
 from tests.support.fake_intel import FakeIntel, dice_certificate
 from tests.support.fake_services import Answer, Answers
 from tests.support.vectors import need
@@ -232,3 +236,40 @@ def test_only_what_is_absent_is_asked_for(lacks: int, tmp_path: Path) -> None:
         tdx_verify.verify(fake.quote(), collateral.load(tmp_path), at=NOW, **fake.pins)
     hint = str(caught.value.hint)
     assert [number == lacks for number in range(4)] == [each.url in hint for each in wanted]
+
+
+class _Alone(fake_appliance.SnpSource):
+    """A host that passes no certificates to its guest."""
+
+    def collect(self, report_data: bytes) -> Collected:
+        return Collected(super().collect(report_data).report)
+
+
+@pytest.mark.parametrize("platform", ["sev-snp", "tdx"])
+def test_from_nothing_to_verified_as_the_guides_say(platform: str, tmp_path: Path,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """Save the evidence of an appliance that could not be checked, fetch what it lacks, and verify the running one."""
+    amd, intel = FakeAmd("Genoa"), FakeIntel()
+    root, answers = ((amd.ark, fake_services.amd(amd)) if platform == "sev-snp" else
+                     (intel.root, fake_services.intel(intel)))
+    policy = fake_appliance.write_policy(
+        tmp_path, platform, evidence="sev_snp {\n min_tcb { snp = 10 }\n }" if platform == "sev-snp" else "")
+    loaded = load(policy)
+    source = (_Alone(amd, host_data(loaded.digest)) if platform == "sev-snp" else
+              fake_appliance.TdxSource(intel, loaded.digest))
+    (tmp_path / "root.pem").write_bytes(root.public_bytes(Encoding.PEM))
+    (tmp_path / "measurements.json").write_bytes(fake_appliance.measured().to_json())
+    trusted, saved = ["--unsafe-root", str(tmp_path / "root.pem"), *AT], str(tmp_path / "evidence.json")
+    server = FakeAppliance(fake_appliance.attestor(source, loaded), tmp_path)
+    verify = ["verify", server.url, "--policy", str(policy), "--measurements", str(tmp_path / "measurements.json"),
+              "--measurements-unsigned", *trusted]
+    try:
+        assert 2 == main([*verify, "--save", saved])
+        assert "appliance collateral fetch" in capsys.readouterr().out
+        with fake_services.serving(answers) as (url, _):
+            fetched = main(["collateral", "fetch", saved, "-o", str(tmp_path / "collateral"), "--from", url, *trusted])
+        assert 0 == fetched
+        assert "verdict: GENUINE" in capsys.readouterr().out
+        assert 0 == main([*verify, "--collateral", str(tmp_path / "collateral")])
+    finally:
+        server.stop()
