@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from appliance.client import needs
 from appliance.errors import UncheckedEvidenceError
 from appliance.policy import load
 from appliance.policy.digest import host_data
+from tests.fuzz import collateral_fuzz, driver
 from tests.support import fake_appliance, fake_services
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_appliance import FakeAppliance
@@ -238,6 +240,28 @@ def test_only_what_is_absent_is_asked_for(lacks: int, tmp_path: Path) -> None:
     assert [number == lacks for number in range(4)] == [each.url in hint for each in wanted]
 
 
+def test_an_absent_vcek_names_its_whole_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the hint of `evidence`, with what lies beside the report and is not understood."""
+    (tmp_path / "report.bin").write_bytes(need("snp/genoa_report.bin").read_bytes())
+    (tmp_path / "notes.txt").write_text("certificates: ask Bob")
+    assert 2 == main(["evidence", str(tmp_path / "report.bin"), "--json"])
+    outcome, = json.loads(capsys.readouterr().out)
+    assert needs.of((tmp_path / "report.bin").read_bytes()).all()[0].url in outcome["hint"]
+    assert "notes.txt: neither certificates nor" in outcome["hint"]
+    assert "report.bin:" not in outcome["hint"]
+
+
+@pytest.mark.parametrize("guide", ["sev-snp", "tdx"])
+def test_the_guides_policies_are_valid(guide: str, tmp_path: Path) -> None:
+    """The block that replaces the example's."""
+    root = Path(__file__).parents[1]
+    block = re.search(r"```hcl\n(.*?)```", (root / f"docs/guides/{guide}.md").read_text(), re.DOTALL)
+    example = (root / "examples/vm/deployment.hcl").read_text()
+    assert block is not None
+    (tmp_path / "deployment.hcl").write_text(re.sub(r"tee \{.*?\n\}\n", block[1], example, flags=re.DOTALL))
+    assert (guide,) == tuple(load(tmp_path / "deployment.hcl").policy.tee.platforms)
+
+
 class _Alone(fake_appliance.SnpSource):
     """A host that passes no certificates to its guest."""
 
@@ -273,3 +297,12 @@ def test_from_nothing_to_verified_as_the_guides_say(platform: str, tmp_path: Pat
         assert 0 == main([*verify, "--collateral", str(tmp_path / "collateral")])
     finally:
         server.stop()
+
+
+def test_files_and_evidence_survive_mutations() -> None:
+    """Two seconds of mutated answers and evidence raise nothing else, and nothing false verifies."""
+    for seed in collateral_fuzz.seeds():
+        collateral_fuzz.fuzz(seed)
+    count, finding = driver.run(collateral_fuzz.fuzz, collateral_fuzz.seeds(), seconds=2, seed=1)
+    assert finding is None, finding
+    assert count > 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance import packaged
 from appliance.attestation import collateral, snp_abi, snp_verify, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.snp_abi import Tcb
 from appliance.attestation.trust import amd
 from appliance.errors import (
     AttestationError,
+    DamagedError,
     ForgedEvidenceError,
     MalformedEvidenceError,
     UncheckedEvidenceError,
@@ -413,6 +417,19 @@ def test_an_unreadable_certificate_is_told_when_one_is_missing(tmp_path: Path) -
     (tmp_path / "vcek.der").write_bytes(fake.leaf.public_bytes(Encoding.DER)[:-1])
     with pytest.raises(MalformedEvidenceError, match=r"vcek\.der"):
         _verify(fake, fake.report(), collateral=collateral.load(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: data[2400:], lambda data: b"", None])
+def test_a_damaged_copy_of_what_is_shipped_is_named(damage: Callable[[bytes], bytes] | None, tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut, another chain, empty or absent: a fault of the installation, and no verdict about the evidence."""
+    place = tmp_path / "attestation/trust"
+    shutil.copytree(Path(amd.__file__).parent, place)
+    broken = place / "amd_milan.pem"
+    broken.unlink() if damage is None else broken.write_bytes(damage(broken.read_bytes()))
+    monkeypatch.setattr(packaged, "ROOT", tmp_path)
+    with pytest.raises(DamagedError, match=r"amd_milan\.pem is damaged"):
+        amd.shipped.__wrapped__()
 
 
 @pytest.mark.parametrize(("family", "model", "product"), [
