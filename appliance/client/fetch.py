@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import queue
+import socket
 import ssl
 import threading
 import time
@@ -112,7 +113,7 @@ class Service:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 cause = getattr(error, "reason", error)
                 why = str(cause) or type(error).__name__
-                if attempt == ATTEMPTS or isinstance(cause, ssl.SSLCertVerificationError):
+                if attempt == ATTEMPTS or isinstance(cause, ssl.SSLCertVerificationError | socket.gaierror):
                     raise failed(f"GET {url}: {why}", _ELSEWHERE) from None
                 wait = 2.0 ** (attempt - 1)
             if wait > LONGEST_WAIT:
