@@ -26,14 +26,19 @@ def entries(found: Any) -> bool:
     return isinstance(found, dict) and bool(found) and all(isinstance(value, dict) for value in found.values())
 
 
+def content(place: str, expected: str) -> bytes:
+    """The bytes of a file of this package, by its path in it. Raises DamagedError where it cannot be read."""
+    path = ROOT / place
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise damaged(path, expected, error.strerror or str(error)) from None
+
+
 def document(place: str, expected: str, fits: Callable[[Any], bool]) -> Any:
     """A JSON file of this package, by its path in it. DamagedError where it is absent, cut, or not what `fits` takes,
     which `expected` describes."""
-    path = ROOT / place
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise damaged(path, expected, error.strerror or str(error)) from None
+    path, data = ROOT / place, content(place, expected)
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:

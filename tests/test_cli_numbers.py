@@ -45,6 +45,7 @@ OPTIONS = [  # words, option, what is allowed, the nearest values that are not
 ]
 DECIMAL = [
     (CONNECT, "--life", "0 to 31536000", ["-1", "31536001", "1e400", "-0.5", ".", "e5", "1e"]),
+    (["collateral", "fetch", "FILE", "-o", "DIR"], "--timeout", "0 to 31536000", ["-1", "31536001", "1e400"]),
     (["image", "boot", "DIR"], "--seconds", "0 to 31536000", ["-1", "31536001", "1e400"]),
     (["infer", "FILE", "--prompt", "x"], "--temperature", "0 to 100", ["-1", "100.1", "1e400"]),
 ]

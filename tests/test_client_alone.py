@@ -44,6 +44,7 @@ VERBS: list[tuple[list[str], int, str]] = [
     (["check", "deployment.hcl"], 0, ""), (["digest", "deployment.hcl", "--json"], 0, "policy_sha384"),
     (["approve", "deployment.hcl"], 0, "approvals: 0 of 0"), (["key", "new"], 0, "api_key_sha256"),
     (["evidence", "evidence.json"], 1, "SIMULATED"),
+    (["collateral", "fetch", "evidence.json", "--print"], 2, "no vendor's service has collateral for it"),
     (["verify", "evidence.json", "--policy", "deployment.hcl", "--ear", "r.jwt"], 5, "SIMULATED"),
     (["verify", "http://127.0.0.1:1", "--policy", "deployment.hcl"], 2, "unreachable"),
     (["connect", "--help"], 0, "--listen"), (["connect", "http://127.0.0.1:1", "--policy", "deployment.hcl"], 2, ""),

@@ -244,7 +244,7 @@ def test_confidential_machines_start_as_is_predicted(tmp_path: Path, kind: str, 
     assert not set(not_there) & set(words)
     whole = " ".join(words)
     assert ("snp" == kind) == ("kernel-hashes=on" in whole) == (f"-kernel {tmp_path}/appliance.efi" in whole)
-    assert ("tdx" == kind) == ("disk.raw" in whole)
+    assert ("tdx" == kind) == ("disk.raw" in whole) == ("quote-generation-socket.type=" in whole)
 
 
 def test_golden_values_come_from_an_event_log(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import collateral, snp_abi, snp_verify
+from appliance import packaged
+from appliance.attestation import collateral, snp_abi, snp_verify, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.snp_abi import Tcb
 from appliance.attestation.trust import amd
 from appliance.errors import (
     AttestationError,
+    DamagedError,
     ForgedEvidenceError,
     MalformedEvidenceError,
     UncheckedEvidenceError,
@@ -63,6 +67,41 @@ def test_amds_list_is_fresh_while_it_is_in_force() -> None:
         found = snp_verify.verify(report, known, at=day).revocation
         assert found is not None
         assert fresh == found.in_force(day)
+
+
+@pytest.mark.parametrize(("report", "leaf", "authority"), [
+    ("milan_report.bin", "milan_vcek.pem", "SEV-Milan"), ("genoa_report.bin", "genoa_vcek.pem", "SEV-Genoa"),
+    ("turin_attestation_report.bin", "turin_vcek.pem", "SEV-Turin"),
+    ("trustee-test-vlek-report.bin", "trustee-test-vlek.der", "SEV-VLEK-Milan")])
+def test_a_leaf_alone_suffices(report: str, leaf: str, authority: str) -> None:
+    """The authorities above it are shipped, and lead to the pinned root; a stray file by their name does no harm."""
+    known = Collateral()
+    known.add(need(f"snp/{leaf}").read_bytes(), leaf)
+    at = known.certificates[0].not_valid_before_utc + timedelta(days=1)
+    product = authority.rpartition("-")[2]
+    data = need(f"snp/{report}").read_bytes()
+    claims = snp_verify.verify(data, known, at=at)
+    assert (amd.AUTHORITIES[authority], amd.ROOTS[product]) == claims.chain[1:]
+    known.certificates += fake_amd.reread([FakeAmd(product, vlek="VLEK" in authority).ask])
+    assert claims == snp_verify.verify(data, known, at=at)
+
+
+def test_what_is_shipped_makes_no_chain_trusted() -> None:
+    """A hierarchy of the same names needs its own authority, and ends at a root that is not pinned."""
+    fake = FakeAmd()
+    leaf = Collateral(certificates=fake_amd.reread([fake.leaf]))
+    with pytest.raises(UncheckedEvidenceError, match="SEV-Milan, who issued SEV-VCEK"):
+        snp_verify.verify(fake.report(), leaf, at=NOW)
+    with pytest.raises(ForgedEvidenceError, match="not the pinned root"):
+        snp_verify.verify(fake.report(), fake.collateral(), at=NOW)
+
+
+def test_the_shipped_chains_hold() -> None:
+    """Each authority is signed by the root beside it, three of each line, and nothing else is shipped."""
+    assert {*amd.AUTHORITIES.values(), *amd.ROOTS.values()} == {x509chain.fingerprint(each) for each in amd.shipped()}
+    for each in amd.shipped():
+        root, = [other for other in amd.shipped() if other.subject == each.issuer]
+        assert x509chain.signed_with_pss_sha384(each, root.public_key())
 
 
 def _flips(report: bytes, known: Collateral, **options: Any) -> dict[str, list[int]]:
@@ -133,7 +172,10 @@ def test_a_masked_chip_may_be_another_ones() -> None:
 
 @pytest.mark.parametrize("name", ["milan_vcek.pem", "milan_ask.pem", "milan_ark.pem"])
 def test_flipped_bytes_of_a_certificate_are_refused(name: str) -> None:
-    """A certificate with one byte flipped, every 7th in turn, never carries a report to a verdict."""
+    """A certificate with one byte flipped, every 7th in turn, never carries a report to a verdict.
+
+    In place of a flipped authority, AMD's own is taken, which is shipped: then the chain is as without the file.
+    """
     folder = need("snp")
     report = (folder / "milan_report.bin").read_bytes()
     others = Collateral()
@@ -149,13 +191,14 @@ def test_flipped_bytes_of_a_certificate_are_refused(name: str) -> None:
         known = Collateral(certificates=list(others.certificates))
         known.add(bytes(flipped), "flipped.der")
         try:
-            snp_verify.verify(report, known, at=AT)
+            chain = snp_verify.verify(report, known, at=AT).chain
         except (ForgedEvidenceError, MalformedEvidenceError):
             continue
         except AttestationError as error:
             outcomes[place] = repr(error)
         else:
-            outcomes[place] = "accepted"
+            if name == "milan_vcek.pem" or chain[1:] != (amd.AUTHORITIES["SEV-Milan"], amd.ROOTS["Milan"]):
+                outcomes[place] = "accepted"
     assert {} == {place: said for place, said in outcomes.items() if said == "accepted"}
     assert all("Unchecked" in said for said in outcomes.values()), outcomes
 
@@ -386,6 +429,19 @@ def test_an_unreadable_certificate_is_told_when_one_is_missing(tmp_path: Path) -
     (tmp_path / "vcek.der").write_bytes(fake.leaf.public_bytes(Encoding.DER)[:-1])
     with pytest.raises(MalformedEvidenceError, match=r"vcek\.der"):
         _verify(fake, fake.report(), collateral=collateral.load(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: data[2400:], lambda data: b"", None])
+def test_a_damaged_copy_of_what_is_shipped_is_named(damage: Callable[[bytes], bytes] | None, tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut, another chain, empty or absent: a fault of the installation, and no verdict about the evidence."""
+    place = tmp_path / "attestation/trust"
+    shutil.copytree(Path(amd.__file__).parent, place)
+    broken = place / "amd_milan.pem"
+    broken.unlink() if damage is None else broken.write_bytes(damage(broken.read_bytes()))
+    monkeypatch.setattr(packaged, "ROOT", tmp_path)
+    with pytest.raises(DamagedError, match=r"amd_milan\.pem is damaged"):
+        amd.shipped.__wrapped__()
 
 
 @pytest.mark.parametrize(("family", "model", "product"), [

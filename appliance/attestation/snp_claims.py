@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from appliance.attestation import kds
 from appliance.attestation.snp_abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, Report, Tcb
 from appliance.attestation.snp_verify import SnpClaims
 from appliance.policy import amd_lines
@@ -114,5 +115,6 @@ def warnings(report: Report, claims: SnpClaims | None, at: datetime) -> list[str
         found.append(f"{claims.product.upper()}: {amd_lines.ROOT_SEED_OUT[claims.product.lower()]}.")
     if claims is not None and (claims.revocation is None or not claims.revocation.in_force(at)):
         ended = "" if claims.revocation is None else f"; one ended on {claims.revocation.next_update:%Y-%m-%d}"
-        found.append(f"REVOCATION: not checked; no list that is in force was among the collateral{ended}.")
+        found.append(f"REVOCATION: not checked; no list that is in force was among the collateral{ended}. "
+                     f"AMD serves it: GET {kds.revocation_list(claims.signing_key, claims.product).url}.")
     return found

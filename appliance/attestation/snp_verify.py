@@ -1,7 +1,8 @@
 """From a raw SEV-SNP report to authentic claims: signature, certificate chain, pinned root. No policy is known here.
 
 The chain is ARK -> ASK -> VCEK (a chip's own key) or ARK -> ASVK -> VLEK (a key that AMD loads for a cloud). The
-certificates come from untrusted collateral; only the fingerprint of the ARK is trusted (trust/amd.py).
+certificates come from untrusted collateral; ASK and ASVK are shipped as well. Only the ARK's fingerprint is trusted
+(trust/amd.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from appliance.attestation import revocation, snp_abi, snp_certificate, x509chain
+from appliance.attestation import kds, revocation, snp_abi, snp_certificate, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.revocation import Revocation
 from appliance.attestation.snp_abi import Report, Tcb
@@ -28,7 +29,6 @@ _P384_ORDER = int("ffffffffffffffffffffffffffffffffffffffffffffffff"
                   "c7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16)
 _LEAVES = {snp_abi.VCEK: "SEV-VCEK", snp_abi.VLEK: "SEV-VLEK"}  # common name of the leaf certificate
 _AUTHORITIES = {snp_abi.VCEK: "SEV-", snp_abi.VLEK: "SEV-VLEK-"}  # and of its issuer, before the product line
-_HINT = "AMD's KDS serves it: https://kdsintf.amd.com, /vcek or /vlek"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _leaves(collateral: Collateral) -> list[_Leaf]:
     return found
 
 
-def _signed_by(report: Report, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
+def signed_by(report: Report, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
     """Whether the certificate's key signed the report (or `signed` in its place): ECDSA P-384 with SHA-384."""
     key = certificate.public_key()
     r, s = report.signature
@@ -99,7 +99,7 @@ def _altered(report: Report, leaf: _Leaf) -> bool:
             (snp_abi.KEY_INFO_AT, bytes((selector, 0, 0, 0)))):
         if value is not None:
             signed = report.signed[:offset] + value + report.signed[offset + size:]
-            if _signed_by(report, leaf.certificate, signed):
+            if signed_by(report, leaf.certificate, signed):
                 return True
     return False
 
@@ -121,7 +121,7 @@ def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
     leaves = _leaves(collateral)
     kind = _LEAVES[signing_key].removeprefix("SEV-")
     for leaf in leaves:
-        if leaf.kind == signing_key and _signed_by(report, leaf.certificate):
+        if leaf.kind == signing_key and signed_by(report, leaf.certificate):
             return leaf
     if any(_endorses(leaf, report) or _altered(report, leaf) for leaf in leaves):
         raise ForgedEvidenceError(
@@ -129,7 +129,7 @@ def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
     seen = f" (not among {len(leaves)} others{_clouds(leaves)})" if leaves else ""
     raise collateral.lacking(
         f"the {kind} certificate for chip {report.chip_id.hex()} and reported TCB "
-        f"{report.reported_tcb.hex()}{seen}", _HINT)
+        f"{report.reported_tcb.hex()}{seen}", kds.leaf_hint(report))
 
 
 def _clouds(leaves: list[_Leaf]) -> str:
@@ -141,13 +141,16 @@ def _clouds(leaves: list[_Leaf]) -> str:
 def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate:
     """The certificate that issued `child`, by name and by a signature with AMD's parameters."""
     named = x509chain.issuers_of(child, collateral.certificates)
+    if not named or not x509chain.fits(child, named[0]):  # a stray file is never worse than none
+        named = [each for each in x509chain.issuers_of(child, amd.shipped()) if x509chain.fits(child, each)] or named
     if not named:
         if any(x509chain.signed_with_pss_sha384(child, each.public_key()) for each in collateral.certificates):
             raise ForgedEvidenceError(
                 f"certificate {x509chain.name_of(child)}: the issuer's key is at hand under another name",
                 code="chain-name")
         raise collateral.lacking(
-            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},", _HINT)
+            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},",
+            kds.chain_hint(x509chain.shown(child.issuer)))
     issuer = named[0]
     x509chain.check_issued(child, issuer)
     if not x509chain.signed_with_pss_sha384(child, issuer.public_key()):

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import revocation, tdx_abi, x509chain
+from appliance.attestation import pcs, requests, revocation, tdx_abi, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.tdx_abi import Quote
 from appliance.attestation.trust import intel
@@ -152,20 +152,25 @@ def _platform(library: Any, quote: bytes) -> tuple[str, str]:
 
 def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[str, str], dict[str, Any]]:
     """The collateral for this quote's platform (by FMSPC and PCE), and its TCB information, not yet verified."""
-    wanted = _platform(library, quote)
-    for document in collateral.documents:
+    wanted, chain = _platform(library, quote), _chain(tdx_abi.parse(quote))
+    joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates)
+    fitting: list[tuple[dict[str, str], dict[str, Any]]] = []
+    for document in (*collateral.documents, dict[str, object](joined.document)):
         fields = {name: document.get(name) for name in _FIELDS}
         if not all(isinstance(value, str) for value in fields.values()):
             continue
         try:
             info = json.loads(str(fields["tcb_info"]))
             if (str(info["fmspc"]).lower(), str(info["pceId"]).lower()) == wanted:
-                return {name: str(value) for name, value in fields.items()}, info
+                fitting.append(({name: str(value) for name, value in fields.items()}, info))
         except (ValueError, RecursionError, LookupError, TypeError):
             continue
-    raise UncheckedEvidenceError(
-        f"TDX quote: TCB information and QE identity for the platform {wanted[0]} are absent", code="tdx-collateral",
-        hint="Intel's PCS serves it: https://api.trustedservices.intel.com")
+    if fitting:
+        return max(fitting, key=lambda each: str(each[1].get("issueDate")))  # the first of several that are as new
+    missing = joined.lacking or pcs.quote_requests(chain)
+    raise collateral.unchecked(
+        f"TDX quote: for the platform {wanted[0]}, {len(missing)} of 4 parts of Intel's collateral are absent: "
+        + "; ".join(each.why for each in missing), requests.told(missing, "Intel's PCS"), code="tdx-collateral")
 
 
 def _check_issuers(fields: Mapping[str, str], root: str, at: datetime) -> None:

@@ -175,10 +175,11 @@ def is_p384(key: object) -> bool:
 def issuers_of(child: x509.Certificate, candidates: Sequence[x509.Certificate]) -> list[x509.Certificate]:
     """The candidates that are named as the child's issuer; those whose key fits come first."""
     named = [each for each in candidates if each.subject == child.issuer]
-    return sorted(named, key=lambda each: not _fits(child, each))
+    return sorted(named, key=lambda each: not fits(child, each))
 
 
-def _fits(child: x509.Certificate, issuer: x509.Certificate) -> bool:
+def fits(child: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether `issuer` names and signed `child`."""
     try:
         check_issued(child, issuer)
     except ForgedEvidenceError:

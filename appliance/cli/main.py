@@ -39,6 +39,7 @@ VERBS: dict[str, str] = {
     "kernels": "compile the kernels ahead of time, or list them",
     "image": "build a measured VM image from a policy, or boot one",
     "evidence": "tell whether raw hardware evidence is genuine, and what it claims",
+    "collateral": "fetch what evidence needs to be verified, from AMD and Intel or a mirror",
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
     "state": "check a state disk, and print its audit log",

@@ -60,7 +60,7 @@ def verifier(args: argparse.Namespace) -> Verifier:
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
         need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
         ek_roots=args.ek_roots, self_tests=args.self_test,
-        roots=_roots(args.unsafe_root))
+        roots=roots(args.unsafe_root))
 
 
 def _digest(text: str) -> bytes:
@@ -73,7 +73,8 @@ def _digest(text: str) -> bytes:
     return digest
 
 
-def _roots(paths: list[Path]) -> Roots:
+def roots(paths: list[Path]) -> Roots:
+    """The vendors' roots, and those that a test names."""
     return with_roots([keyfile.read(path, "root") for path in paths]) if paths else VENDORS
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.attestation import evidence, measure_launch, measure_tpm, snp_validate, tpm_validate, validate, verify
-from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.ratls import Carried
@@ -72,9 +71,8 @@ def judge(data: bytes, reference: Reference, question: Question) -> Verdict:
 
 def authentic(parsed: Evidence, reference: Reference, at: datetime) -> Claims:
     """The claims of evidence whose signature holds. Raises AttestationError."""
-    given = reference.collateral
-    collateral = Collateral(list(given.certificates), list(given.crls), list(given.documents), list(given.problems))
-    return verify.verify(parsed, collateral=collateral, at=at, roots=reference.roots)  # which leaves remarks in it
+    collateral = reference.collateral.copy()  # remarks are left in it
+    return verify.verify(parsed, collateral=collateral, at=at, roots=reference.roots)
 
 
 def certificate_evidence(carried: Carried, reference: Reference, at: datetime) -> Finding:

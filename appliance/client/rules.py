@@ -87,8 +87,9 @@ ATTACKS: Mapping[str, str] = MappingProxyType({
 HINTS: Mapping[str, str] = MappingProxyType({
     "measurement": "give the image's measurements: --measurements FILE --builder-key KEY",
     "mrtd": "give the image's measurements: --measurements FILE --builder-key KEY",
-    "revocation": "fetch AMD's list (https://kdsintf.amd.com/vcek/v1/Milan/crl for Milan) into the folder of "
-                  "--collateral, or do without: --without-revocation",
+    "revocation": "fetch AMD's list into the folder of --collateral: appliance collateral fetch, or GET "
+                  "https://kdsintf.amd.com/vcek/v1/LINE/crl (LINE: Milan, Genoa, Turin; of a VLEK /vlek/v1/LINE/crl); "
+                  "or do without: --without-revocation",
     "ak-origin": "a key that nobody vouches for is anybody's: enrol it, and name it by --ak, or have "
                  "the TPM challenged: --ek-roots; --unsafe-any-ak is for tests",
     "ek-activation": "evidence that was kept cannot be challenged: verify the running machine by its URL and keep the "

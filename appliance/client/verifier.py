@@ -123,11 +123,8 @@ class Verifier:
         except OSError as error:
             raise UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
         found = collateral.load(path.parent)
-        given = self.reference.collateral
-        found.certificates += given.certificates
-        found.crls += given.crls
-        found.documents += given.documents
-        beside = Verifier(replace(self.reference, collateral=found), clock=self._clock)
+        beside = Verifier(replace(self.reference, collateral=found.joined(self.reference.collateral)),
+                          clock=self._clock)
         if ratls.is_ours(data):
             return beside.verify_certificate(data, nonce=nonce, at=at, name=str(path))
         kind = recognise.recognise(data)

@@ -11,6 +11,7 @@ from appliance.policy import Loaded
 
 _SNP = Path("/sys/module/kvm_amd/parameters/sev_snp")
 _TDX = Path("/sys/module/kvm_intel/parameters/tdx")
+_QGS = Path("/var/run/tdx-qgs/qgs.socket")
 _FIRMWARE = {"snp": Path("/usr/share/ovmf/OVMF.amdsev.fd"), "tdx": Path("/usr/share/ovmf/OVMF.fd")}
 
 
@@ -40,7 +41,16 @@ def arguments(kind: str, memory: int, policy: Loaded | None) -> tuple[str, ...]:
                 f"memory-backend-memfd,id=ram0,size={memory}M,share=true,prealloc=false")
     bound = f",mrconfigid={_base64(policy.digest)}" if policy else ""
     return ("confidential-guest-support=cc0,kernel-irqchip=split,memory-backend=ram0", "-object",
-            f"tdx-guest,id=cc0{bound}", "-object", f"memory-backend-ram,id=ram0,size={memory}M")
+            f"tdx-guest,id=cc0{bound},{_quotes()}", "-object", f"memory-backend-ram,id=ram0,size={memory}M")
+
+
+def _quotes() -> str:
+    """Where QEMU finds the host's quote generation service (QGS), without which a TD gets no quote: its Unix socket, or
+    the vsock port of a service that is set up for one."""
+    of = "quote-generation-socket"
+    if _QGS.exists():
+        return f"{of}.type=unix,{of}.path={_QGS}"
+    return f"{of}.type=vsock,{of}.cid=2,{of}.port=4050"
 
 
 def firmware(kind: str) -> Path:

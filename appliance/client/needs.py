@@ -1,0 +1,117 @@
+"""What has to be fetched to verify a piece of evidence: computed from its bytes, of which nothing is believed yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cryptography import x509
+
+from appliance.attestation import (
+    azure_abi,
+    evidence,
+    kds,
+    pcs,
+    ratls,
+    recognise,
+    snp_abi,
+    snp_certificate,
+    snp_table,
+    snp_verify,
+    tdx_abi,
+    verify,
+    x509chain,
+    x509dice,
+)
+from appliance.attestation.collateral import Collateral
+from appliance.attestation.requests import Request
+from appliance.attestation.snp_abi import Report
+from appliance.errors import UnsupportedEvidenceError
+
+
+@dataclass(frozen=True)
+class Needs:
+    """`wanted`: groups of requests, of each of which one suffices; where several have alternatives, these are in the
+    same order: that of the product lines. `remarks`: what no request can fetch, and why."""
+
+    kind: str
+    wanted: tuple[tuple[Request, ...], ...]
+    remarks: tuple[str, ...] = ()
+
+    def all(self) -> list[Request]:
+        """Every request."""
+        return [request for group in self.wanted for request in group]
+
+
+def of(data: bytes) -> Needs:
+    """The requests that evidence needs. Raises AttestationError where it is malformed, or of a kind that needs none."""
+    kind = recognise.recognise(data)
+    if kind == recognise.SNP:
+        report, table, _ = snp_table.split(data)
+        return _snp(report, table.values())
+    if kind == recognise.AZURE:
+        return _snp(azure_abi.parse(azure_abi.split(data)[0]).hardware, ())
+    if kind == recognise.TDX:
+        return _tdx(data)
+    if kind == recognise.CERTIFICATE and x509dice.holds_evidence(data):
+        return of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else x509dice.parse(data).quote)
+    if kind == recognise.APPLIANCE:
+        parsed = evidence.parse(data)
+        if parsed.platform == verify.SNP:
+            return _snp(parsed.report_bytes(), parsed.collateral_bytes())
+        if parsed.platform == verify.TDX:
+            return _tdx(parsed.report_bytes())
+        kind = f"{kind}, platform {parsed.platform}"
+    raise UnsupportedEvidenceError(
+        f"{kind or 'not recognised as evidence'}: no vendor's service has collateral for it", code="collateral-none",
+        hint="known: SEV-SNP reports, Azure's reports, TDX quotes, certificates with evidence, the appliance's own")
+
+
+def _snp(raw: bytes, carried: Iterable[bytes]) -> Needs:
+    report = snp_abi.parse(raw)
+    kind = f"{recognise.SNP}, version {report.version}"
+    key = "vlek" if report.key_info.signing_key == snp_abi.VLEK else "vcek"
+    leaf, remarks = tuple(kds.leaf_requests(report)), []
+    lines = kds.product_lines(report)
+    at_hand = _carried_leaf(report, Collateral().with_items(carried, "evidence"))
+    if at_hand is not None:
+        leaf, remarks = (), [f"the {key.upper()} came with the evidence"]
+        lines = (snp_certificate.parse(at_hand).product,)
+    elif not leaf:
+        remarks = [kds.leaf_hint(report)]
+    rest = [tuple(each(key, line) for line in lines) for each in (kds.chain, kds.revocation_list)]
+    if not leaf:  # then none tells the product line
+        rest = [(request,) for group in rest for request in group]
+    return Needs(kind, (*((leaf,) if leaf else ()), *rest), tuple(remarks))
+
+
+def _carried_leaf(report: Report, carried: Collateral) -> x509.Certificate | None:
+    return next((each for each in carried.certificates if snp_verify.signed_by(report, each)), None)
+
+
+def _tdx(raw: bytes) -> Needs:
+    quote = tdx_abi.parse(tdx_abi.split(raw)[0])
+    chain = x509chain.load(quote.chain.rstrip(b"\x00"), "TDX quote")
+    found = pcs.quote_requests(chain)
+    remarks = () if pcs.fmspc(chain[0]) else (
+        "the PCK certificate names no platform (FMSPC), so no TCB information can be asked for",)
+    return Needs(f"{recognise.TDX}, version {quote.version}", tuple((each,) for each in found), remarks)
+
+
+def explained(needs: Needs) -> str:
+    """The requests as a script for a shell, each with its reason."""
+    lines = [f"# {needs.kind}", *(f"# {remark}" for remark in needs.remarks)]
+    for group in needs.wanted:
+        if len(group) > 1:
+            lines.append("# one of the next will answer: the report does not tell the product line")
+        for request in group:
+            lines += [f"# {request.why}", request.curl()]
+    return "\n".join(lines)
+
+
+def as_json(request: Request) -> dict[str, object]:
+    """A request for programs."""
+    return {"url": request.url, "file": request.file, "why": request.why,
+            "chain_header": request.chain_headers[0] if request.chain_headers else None, "curl": request.curl()}
+
+
