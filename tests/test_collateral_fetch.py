@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
 
 from appliance.attestation import collateral, tdx_verify
+from appliance.attestation.collateral import Collateral
 from appliance.attestation.evidence import Collected
 from appliance.cli.main import main
 from appliance.client import needs
@@ -222,6 +225,26 @@ def test_what_lies_in_the_folder_and_was_not_understood_is_named(tmp_path: Path)
                  "pckcrl?ca=platform", "IntelSGXRootCA.der"):
         assert said in hint
     assert "quote:" not in hint
+
+
+BLOCK = re.compile(rb"^-----BEGIN (CERTIFICATE|X509 CRL)-----[ \r]*$.*?^-----END \1-----", re.MULTILINE | re.DOTALL)
+PARTS = (b"-----BEGIN CERTIFICATE-----", b"-----BEGIN X509 CRL-----", b"-----END CERTIFICATE-----",
+         b"-----END X509 CRL-----", b"\n", b"\r\n", b" ", b"AB", b"-")
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=20).map(b"".join))
+def test_blocks_are_those_of_the_usual_pattern(data: bytes) -> None:
+    """One pattern says what a block of PEM is, but takes minutes for a megabyte of beginnings."""
+    assert [(found[1], found[0]) for found in BLOCK.finditer(data)] == collateral._blocks(data)
+
+
+@pytest.mark.parametrize("piece", [b"-----BEGIN CERTIFICATE-----\n", b"HTTP/\n\n", b"-----BEGIN CERTIFICATE-----\n"
+                                   b"-----BEGIN X509 CRL-----\n"])
+def test_text_that_begins_and_never_ends_is_read_in_one_pass(piece: bytes) -> None:
+    """A hostile service may send that as collateral: the time of a test ends long before a quadratic reader does."""
+    found = Collateral()
+    assert not found.add(piece * ((8 << 20) // len(piece)), "long")
+    assert found == Collateral()
 
 
 @pytest.mark.parametrize("lacks", range(4))

@@ -22,10 +22,12 @@ from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILES, MAX_FILE_BYTES = 256, 1 << 20
 MAX_IGNORED, MAX_NAME = 8, 80  # files that an error names, and characters of a name
+MAX_HEADS = 8  # of proxies and the service, before one answer
 _ENCODED = b"-----BEGIN%20"
 _END = re.compile(rb"\r?\n\r?\n")
 _HEX = re.compile(rb"\s*30(?:[0-9a-fA-F]{2})+\s*")  # as caching services give lists
-_BLOCK = re.compile(rb"^-----BEGIN (CERTIFICATE|X509 CRL)-----[ \r]*$.*?^-----END \1-----", re.MULTILINE | re.DOTALL)
+_BEGIN = re.compile(rb"^-----BEGIN (CERTIFICATE|X509 CRL)-----[ \r]*$", re.MULTILINE)
+_END_OF = {kind: re.compile(rb"^-----END " + kind + rb"-----", re.MULTILINE) for kind in (b"CERTIFICATE", b"X509 CRL")}
 _DER_NAMES = (".der", ".cer", ".crt", ".crl", ".pem")
 
 
@@ -43,8 +45,9 @@ class Collateral:
 
     def add(self, data: bytes, what: str) -> bool:
         """Take `data` in if it is collateral of any kind; returns whether it was."""
-        known = False
-        while data[:5] == b"HTTP/":  # an answer kept with its headers, or these alone; a proxy's come first
+        known, heads = False, 0
+        while data[:5] == b"HTTP/" and heads < MAX_HEADS:  # an answer kept with its headers, or these alone
+            heads += 1
             end = _END.search(data)
             known |= self._add_text(data[:end.start() if end else None], what)
             data = data[end.end():] if end else b""
@@ -78,13 +81,13 @@ class Collateral:
         """PEM, as it is or URL-encoded as in a response header."""
         if _ENCODED in data:
             data = b"\n".join(unquote_to_bytes(line.partition(b": ")[2] or line) for line in data.splitlines())
-        blocks = list(_BLOCK.finditer(data))
-        for block in blocks:
+        blocks = _blocks(data)
+        for kind, block in blocks:
             try:
-                if block[1] == b"CERTIFICATE":
-                    self.certificates += x509chain.load(block[0], what)
+                if kind == b"CERTIFICATE":
+                    self.certificates += x509chain.load(block, what)
                 else:
-                    self.crls.append(revocation.load(block[0], what))
+                    self.crls.append(revocation.load(block, what))
             except MalformedEvidenceError as error:
                 self.problems.append(error)
         return bool(blocks)
@@ -137,6 +140,21 @@ class Collateral:
                 return MalformedEvidenceError(f"{what} is absent, and {problem.summary}", hint=hint)
         also = f", and {self.problems[0].summary}" if self.problems else ""
         return self.unchecked(f"{what} is absent{also}", hint)
+
+
+def _blocks(data: bytes) -> list[tuple[bytes, bytes]]:
+    """The blocks of PEM text and their kinds, in time linear in its length."""
+    found: list[tuple[bytes, bytes]] = []
+    place, endless = 0, set[bytes]()  # kinds that end nowhere behind `place`
+    while (begin := _BEGIN.search(data, place)) is not None and len(endless) < len(_END_OF):
+        kind, place = begin[1], begin.end()
+        end = None if kind in endless else _END_OF[kind].search(data, place)
+        if end is None:
+            endless.add(kind)
+        else:
+            found.append((kind, data[begin.start():end.end()]))
+            place = end.end()
+    return found
 
 
 def load(folder: Path) -> Collateral:
