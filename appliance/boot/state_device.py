@@ -1,7 +1,7 @@
 """The state disk's device: opened for this process alone, and read again for traces of another one.
 
-A lock keeps out every process of one kernel. Another machine that has the same disk takes no lock of ours, so before
-each write the places where its first writes would be are read anew, past the page cache.
+A lock keeps out every process of one kernel. Another machine that has the same disk takes no lock of ours. So the
+places where its first writes would be are read anew before each write, past the page cache.
 """
 
 from __future__ import annotations
