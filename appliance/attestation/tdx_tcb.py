@@ -168,7 +168,8 @@ def _relaunched(status: str, pck: Pck, body: Body, info: Mapping[str, Any], leve
     now = _converged(level.status, UP_TO_DATE if module is None else module.status)
     if status not in (OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION) or now in BEHIND:
         return status
-    return RELAUNCH_CONFIGURATION if status == OUT_OF_DATE_CONFIGURATION else RELAUNCH
+    configured = status == OUT_OF_DATE and now in (UP_TO_DATE, HARDENING)
+    return RELAUNCH if configured else RELAUNCH_CONFIGURATION
 
 
 def _quoting_enclave(report: QeReport, identity: Mapping[str, Any]) -> Level:
