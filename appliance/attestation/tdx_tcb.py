@@ -166,6 +166,8 @@ def _relaunched(status: str, pck: Pck, body: Body, info: Mapping[str, Any], leve
         return status
     level, module = _match(pck, body.tee_tcb_svn2, levels), _module(info, body, body.tee_tcb_svn2)
     now = _converged(level.status, UP_TO_DATE if module is None else module.status)
+    if now == REVOKED:
+        return REVOKED
     if status not in (OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION) or now in BEHIND:
         return status
     configured = status == OUT_OF_DATE and now in (UP_TO_DATE, HARDENING)
