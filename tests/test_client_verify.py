@@ -325,6 +325,41 @@ def test_tdx(tmp_path: Path, fields: dict[str, Any], options: dict[str, Any], st
     assert (status, code) == (verdict.status, verdict.code)
 
 
+SERVICE = b"\x05" * 47 + b"\x06"
+TDX_FIELDS = [
+    (f'service_tds = ["{SERVICE.hex()}"]', {"service": SERVICE}, {"service": b"\x06" * 48}, "service-td"),
+    (f'mr_seam = ["{SERVICE.hex()}"]', {"mr_seam": SERVICE}, {}, "mrseam"),
+    (f'min_tee_tcb_svn = "0301{"00" * 14}"', {}, {"tee_tcb_svn": b"\x02\x01" + bytes(14)}, "tee-tcb-svn"),
+    ('xfam = "0x00000000000000e7"', {}, {"xfam": 0x602E7}, "xfam"),
+    ('tcb_grace = "400d"', {}, {"tee_tcb_svn": b"\x02\x01" + bytes(14)}, "tcb-status"),
+]
+
+
+@pytest.mark.parametrize(("line", "good", "bad", "rule"), TDX_FIELDS, ids=[each[-1] for each in TDX_FIELDS])
+def test_each_field_of_schema_2_on_tdx(tmp_path: Path, line: str, good: dict[str, Any], bad: dict[str, Any],
+                                       rule: str) -> None:
+    """A TD that meets the field is verified, one that does not is refused by its rule and no other."""
+    def level(svn: int, date: str, status: str) -> dict[str, Any]:
+        return {"tcb": {"isvsvn": svn}, "tcbDate": date, "tcbStatus": status}
+    intel = FakeIntel({"module_levels": [  # below 3 out of date, as of three years ago where the time of grace is asked
+        level(3, "2026-01-01T00:00:00Z", "OutOfDate" if rule == "tcb-status" else "UpToDate"),
+        level(2, "2023-01-01T00:00:00Z", "OutOfDate" if rule == "tcb-status" else "UpToDate")]})
+    path = fake.write_policy(tmp_path, "tdx", evidence=f"tdx {{\n {line}\n }}")
+    path.write_text(path.read_text().replace("schema = 1", "schema = 2"))
+    policy = load(path)
+    found = []
+    for fields in (good, bad):
+        source = fake.TdxSource(intel, policy.digest, {"version": 5, "td15": True, **fields})
+        server = FakeAppliance(fake.attestor(source, policy), tmp_path)
+        roots = Roots(intel=intel.pins["root"], intel_der=intel.pins["root_der"])
+        try:
+            verdict = fake.verifier(path, roots=roots, collateral=intel.collateral()).verify(server.url)
+        finally:
+            server.stop()
+        found.append((verdict.status, [each.rule for each in verdict.findings if each.outcome == "fails"]))
+    assert [(VERIFIED, []), (NOT_MET, [rule])] == found
+
+
 @pytest.mark.parametrize(("rtmrs", "status"), [
     (fake.RTMRS, VERIFIED), ((None, fake.RTMRS[1], None, None), NOT_MET)], ids=["proved", "not predicted"])
 def test_a_policy_in_the_image_needs_no_mrconfigid(tmp_path: Path, rtmrs: tuple[bytes | None, ...],

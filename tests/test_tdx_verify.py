@@ -313,3 +313,15 @@ def test_quotes_and_collateral_survive_mutations() -> None:
     count, finding = driver.run(tdx_fuzz.fuzz, tdx_fuzz.seeds(), seconds=2, seed=1)
     assert None is finding
     assert 20 < count
+
+
+@pytest.mark.parametrize("change", [
+    {"pck_crl": "root_ca_crl"}, {"root_ca_crl": "pck_crl"}, {"root_ca_crl": "pck_crl", "pck_crl": "root_ca_crl"}])
+def test_another_authoritys_list_leaves_it_open(change: dict[str, str]) -> None:
+    """A list of somebody else says nothing of these certificates, so that one of them may be revoked."""
+    fake = FakeIntel()
+    document = fake.document()
+    known = Collateral(documents=[{**document, **{name: document[other] for name, other in change.items()}}])
+    with pytest.raises(UncheckedEvidenceError, match="is not the whole list of Intel SGX") as caught:
+        _verify(fake, fake.quote(), collateral=known)
+    assert "tdx-collateral" == caught.value.code

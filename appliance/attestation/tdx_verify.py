@@ -183,13 +183,20 @@ def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> 
             crls[name] = revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}")
         except ValueError:
             raise MalformedEvidenceError(f"TDX collateral: {name} is not hex") from None
-    for chain in (_chain(quote), *(x509chain.load(fields[name].encode(), name) for name in _ISSUERS)):
-        revocation.check(chain, crls.values(), signed=_signed_crl, at=at)
+    chain = _chain(quote)
+    for issuers in (chain, *(x509chain.load(fields[name].encode(), name) for name in _ISSUERS)):
+        revocation.check(issuers, crls.values(), signed=_signed_crl, at=at)
     for name, crl in crls.items():
         if crl.next_update_utc is None or not crl.last_update_utc <= at < crl.next_update_utc:
             raise UncheckedEvidenceError(
                 f"TDX collateral: {name} is of {crl.last_update_utc:%Y-%m-%dT%H:%M:%SZ} and not in force at "
                 f"{at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT)
+    for name, below in (("pck_crl", chain), ("root_ca_crl", chain[1:])):
+        if crls[name].issuer != below[1].subject or revocation.check(
+                below, [crls[name]], signed=_signed_crl, at=at) is None:
+            raise UncheckedEvidenceError(
+                f"TDX collateral: {name} is not the whole list of {name_of(below[1])}", code="tdx-collateral",
+                hint=_TIME_HINT)
     return crls["pck_crl"].last_update_utc
 
 
