@@ -161,6 +161,15 @@ def test_a_platform_may_be_out_of_date_for_a_time(status: str, days: int | None,
     assert rules == _failed(_claims(_behind(status, "2026-05-01T00:00:00Z")), _policy(tcb_grace_ms=grace, **policy))
 
 
+def test_advisories_of_what_is_up_to_date_are_not_excused() -> None:
+    """A TDX module that is up to date keeps its advisory open, however long the platform may be out of date."""
+    module = {"module_levels": [{"tcb": {"isvsvn": 1}, "tcbDate": "2026-05-01T00:00:00Z", "tcbStatus": "UpToDate",
+                                 "advisoryIDs": ["INTEL-SA-00002"]}]}
+    claims = _claims({**_behind("OutOfDate", "2026-05-01T00:00:00Z"), **module})
+    assert ["advisories"] == _failed(claims, _policy(tcb_grace_ms=31 * DAYS))
+    assert [] == _failed(claims, _policy(tcb_grace_ms=31 * DAYS, accepted_advisories=("INTEL-SA-00002",)))
+
+
 def test_the_time_of_grace_is_that_of_the_oldest_part() -> None:
     """A platform of May with a TDX module of January is out of date since January."""
     module = {"module_levels": [{"tcb": {"isvsvn": 1}, "tcbDate": "2026-01-01T00:00:00Z", "tcbStatus": "OutOfDate"}]}

@@ -25,7 +25,7 @@ from appliance.errors import (
 )
 from appliance.policy.schema.platform import Evidence
 from tests.fuzz import driver, tdx_fuzz
-from tests.support.fake_intel import NOW, FakeIntel, key
+from tests.support.fake_intel import NOW, FakeIntel, key, raw_signature
 from tests.support.vectors import need
 
 AT = datetime(2025, 6, 20, 10, 16, 3, tzinfo=UTC)  # a day after the vector's collateral was issued
@@ -325,3 +325,13 @@ def test_another_authoritys_list_leaves_it_open(change: dict[str, str]) -> None:
     with pytest.raises(UncheckedEvidenceError, match="is not the whole list of Intel SGX") as caught:
         _verify(fake, fake.quote(), collateral=known)
     assert "tdx-collateral" == caught.value.code
+
+
+def test_documents_by_another_of_intels_keys_are_forged() -> None:
+    """The authority of PCKs stands below the same root, and does not judge platforms."""
+    fake = FakeIntel()
+    document = fake.document()
+    document |= {"tcb_info_issuer_chain": document["pck_crl_issuer_chain"],
+                 "tcb_info_signature": raw_signature("platform", document["tcb_info"].encode()).hex()}
+    with pytest.raises(ForgedEvidenceError, match="tcb_info is not signed by Intel's TCB signing key"):
+        _verify(fake, fake.quote(), collateral=Collateral(documents=[dict(document)]))

@@ -31,7 +31,9 @@ def describe(quote: Quote, claims: TdxClaims | None) -> Claims:
     if claims is None:
         return found
     tcb = claims.tcb
+    since = [] if tcb.since is None else [("out of date since", f"{tcb.since:%Y-%m-%d}, the date of its TCB level")]
     return [*found, ("FMSPC", tcb.fmspc), ("TCB status", tcb.status),
+            *since,
             ("SMT", {True: "on", False: "off", None: "not told"}[tcb.smt]),
             ("advisories", ", ".join(tcb.advisories) or "none"),
             ("tcbEvaluationDataNumber", str(tcb.evaluation_number)),

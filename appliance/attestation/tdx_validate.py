@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from appliance.attestation import tdx_abi
 from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tdx_abi import Body
-from appliance.attestation.tdx_tcb import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE
+from appliance.attestation.tdx_levels import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE
 from appliance.attestation.tdx_verify import Tcb, TdxClaims
 from appliance.policy.schema.platform import Evidence, Tdx
 
@@ -94,13 +94,14 @@ def _in_grace(tcb: Tcb, tdx: Tdx, at: datetime) -> bool:
 def _tcb_status(tcb: Tcb, tdx: Tdx, grace: bool) -> list[Finding]:
     """Status and advisories; in the time of grace, those of a platform that is not out of date yet."""
     status = _MEANWHILE[tcb.status] if grace else tcb.status
-    open_advisories = [each for each in tcb.advisories if each not in tdx.accepted_advisories]
+    excused = (*tdx.accepted_advisories, *(tcb.overdue if grace else ()))
+    open_advisories = [each for each in tcb.advisories if each not in excused]
     said = f", within tcb_grace: out of date since {tcb.since:%Y-%m-%d}" if grace else ""
     return [
         judged("tcb-status", status in tdx.tcb_status or tcb.status in tdx.tcb_status,
                f"{tcb.status}{said}, allowed: {', '.join(tdx.tcb_status)}"),
-        judged("advisories", grace or not open_advisories,
-               f"{', '.join(open_advisories)} not accepted{said}" if open_advisories else ""),
+        judged("advisories", not open_advisories,
+               f"{', '.join(open_advisories)} not accepted" if open_advisories else ""),
     ]
 
 

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation import revocation, tdx_abi, tdx_pck, tdx_tcb, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.tdx_abi import Quote
+from appliance.attestation.tdx_levels import REVOKED
 from appliance.attestation.tdx_pck import Pck
 from appliance.attestation.tdx_tcb import Standing
 from appliance.attestation.trust import intel
@@ -58,6 +59,7 @@ class Tcb:
     next_update: datetime
     oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
     since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
+    overdue: tuple[str, ...] = ()   # the advisories of those levels
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
         tcb = _tcb(tdx_tcb.judge(parsed, pck, info, identity), pck, info, identity, listed)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
-    if tcb.status == tdx_tcb.REVOKED:
+    if tcb.status == REVOKED:
         raise ForgedEvidenceError("TDX quote: Intel revoked this platform's TCB", code="certificate-revoked")
     return TdxClaims(parsed, tcb, chain)
 
@@ -262,4 +264,4 @@ def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mappin
         status=standing.status, advisories=standing.advisories, smt=pck.smt, fmspc=pck.fmspc.hex(),
         evaluation_number=int(info["tcbEvaluationDataNumber"]), issued=issued,
         next_update=_date(info["nextUpdate"]), oldest=min(issued, _date(identity["issueDate"]), listed),
-        since=standing.since)
+        since=standing.since, overdue=standing.overdue)
