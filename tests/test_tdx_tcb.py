@@ -11,7 +11,9 @@ import pytest
 
 from appliance.attestation import tdx_verify
 from appliance.attestation.collateral import Collateral
+from appliance.attestation.tdx_validate import TdxExpected, validate
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError
+from appliance.policy.schema.platform import Evidence, Tdx
 from tests.support.fake_intel import NOW, FakeIntel
 from tests.support.vectors import need
 
@@ -71,7 +73,7 @@ def _svn(chance: random.Random) -> bytes:
 def test_any_platform_stands_as_dcap_qvl_says() -> None:
     """Status, advisories and refusals are those of dcap-qvl for levels, modules, QEs and TD reports by chance."""
     chance, answers, differ = random.Random(1), set(), []
-    for _ in range(400):
+    for _ in range(600):
         options = _levels(chance)
         fake, svn, svn2 = FakeIntel(options), _svn(chance), _svn(chance)
         quote = fake.quote(5, td15=chance.random() < .6, tee_tcb_svn=svn, tee_tcb_svn2=svn2)
@@ -137,3 +139,36 @@ def test_another_enclave_or_module_and_a_revoked_platform(
     """A stranger's enclave could say anything; another TDX module is authentic, and not Intel's production one."""
     error = _refused(options, **fields)
     assert (kind, code) == (type(error), error.code)
+
+
+@pytest.mark.parametrize("qe_status", ["UpToDate", "OutOfDate"])
+def test_a_module_of_now_that_is_revoked_revokes_the_platform(qe_status: str) -> None:
+    """A TD 1.5 report names the TCB of now: one that Intel revoked counts, however the QE stands."""
+    old = {"tcb": {"sgxtcbcomponents": _components(5), "pcesvn": 11, "tdxtcbcomponents": _components()},
+           "tcbDate": "2025-01-01T00:00:00Z", "tcbStatus": "Revoked"}
+    new = {**old, "tcb": {**old["tcb"], "tdxtcbcomponents": _components(0, 0, 2)}, "tcbStatus": "UpToDate"}
+    enclave = {"tcb": {"isvsvn": 1}, "tcbDate": "2025-01-01T00:00:00Z", "tcbStatus": qe_status}
+    error = _refused({"levels": [new, old], "qe_levels": [enclave]}, version=5, td15=True,
+                     tee_tcb_svn=b"\3\1\2" + bytes(13), tee_tcb_svn2=b"\3\1\0" + bytes(13))
+    assert (ForgedEvidenceError, "certificate-revoked") == (type(error), error.code)
+
+
+@pytest.mark.parametrize(("days", "accepted"), [(30, False), (31, True)])
+def test_the_time_of_grace_ends_when_dcap_qvl_ends_it(days: int, accepted: bool) -> None:
+    """A level of 31 days ago: both accept it from a grace period of 31 days on."""
+    level = {"tcb": {"isvsvn": 1}, "tcbDate": f"{NOW - timedelta(days=31):%Y-%m-%dT%H:%M:%SZ}", "tcbStatus": "UpToDate"}
+    fake = FakeIntel({**_one(tcbStatus="OutOfDate", tcbDate=level["tcbDate"]), "module_levels": [level]})
+    seconds, quote, document = int(NOW.timestamp()), fake.quote(), fake.document()
+    policy = dcap_qvl.QuotePolicy.strict(seconds).allow_status("OutOfDate").platform_grace_period(
+        days * 86_400).allow_smt(True).allow_dynamic_platform(True).allow_cached_keys(True)
+    try:
+        dcap_qvl.QuoteVerifier(fake.pins["root_der"]).verify_with_policy(
+            quote, dcap_qvl.QuoteCollateralV3.from_json(json.dumps(document)), seconds, policy)
+    except ValueError:
+        theirs = False
+    else:
+        theirs = True
+    claims = tdx_verify.verify(quote, Collateral(documents=[dict(document)]), at=NOW, **fake.pins)
+    ours = validate(claims, TdxExpected(), Evidence(
+        tdx=Tdx.model_construct(**{**Tdx().__dict__, "tcb_grace_ms": days * 86_400_000})), at=NOW)
+    assert (accepted, accepted) == (theirs, all(each.outcome != "fails" for each in ours))

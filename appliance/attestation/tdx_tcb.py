@@ -151,7 +151,9 @@ def _judge(quote: Quote, pck: Pck, info: Mapping[str, Any], identity: Mapping[st
     platform, module = _match(pck, quote.body.tee_tcb_svn, levels), _module(info, quote.body, quote.body.tee_tcb_svn)
     status = _converged(platform.status, UP_TO_DATE if module is None else module.status)
     relaunched = _relaunched(status, pck, quote.body, info, levels)
-    status = _converged(relaunched if enclave.status == UP_TO_DATE else status, enclave.status)
+    if enclave.status == UP_TO_DATE or relaunched == REVOKED:
+        status = relaunched
+    status = _converged(status, enclave.status)
     judged = [each for each in (platform, module, enclave) if each is not None]
     behind = [each for each in judged if each.status in BEHIND]
     return Standing(status, _advisories(judged), min((each.date for each in behind), default=None), _advisories(behind))
