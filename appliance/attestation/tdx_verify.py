@@ -237,10 +237,10 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
            root_der: bytes | None = None) -> TdxClaims:
     """The claims of an authentic quote.
 
-    `root`: fingerprint of another root than Intel's, for tests only; `root_der` is no longer read. Raises MalformedEvidenceError,
-    UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral does not hold, or the
-    platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time `at`; RejectedEvidenceError
-    for a platform below every TCB level that Intel lists, or another TDX module than Intel's.
+    `root`: fingerprint of another root than Intel's, for tests only; `root_der` is no longer read. Raises
+    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral
+    does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time `at`;
+    RejectedEvidenceError for a platform below every TCB level that Intel lists, or another TDX module than Intel's.
     """
     parsed = tdx_abi.parse(quote)
     chain = verify_signatures(parsed, at=at, root=root)
