@@ -142,7 +142,6 @@ def test_every_byte_of_a_connections_certificate() -> None:
 
 def test_bytes_of_a_tdx_quote_and_its_collateral(tmp_path: Path) -> None:
     """Quote, chain and Intel's documents, a sample of each."""
-    pytest.importorskip("dcap_qvl")
     intel, rng = FakeIntel(), random.Random(3)
     path = fake.write_policy(tmp_path, "tdx", evidence="")
     policy = load(path)

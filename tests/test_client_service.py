@@ -131,7 +131,6 @@ def test_the_certificate_by_itself(snp: tuple[str, Path], tmp_path: Path) -> Non
 
 def test_tdx(tmp_path: Path, tiny_model: Path) -> None:
     """The same on TDX, with Intel's documents from the verifier's own folder."""
-    pytest.importorskip("dcap_qvl")
     policy = hardware_server.write(tmp_path, "tdx", tiny_model)
     with running("tdx", policy, tiny_model, tmp_path) as url, connect(target.endpoint(url)) as connection:
         raw, spki = connection.evidence(bytes(32)), connection.spki_sha256

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -317,11 +318,27 @@ def test_evidence_of_a_td_inside_a_certificate() -> None:
     assert ("not genuine", "dice-claims") == (outcome.verdict, outcome.code)
 
 
-def test_a_debug_td_is_flagged_and_left_open() -> None:
-    """The library gives no judgement of it, so there is none, but the flag."""
-    outcome = _with_our_roots(INTEL.quote(attributes=1 << 28 | 1))
-    assert ("cannot tell", "tdx-attributes") == (outcome.verdict, outcome.code)
-    assert outcome.warnings[0].startswith("DEBUG")
+@pytest.mark.parametrize(("fields", "flag"), [
+    ({"attributes": 1 << 28 | 1}, "DEBUG"), ({"attributes": 1 << 28 | 1 << 29}, "MIGRATION"),
+    ({"attributes": 0}, "SEPT_VE_DISABLE"), ({"version": 5, "td15": True, "service": b"\x05" * 48}, "SERVICE TD")])
+def test_a_td_that_may_be_read_is_genuine_and_flagged(fields: dict[str, Any], flag: str) -> None:
+    """Who may read the TD besides itself is told with the verdict; whether that will do is for a policy to say."""
+    outcome = _with_our_roots(INTEL.quote(**fields))
+    assert ("genuine", [flag]) == (outcome.verdict, [each.partition(":")[0] for each in outcome.warnings])
+
+
+@pytest.mark.parametrize(("file", "named"), [
+    ("quote_v5_outdated", "TDX quote: SGX component 8 (SEAMLDR ACM) is 3, at least 5: at no level that Intel lists"),
+    ("quote_service_td", "SGX component 8 (SEAMLDR ACM) is 3, at least 5")])
+def test_a_real_platform_below_every_level_names_what_is_too_old(
+        file: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its signatures hold and Intel judges nothing that old: exit 2, with each component that is too old."""
+    shutil.copy(need("tdx/quote_v5_outdated_collateral.json"), tmp_path)
+    code, outcome = _run(capsys, str(need(f"tdx/{file}.bin")), "--collateral", str(tmp_path), "--at", "2026-02-20")
+    assert (2, "cannot tell", "tdx-tcb-level", 3) == (
+        code, outcome["verdict"], outcome["code"], len(outcome["proved"]))
+    assert named in outcome["reason"]
+    assert (file == "quote_service_td") == any(each.startswith("SERVICE TD") for each in outcome["warnings"])
 
 
 def test_an_outdated_platform_is_genuine_and_flagged() -> None:

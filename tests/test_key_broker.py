@@ -252,7 +252,8 @@ def test_tdx_evidence(tmp_path: Path) -> None:
     assert KEY == deployment.ask(deployment.broker(), Tdx(digest, fake), "tdx")
     for fields, reason in (({"mr_td": OTHER_IMAGE}, "mrtd: found"), ({"rtmr1": OTHER_IMAGE}, "rtmr1: found"),
                            ({"rtmr2": OTHER_IMAGE}, "rtmr2: found"), ({"mr_config_id": bytes(48)}, "launch-policy: "),
-                           ({"attributes": 1 << 28 | 1 << 27}, "td-attributes: ")):
+                           ({"attributes": 1 << 28 | 1 << 27}, "td-attributes: "),
+                           ({"version": 5, "td15": True, "service": b"\x05" * 48}, "service-td: bound to")):
         with pytest.raises(_RefusedError):
             deployment.ask(deployment.broker(), Tdx(digest, fake, fields), "tdx")
         assert reason in deployment.reason(), deployment.reason()

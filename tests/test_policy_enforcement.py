@@ -44,7 +44,9 @@ ENFORCED_WHOLE = {
             "rapl_disabled", "aes256_xts", "cxl", "id_key_sha384", "author_key_sha384", "alias_check", "tsme", "ecc",
             "iommu_write_safe", "max_revocation_age",
             *(f"min_tcb.{component}" for component in ("bootloader", "tee", "snp", "microcode", "fmc")))),
-        *(f"tdx.{rule}" for rule in ("tcb_status", "accepted_advisories", "min_evaluation_number")))),
+        *(f"tdx.{rule}" for rule in (
+            "tcb_status", "accepted_advisories", "min_evaluation_number", "tcb_grace", "mr_seam", "min_tee_tcb_svn",
+            "xfam", "service_tds")))),
     "audit.sink", "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
 }

@@ -100,3 +100,79 @@ def test_the_real_quote_meets_a_policy() -> None:
     claims = tdx_verify.verify(quote, known, at=AT)
     findings = validate(claims, TdxExpected(), Evidence(), at=AT)
     assert ["smt"] == [finding.rule for finding in findings if finding.outcome == "fails"]
+
+
+SVN, SERVICE = b"\x03\x01" + bytes(14), b"\x05" * 47 + b"\x06"
+TD15: dict[str, Any] = {"version": 5, "td15": True}
+
+
+@pytest.mark.parametrize(("fields", "policy", "rules"), [
+    ({}, {"mr_seam": ((b"\x0a" * 48).hex(),)}, []),
+    ({}, {"mr_seam": ((b"\x0b" * 48).hex(),)}, ["mrseam"]),
+    ({}, {"min_tee_tcb_svn": SVN.hex()}, []),
+    ({}, {"min_tee_tcb_svn": "0302" + "00" * 14}, ["tee-tcb-svn"]),
+    ({}, {"min_tee_tcb_svn": "00" * 15 + "01"}, ["tee-tcb-svn"]),
+    ({**TD15, "tee_tcb_svn2": b"\x02\x01" + bytes(14)}, {"min_tee_tcb_svn": SVN.hex()}, ["tee-tcb-svn"]),
+    ({**TD15, "tee_tcb_svn2": b"\x04\x01" + bytes(14)}, {"min_tee_tcb_svn": SVN.hex()}, []),
+    ({}, {"xfam": "0x00000000000000e7"}, []),
+    ({}, {"xfam": "0xffffffffffffffff"}, []),
+    ({}, {"xfam": "0x00000000000000e3"}, ["xfam"]),
+    (TD15, {}, []),
+    ({**TD15, "service": SERVICE}, {}, ["service-td"]),
+    ({**TD15, "service": SERVICE}, {"migration": True}, ["service-td"]),
+    ({**TD15, "service": SERVICE}, {"service_tds": (bytes(48).hex(),)}, ["service-td"]),
+    ({**TD15, "service": SERVICE}, {"service_tds": (SERVICE.hex(),)}, []),
+])
+def test_each_rule_on_the_module_and_what_the_td_may_use(fields: dict[str, Any], policy: dict[str, Any],
+                                                         rules: list[str]) -> None:
+    """MRSEAM, TEE_TCB_SVN at launch and now, XFAM and MRSERVICETD: each met, and each broken alone."""
+    assert rules == _failed(_claims(**fields), _policy(**policy))
+
+
+def test_the_policy_and_a_caller_both_judge_xfam() -> None:
+    """A mask of the policy does not widen the one value that a caller expects, nor the other way round."""
+    claims, policy = _claims(), _policy(xfam="0x00000000000602e7")
+    assert [[], ["xfam"]] == [_failed(claims, policy, xfam=value) for value in (0xE7, 0x602E7)]
+    assert ["xfam"] == _failed(claims, _policy(xfam="0x0000000000000007"), xfam=0xE7)
+
+
+DAYS = 86_400_000
+
+
+def _behind(status: str, date: str) -> dict[str, Any]:
+    level = {"sgxtcbcomponents": [{"svn": 5}] * 16, "pcesvn": 11, "tdxtcbcomponents": [{"svn": 0}] * 16}
+    return {"levels": [{"tcb": level, "tcbDate": date, "tcbStatus": status, "advisoryIDs": ["INTEL-SA-00001"]}]}
+
+
+@pytest.mark.parametrize(("status", "days", "policy", "rules"), [
+    ("OutOfDate", 31, {}, []),  # of 2026-05-01, judged on 2026-06-01
+    ("OutOfDate", 30, {}, ["tcb-status", "advisories"]),
+    ("OutOfDate", None, {}, ["tcb-status", "advisories"]),
+    ("OutOfDateConfigurationNeeded", 31, {}, ["tcb-status"]),
+    ("OutOfDateConfigurationNeeded", 31, {"tcb_status": ("ConfigurationNeeded",)}, []),
+    ("OutOfDateConfigurationNeeded", 30, {"tcb_status": ("ConfigurationNeeded",)}, ["tcb-status", "advisories"]),
+    ("ConfigurationNeeded", 400, {}, ["tcb-status", "advisories"]),
+    ("UpToDate", 400, {}, ["advisories"]),
+])
+def test_a_platform_may_be_out_of_date_for_a_time(status: str, days: int | None, policy: dict[str, Any],
+                                                  rules: list[str]) -> None:
+    """`tcb_grace` counts from the date of the platform's level, and excuses nothing but being out of date."""
+    grace = None if days is None else days * DAYS
+    assert rules == _failed(_claims(_behind(status, "2026-05-01T00:00:00Z")), _policy(tcb_grace_ms=grace, **policy))
+
+
+def test_advisories_of_what_is_up_to_date_are_not_excused() -> None:
+    """A TDX module that is up to date keeps its advisory open, however long the platform may be out of date."""
+    module = {"module_levels": [{"tcb": {"isvsvn": 1}, "tcbDate": "2026-05-01T00:00:00Z", "tcbStatus": "UpToDate",
+                                 "advisoryIDs": ["INTEL-SA-00002"]}]}
+    claims = _claims({**_behind("OutOfDate", "2026-05-01T00:00:00Z"), **module})
+    assert ["advisories"] == _failed(claims, _policy(tcb_grace_ms=31 * DAYS))
+    assert [] == _failed(claims, _policy(tcb_grace_ms=31 * DAYS, accepted_advisories=("INTEL-SA-00002",)))
+
+
+def test_the_time_of_grace_is_that_of_the_oldest_part() -> None:
+    """A platform of May with a TDX module of January is out of date since January."""
+    module = {"module_levels": [{"tcb": {"isvsvn": 1}, "tcbDate": "2026-01-01T00:00:00Z", "tcbStatus": "OutOfDate"}]}
+    claims = _claims({**_behind("OutOfDate", "2026-05-01T00:00:00Z"), **module})
+    assert ["tcb-status", "advisories"] == _failed(claims, _policy(tcb_grace_ms=150 * DAYS))
+    assert [] == _failed(claims, _policy(tcb_grace_ms=151 * DAYS))

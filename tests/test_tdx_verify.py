@@ -13,6 +13,7 @@ import pytest
 
 from appliance.attestation import collateral, tdx_abi, tdx_verify
 from appliance.attestation.collateral import Collateral
+from appliance.attestation.tdx_validate import TdxExpected, validate
 from appliance.attestation.trust import intel
 from appliance.errors import (
     AttestationError,
@@ -22,8 +23,9 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
+from appliance.policy.schema.platform import Evidence
 from tests.fuzz import driver, tdx_fuzz
-from tests.support.fake_intel import NOW, FakeIntel, key
+from tests.support.fake_intel import NOW, FakeIntel, key, raw_signature
 from tests.support.vectors import need
 
 AT = datetime(2025, 6, 20, 10, 16, 3, tzinfo=UTC)  # a day after the vector's collateral was issued
@@ -154,6 +156,7 @@ def test_a_pck_without_a_field_is_named(field: int) -> None:
     ({"tcb_signer": "stranger"}, "tdx-collateral-invalid"),
     ({"pck_revokes": 3}, "certificate-revoked"),
     ({"root_revokes": 2}, "certificate-revoked"),
+    ({"root_revokes": 4}, "certificate-revoked"),
     ({"status": "Revoked"}, "certificate-revoked"),
 ])
 def test_a_broken_quote_is_forged_and_its_rule_named(options: dict[str, Any], code: str) -> None:
@@ -202,13 +205,15 @@ def test_revocation_lists_hold_from_their_first_second_to_their_last() -> None:
 
 @pytest.mark.parametrize("fields", [
     {"attributes": 1 << 28 | 1}, {"attributes": 0}, {"attributes": 1 << 28 | 1 << 29},
-    *({"attributes": 1 << 28 | 1 << bit} for bit in (4, 5, 6))])
-def test_a_td_that_its_host_may_read_is_rejected(fields: dict[str, Any]) -> None:
-    """Debug, profiling, no SEPT_VE_DISABLE, or migratable: authentic and not acceptable."""
+    *({"attributes": 1 << 28 | 1 << bit} for bit in (4, 5, 6)),
+    {"version": 5, "td15": True, "service": b"\x05" * 48}])
+def test_a_td_that_its_host_may_read_is_authentic_and_refused_by_policy(fields: dict[str, Any]) -> None:
+    """Debug, profiling, no SEPT_VE_DISABLE, migratable, or a service TD: whether to accept it is for the policy."""
     fake = FakeIntel()
-    with pytest.raises(RejectedEvidenceError) as caught:
-        _verify(fake, fake.quote(**fields))
-    assert "tdx-attributes" == caught.value.code
+    claims = _verify(fake, fake.quote(**fields))
+    assert "UpToDate" == claims.tcb.status
+    failed = [each.rule for each in validate(claims, TdxExpected(), Evidence(), at=NOW) if each.outcome == "fails"]
+    assert failed in (["debug"], ["sept-ve-disable"], ["migration"], ["service-td"])
 
 
 @pytest.mark.parametrize(("options", "fields"), [
@@ -234,15 +239,16 @@ def test_without_collateral_for_the_platform_it_is_left_open(known: Collateral) 
     assert "tdx-collateral" == caught.value.code
 
 
-def test_without_the_library_it_is_left_open(tmp_path: Path) -> None:
-    """A client without dcap-qvl says what it could not check, and how to get it."""
-    (tmp_path / "quote").write_bytes(FakeIntel().quote())
+def test_quotes_are_judged_without_another_package() -> None:
+    """A client needs nothing beyond its own dependencies: dcap-qvl judges in tests only."""
     code = ("import sys; sys.modules['dcap_qvl'] = None\n"
             "from appliance.attestation import tdx_verify\n"
-            "try: tdx_verify._library()\n"
-            "except Exception as error: print(error.code, error.hint)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "tdx-library pip install 'dcap-qvl>=0.7,<0.8'\n" == done.stdout
+            "from tests.support.fake_intel import NOW, FakeIntel\n"
+            "fake = FakeIntel()\n"
+            "print(tdx_verify.verify(fake.quote(), fake.collateral(), at=NOW, **fake.pins).tcb.status)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=Path(__file__).parents[1])
+    assert "UpToDate\n" == done.stdout
 
 
 def test_zeros_may_follow_a_quote_and_nothing_else() -> None:
@@ -307,3 +313,25 @@ def test_quotes_and_collateral_survive_mutations() -> None:
     count, finding = driver.run(tdx_fuzz.fuzz, tdx_fuzz.seeds(), seconds=2, seed=1)
     assert None is finding
     assert 20 < count
+
+
+@pytest.mark.parametrize("change", [
+    {"pck_crl": "root_ca_crl"}, {"root_ca_crl": "pck_crl"}, {"root_ca_crl": "pck_crl", "pck_crl": "root_ca_crl"}])
+def test_another_authoritys_list_leaves_it_open(change: dict[str, str]) -> None:
+    """A list of somebody else says nothing of these certificates, so that one of them may be revoked."""
+    fake = FakeIntel()
+    document = fake.document()
+    known = Collateral(documents=[{**document, **{name: document[other] for name, other in change.items()}}])
+    with pytest.raises(UncheckedEvidenceError, match="is not the whole list of Intel SGX") as caught:
+        _verify(fake, fake.quote(), collateral=known)
+    assert "tdx-collateral" == caught.value.code
+
+
+def test_documents_by_another_of_intels_keys_are_forged() -> None:
+    """The authority of PCKs stands below the same root, and does not judge platforms."""
+    fake = FakeIntel()
+    document = fake.document()
+    document |= {"tcb_info_issuer_chain": document["pck_crl_issuer_chain"],
+                 "tcb_info_signature": raw_signature("platform", document["tcb_info"].encode()).hex()}
+    with pytest.raises(ForgedEvidenceError, match="tcb_info is not signed by Intel's TCB signing key"):
+        _verify(fake, fake.quote(), collateral=Collateral(documents=[dict(document)]))

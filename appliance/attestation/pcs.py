@@ -17,17 +17,14 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import der, x509chain
+from appliance.attestation import tdx_pck, x509chain
 from appliance.attestation.requests import Request
-from appliance.errors import MalformedEvidenceError
+from appliance.errors import UnsupportedEvidenceError
 
 SERVICE = "https://api.trustedservices.intel.com"
 CERTIFICATES = "https://certificates.trustedservices.intel.com"
 TCB, IDENTITY = "tcbInfo", "enclaveIdentity"
 _WANTED_ID = {TCB: "TDX", IDENTITY: "TD_QE"}
-_SGX = "1.2.840.113741.1.13.1"
-_FMSPC = f"{_SGX}.4"
-FMSPC_BYTES = 6
 _NAME = re.compile(rb'\s*\{\s*"(tcbInfo|enclaveIdentity)"\s*:\s*')
 _SIGNING = "Intel SGX TCB Signing"
 
@@ -76,18 +73,11 @@ def answer(data: bytes, file: str) -> Answer | None:
 
 
 def fmspc(pck: x509.Certificate) -> str | None:
-    """The FMSPC in a PCK certificate, in hex; None where it names none."""
+    """The FMSPC in a PCK certificate, in hex; None where it names no platform."""
     try:
-        found = pck.extensions.get_extension_for_oid(x509.ObjectIdentifier(_SGX)).value
-        if not isinstance(found, x509.UnrecognizedExtension):
-            return None
-        for entry in der.elements(der.only(found.value, der.SEQUENCE).content):
-            parts = der.elements(entry.content)
-            if len(parts) == 2 and der.object_identifier(parts[0].content) == _FMSPC:
-                return parts[1].content.hex() if len(parts[1].content) == FMSPC_BYTES else None
-    except (x509.ExtensionNotFound, MalformedEvidenceError):
+        return tdx_pck.read(pck).fmspc.hex()
+    except UnsupportedEvidenceError:
         return None
-    return None
 
 
 def tcb(platform: str) -> Request:

@@ -31,7 +31,9 @@ def describe(quote: Quote, claims: TdxClaims | None) -> Claims:
     if claims is None:
         return found
     tcb = claims.tcb
+    since = [] if tcb.since is None else [("out of date since", f"{tcb.since:%Y-%m-%d}, the date of its TCB level")]
     return [*found, ("FMSPC", tcb.fmspc), ("TCB status", tcb.status),
+            *since,
             ("SMT", {True: "on", False: "off", None: "not told"}[tcb.smt]),
             ("advisories", ", ".join(tcb.advisories) or "none"),
             ("tcbEvaluationDataNumber", str(tcb.evaluation_number)),
@@ -47,6 +49,10 @@ def warnings(quote: Quote, claims: TdxClaims | None) -> list[str]:
         found.append("DEBUG: the host may debug or profile this TD. It keeps no secret from its operator.")
     if quote.body.td_attributes & tdx_abi.MIGRATABLE:
         found.append("MIGRATION: a migration TD may move this TD, and so see it.")
+    if not quote.body.td_attributes & tdx_abi.SEPT_VE_DISABLE:
+        found.append("SEPT_VE_DISABLE: it is not set, so that the host may inject exceptions on memory access.")
+    if any(quote.body.mr_service_td or b""):
+        found.append("SERVICE TD: this TD is bound to another, by MRSERVICETD, which may see or move it.")
     if claims is not None and claims.tcb.status != "UpToDate":
         found.append(f"TCB: Intel says {claims.tcb.status} of this platform.")
     return found

@@ -1,19 +1,18 @@
-"""From a TDX quote to authentic claims: signatures and chain here, the TCB's standing through dcap-qvl.
+"""From a TDX quote to authentic claims: signatures, chain, and the TCB's standing by Intel's signed documents.
 
 The quote is signed by an attestation key, which the quoting enclave (QE) made; the QE's report, signed by the
 platform's PCK, binds that key; the PCK's chain, inside of the quote, leads to Intel's root. That is checked here. It
 proves little by itself: whether that QE is Intel's and what is known of the platform's TCB only Intel's signed
-documents tell (collateral). Those are judged by the `dcap-qvl` package, which only a client needs.
+documents tell (collateral): their signatures and dates are checked here, `tdx_tcb` judges by what they say.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,27 +24,26 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import pcs, requests, revocation, tdx_abi, x509chain
+from appliance.attestation import pcs, requests, revocation, tdx_abi, tdx_pck, tdx_tcb, x509chain
 from appliance.attestation.collateral import Collateral
 from appliance.attestation.tdx_abi import Quote
+from appliance.attestation.tdx_levels import REVOKED
+from appliance.attestation.tdx_pck import Pck
+from appliance.attestation.tdx_tcb import Standing
 from appliance.attestation.trust import intel
 from appliance.attestation.x509chain import name_of
 from appliance.errors import (
     ForgedEvidenceError,
     MalformedEvidenceError,
-    RejectedEvidenceError,
     UncheckedEvidenceError,
-    UnsupportedEvidenceError,
 )
 
-_SGX_EXTENSION = "1.2.840.113741.1.13.1"  # what Intel's PCK certificates say of the platform
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
-_ATTRIBUTES = re.compile(
-    "Debug mode is enabled|Reserved bits in TD|SEPT_VE_DISABLE|TD (migration|profiling) is|Invalid MR service TD")
-_LEVEL = re.compile("No matching TCB level|TDX module TCB level|current TDX TCB|QE ISVSVN")
+_ISSUERS = ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain")
+_SIGNATURE = re.compile("[0-9a-fA-F]{128}")
+_SIGNER = "Intel SGX TCB Signing"
 _TIME_HINT = "fetch collateral again, or judge by another time with --at"
-_TIME = re.compile(r"expired|in the future|not yet valid|NotValidYet|CertExpired|CrlExpired", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,8 @@ class Tcb:
     issued: datetime
     next_update: datetime
     oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
+    since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
+    overdue: tuple[str, ...] = ()   # the advisories of those levels
 
 
 @dataclass(frozen=True)
@@ -127,34 +127,11 @@ def verify_signatures(quote: Quote, *, at: datetime, root: str = intel.ROOT) -> 
     return tuple(x509chain.fingerprint(each) for each in chain)
 
 
-def _library() -> Any:
-    try:
-        return importlib.import_module("dcap_qvl")
-    except ImportError:
-        raise UncheckedEvidenceError(
-            "TDX quote: the TCB could not be checked, the dcap-qvl package is not installed", code="tdx-library",
-            hint="pip install 'dcap-qvl>=0.7,<0.8'") from None
-
-
-def _platform(library: Any, quote: bytes) -> tuple[str, str]:
-    """FMSPC and PCE id, in hex, that the PCK names. Raises UnsupportedEvidenceError where it names none: Intel's root
-    stands above it, so that is no forgery."""
-    try:
-        pck = library.parse_quote(quote).pck_extension()
-    except ValueError as error:
-        raise UnsupportedEvidenceError(f"TDX quote: its PCK names no platform ({error})", code="tdx-pck") from None
-    if pck is None:
-        raise UnsupportedEvidenceError(
-            f"TDX quote: its PCK names no platform (extension {_SGX_EXTENSION} is absent or lacks a field)",
-            code="tdx-pck")
-    return pck.fmspc.hex(), pck.pce_id.hex()
-
-
-def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[str, str], dict[str, Any]]:
-    """The collateral for this quote's platform (by FMSPC and PCE), and its TCB information, not yet verified."""
-    wanted, chain = _platform(library, quote), _chain(tdx_abi.parse(quote))
+def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral) -> dict[str, str]:
+    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified."""
+    wanted = pck.fmspc.hex(), pck.pce_id.hex()
     joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates)
-    fitting: list[tuple[dict[str, str], dict[str, Any]]] = []
+    fitting: list[tuple[dict[str, str], str]] = []  # and when it says that it was issued
     for document in (*collateral.documents, dict[str, object](joined.document)):
         fields = {name: document.get(name) for name in _FIELDS}
         if not all(isinstance(value, str) for value in fields.values()):
@@ -162,11 +139,11 @@ def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[
         try:
             info = json.loads(str(fields["tcb_info"]))
             if (str(info["fmspc"]).lower(), str(info["pceId"]).lower()) == wanted:
-                fitting.append(({name: str(value) for name, value in fields.items()}, info))
+                fitting.append(({name: str(value) for name, value in fields.items()}, str(info.get("issueDate"))))
         except (ValueError, RecursionError, LookupError, TypeError):
             continue
     if fitting:
-        return max(fitting, key=lambda each: str(each[1].get("issueDate")))  # the first of several that are as new
+        return max(fitting, key=lambda each: each[1])[0]  # the first of several that are as new
     missing = joined.lacking or pcs.quote_requests(chain)
     raise collateral.unchecked(
         f"TDX quote: for the platform {wanted[0]}, {len(missing)} of 4 parts of Intel's collateral are absent: "
@@ -176,9 +153,9 @@ def _document(library: Any, quote: bytes, collateral: Collateral) -> tuple[dict[
 def _check_issuers(fields: Mapping[str, str], root: str, at: datetime) -> None:
     """The chains that come with Intel's documents: usual PEM to the byte, up to the root, and valid at `at`.
 
-    dcap-qvl verifies the documents by them and judges their times, but does not read every byte of them.
+    The documents are verified by the first of each.
     """
-    for name in ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain"):
+    for name in _ISSUERS:
         text = fields[name].encode(errors="replace")
         chain = x509chain.load(text, f"TDX collateral, {name}")
         if text.strip() != b"".join(each.public_bytes(Encoding.PEM) for each in chain).strip() or len(chain) != 2:
@@ -190,6 +167,7 @@ def _check_issuers(fields: Mapping[str, str], root: str, at: datetime) -> None:
             raise ForgedEvidenceError(
                 f"TDX collateral: {name} does not lead to the pinned root of Intel", code="chain-root")
         for certificate in chain:
+            x509chain.check_critical(certificate)
             _check_time(name, certificate, at)
 
 
@@ -202,21 +180,30 @@ def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
 
 
 def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> datetime:
-    """No certificate of the quote's chain is revoked, by lists that are in force; said here by name, which dcap-qvl's
-    errors do not, and it takes lists of the future. Returns when the PCK's list was issued: the root's lives for a
-    year."""
+    """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in force.
+
+    Returns when the PCK's list was issued: the root's lives for a year.
+    """
     crls = {}
     for name in ("root_ca_crl", "pck_crl"):
         try:
             crls[name] = revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}")
         except ValueError:
             raise MalformedEvidenceError(f"TDX collateral: {name} is not hex") from None
-    revocation.check(_chain(quote), crls.values(), signed=_signed_crl, at=at)
+    chain = _chain(quote)
+    for issuers in (chain, *(x509chain.load(fields[name].encode(), name) for name in _ISSUERS)):
+        revocation.check(issuers, crls.values(), signed=_signed_crl, at=at)
     for name, crl in crls.items():
         if crl.next_update_utc is None or not crl.last_update_utc <= at < crl.next_update_utc:
             raise UncheckedEvidenceError(
                 f"TDX collateral: {name} is of {crl.last_update_utc:%Y-%m-%dT%H:%M:%SZ} and not in force at "
                 f"{at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT)
+    for name, below in (("pck_crl", chain), ("root_ca_crl", chain[1:])):
+        if crls[name].issuer != below[1].subject or revocation.check(
+                below, [crls[name]], signed=_signed_crl, at=at) is None:
+            raise UncheckedEvidenceError(
+                f"TDX collateral: {name} is not the whole list of {name_of(below[1])}", code="tdx-collateral",
+                hint=_TIME_HINT)
     return crls["pck_crl"].last_update_utc
 
 
@@ -225,58 +212,62 @@ def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate
     return isinstance(key, ec.EllipticCurvePublicKey) and crl.is_signature_valid(key)
 
 
-def _judge(library: Any, quote: bytes, fields: Mapping[str, str], at: datetime, root: bytes | None) -> dict[str, Any]:
-    """dcap-qvl's report. Its errors tell what they are about in words only."""
-    try:
-        document = library.QuoteCollateralV3.from_json(json.dumps(dict(fields)))
-        seconds = int(at.timestamp())
-        policy = library.QuotePolicy.claims_only(seconds)
-        claims = library.QuoteVerifier(root).verify_with_policy(quote, document, seconds, policy)
-        judged: dict[str, Any] = json.loads(claims.to_json())
-    except ValueError as error:
-        text = f"TDX quote: {error}"
-        if _ATTRIBUTES.search(text):
-            raise RejectedEvidenceError(
-                f"{text}: dcap-qvl gives no judgement of such a TD", code="tdx-attributes") from None
-        if _LEVEL.search(text):
-            raise RejectedEvidenceError(f"{text}: at no level that Intel lists", code="tdx-tcb-level") from None
-        if "revoked" in text.lower():
-            raise ForgedEvidenceError(text, code="certificate-revoked") from None
-        if _TIME.search(text):
-            raise UncheckedEvidenceError(
-                f"{text} at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT) from None
-        raise ForgedEvidenceError(text, code="tdx-collateral-invalid") from None
-    return judged
+def _signed(fields: Mapping[str, str], name: str, at: datetime) -> dict[str, Any]:
+    """One of Intel's documents, signed over its exact text by the TCB signing certificate and in its time at `at`."""
+    signer = x509chain.load(fields[f"{name}_issuer_chain"].encode(), f"TDX collateral, {name}")[0]
+    key, text = signer.public_key(), fields[name].encode(errors="replace")
+    if not _SIGNATURE.fullmatch(fields[f"{name}_signature"]):
+        raise MalformedEvidenceError(f"TDX collateral: the signature of {name} is not 64 bytes in hex")
+    if (x509chain.common_name(signer.subject) != _SIGNER or not isinstance(key, ec.EllipticCurvePublicKey)
+            or not _p256_signed(key, bytes.fromhex(fields[f"{name}_signature"]), text)):
+        raise ForgedEvidenceError(f"TDX collateral: {name} is not signed by Intel's TCB signing key",
+                                  code="tdx-collateral-invalid")
+    document: dict[str, Any] = json.loads(text)
+    issued, until = _date(document["issueDate"]), _date(document["nextUpdate"])
+    if not issued <= at <= until:
+        raise UncheckedEvidenceError(
+            f"TDX collateral: {name} is of {issued:%Y-%m-%dT%H:%M:%SZ}, valid until {until:%Y-%m-%dT%H:%M:%SZ}, and "
+            f"not in force at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT)
+    return document
+
+
+def _date(text: str) -> datetime:
+    date = datetime.fromisoformat(text)
+    if date.tzinfo is None:
+        raise ValueError(text)
+    return date
 
 
 def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = intel.ROOT,
            root_der: bytes | None = None) -> TdxClaims:
     """The claims of an authentic quote.
 
-    `root` and `root_der`: fingerprint and certificate of another root than Intel's, for tests only. Raises
+    `root`: fingerprint of another root than Intel's, for tests only; `root_der` is no longer read. Raises
     MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral
-    does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time
-    `at`, or the dcap-qvl package is; RejectedEvidenceError for a TD whose attributes that package refuses to judge
-    (debug or profiled, without SEPT_VE_DISABLE, migratable).
+    does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time `at`;
+    RejectedEvidenceError for a platform below every TCB level that Intel lists, or another TDX module than Intel's.
     """
     parsed = tdx_abi.parse(quote)
     chain = verify_signatures(parsed, at=at, root=root)
-    library = _library()
-    fields, info = _document(library, quote, collateral)
+    certificates = _chain(parsed)
+    pck = tdx_pck.read(certificates[0])
+    fields = _document(pck, certificates, collateral)
     _check_issuers(fields, root, at)
     listed = _check_revocation(parsed, fields, at)
-    return TdxClaims(parsed, _tcb(_judge(library, quote, fields, at, root_der), info, fields, listed), chain)
-
-
-def _tcb(judged: Mapping[str, Any], info: Mapping[str, Any], fields: Mapping[str, str], listed: datetime) -> Tcb:
     try:
-        issued = datetime.fromisoformat(info["issueDate"])
-        identity = datetime.fromisoformat(json.loads(fields["qe_identity"])["issueDate"])
-        tcb, smt = judged["tcb"], judged["platform"]["pck"].get("smt_enabled")
-        return Tcb(
-            status=str(tcb["status"]), advisories=tuple(sorted(map(str, tcb["advisory_ids"]))),
-            evaluation_number=int(tcb["eval_data_number"]), fmspc=str(info["fmspc"]).lower(),
-            smt={"True": True, "False": False}.get(str(smt)), issued=issued,
-            next_update=datetime.fromisoformat(info["nextUpdate"]), oldest=min(issued, identity, listed))
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise MalformedEvidenceError("TDX collateral: TCB information without number or dates") from None
+        info, identity = _signed(fields, "tcb_info", at), _signed(fields, "qe_identity", at)
+        tcb = _tcb(tdx_tcb.judge(parsed, pck, info, identity), pck, info, identity, listed)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
+    if tcb.status == REVOKED:
+        raise ForgedEvidenceError("TDX quote: Intel revoked this platform's TCB", code="certificate-revoked")
+    return TdxClaims(parsed, tcb, chain)
+
+
+def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any], listed: datetime) -> Tcb:
+    issued = _date(info["issueDate"])
+    return Tcb(
+        status=standing.status, advisories=standing.advisories, smt=pck.smt, fmspc=pck.fmspc.hex(),
+        evaluation_number=int(info["tcbEvaluationDataNumber"]), issued=issued,
+        next_update=_date(info["nextUpdate"]), oldest=min(issued, _date(identity["issueDate"]), listed),
+        since=standing.since, overdue=standing.overdue)

@@ -57,6 +57,10 @@ MEANINGS: Mapping[str, str] = MappingProxyType({
     "mrtd": "the TD was launched with a firmware that the measurements name",
     "sept-ve-disable": "the host cannot inject exceptions on memory access",
     "td-attributes": "the TD has no attribute that is unknown here",
+    "service-td": "the TD is bound to no service TD that the policy does not accept",
+    "mrseam": "the TDX module is one that the policy accepts",
+    "tee-tcb-svn": "the TDX module's security versions are high enough",
+    "xfam": "the TD has no CPU feature that the policy does not allow",
     "seam": "the TDX module is Intel's production module",
     "tcb-status": "Intel's judgement of the platform is one that the policy allows",
     "advisories": "no advisory is open that the policy does not accept",
@@ -77,6 +81,7 @@ ATTACKS: Mapping[str, str] = MappingProxyType({
     "nonce": "replay", "tls-key": "splice", "certificate-evidence": "splice", "channel": "splice",
     "tcb-reported": "downgrade", "tcb-current": "downgrade", "tcb-committed": "downgrade", "tcb-launch": "downgrade",
     "tcb-status": "downgrade", "api": "downgrade", "guest-svn": "downgrade", "evaluation-number": "downgrade",
+    "tee-tcb-svn": "downgrade", "service-td": "another TD that may see or move this one",
     "debug": "debug", "vmpl": "wrong VMPL", "measurement": "wrong image or vCPU count", "mrtd": "wrong image",
     "policy": "another deployment", "launch-policy": "another deployment", "measured-policy": "another deployment",
     "models": "other models", "revocation": "stale revocation list", "collateral-age": "stale collateral",
@@ -98,7 +103,7 @@ HINTS: Mapping[str, str] = MappingProxyType({
 
 # Rules that say nothing new, or that the policy did not ask for: not shown to people where they were not checked.
 _QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "mrconfigid", "mrowner", "mrownerconfig",
-                    "xfam", "id-key", "author-key", "api", "rtmr0", "rtmr3"})
+                    "xfam", "mrseam", "tee-tcb-svn", "id-key", "author-key", "api", "rtmr0", "rtmr3"})
 _REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "simulated": (), "sev-snp": ("measurement", "launch-policy"), "tdx": ("mrtd", "rtmr1", "rtmr2", "launch-policy"),
     "tpm": ("measurement", "ak-origin")})

@@ -138,6 +138,10 @@ DNS_NAME = Matching(r"(?=.{1,253}$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
                     r"(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*", "a DNS name in lower case", "llm.example.org")
 ADVISORY = Matching(r"INTEL-SA-[0-9]{5}", "the number of an Intel advisory", "INTEL-SA-00837")
 API_VERSION = Matching(r"[0-9]{1,2}\.[0-9]{1,3}", "a version of the firmware's interface", "1.55")
+TEE_TCB_SVN = Matching(r"[0-9a-f]{32}", "32 lower-case hexadecimal digits: two for each of the 16 components",
+                       "05010200000000000000000000000000")
+XFAM = Matching(r"0x[0-9a-f]{16}", "0x and 16 lower-case hexadecimal digits, as `appliance evidence` prints XFAM",
+                "0x00000000000602e7")
 FIELD = Matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}(?:\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,7}",
                  "the name of a request field, with dots between the levels", "metadata.user_id")
 

@@ -13,7 +13,9 @@ from appliance.policy.identifiers import (
     FIELD,
     NAME,
     RESOURCE,
+    TEE_TCB_SVN,
     VARIABLE,
+    XFAM,
     Address,
     Hash,
     HttpsUrl,
@@ -92,6 +94,7 @@ _SAMPLES: dict[Matching, tuple[str, str]] = {
     NAME: ("one", "two"), VARIABLE: ("ONE", "TWO"), DEVICE: ("/dev/vdb", "/dev/vdc"), RESOURCE: ("a/b", "a/c"),
     DNS_NAME: ("a.example", "b.example"), ADVISORY: ("INTEL-SA-00001", "INTEL-SA-00002"),
     API_VERSION: ("1.55", "1.56"), FIELD: ("user", "metadata.id"),
+    TEE_TCB_SVN: ("05" + "00" * 15, "06" + "00" * 15), XFAM: ("0x00000000000000e7", "0x00000000000602e7"),
 }
 
 

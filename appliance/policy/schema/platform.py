@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from appliance.policy.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, Hash, Tagged
+from appliance.policy.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, TEE_TCB_SVN, XFAM, Hash, Tagged
 from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
 from appliance.policy.schema.base import Block
 from appliance.policy.schema.keys import Key
@@ -110,6 +110,21 @@ class Tdx(Block):
         default=(), description="Advisories that are known to leave the platform as it is, and are accepted.")
     min_evaluation_number: Annotated[int, Whole(0, 2**31)] = Field(
         default=0, description="The lowest TCB evaluation data number: an older judgement is refused.")
+    tcb_grace_ms: Annotated[int | None, Duration("1h", "400d"), Since(2)] = Field(
+        alias="tcb_grace", default=None, description="How long after the `tcbDate` of its level an `OutOfDate` "
+        "platform, TDX module or QE is still accepted, with the advisories that are open since then. "
+        "`OutOfDateConfigurationNeeded` counts as `ConfigurationNeeded` meanwhile. Absent: no such time.")
+    mr_seam: Annotated[tuple[str, ...], SetOf(Hash(384)), Since(2, ())] = Field(
+        default=(), description="The TDX modules that are accepted, by MRSEAM. Empty: each production module of "
+        "Intel's.")
+    min_tee_tcb_svn: Annotated[str | None, TEE_TCB_SVN, Since(2)] = Field(
+        default=None, description="The lowest TEE_TCB_SVN, component by component, at the TD's launch and now.")
+    xfam: Annotated[str | None, XFAM, Since(2)] = Field(
+        default=None, description="The extended CPU features that a TD may have: any other bit in its XFAM is "
+        "refused. Absent: any.")
+    service_tds: Annotated[tuple[str, ...], SetOf(Hash(384)), Since(2, ())] = Field(
+        default=(), description="The service TDs that a TD may be bound to, by MRSERVICETD. Empty: none, so that a TD "
+        "which is bound to one is refused.")
 
 
 class Tpm(Block):
