@@ -15,9 +15,8 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from appliance.models.derivation import hkdf_into
 from appliance.models.locked import SecretBytes
 
 DOMAIN: Final = b"appliance/state/v1\n"
@@ -75,7 +74,7 @@ def next_chain(chain: bytes, frame: bytes) -> bytes:
 def _key(secret: bytes | bytearray, salt: bytes, use: bytes, disk: bytes) -> AESGCM:
     info = DOMAIN + use + b"\n" + disk
     key = SecretBytes(32)
-    HKDF(SHA256(), len(key), salt, info).derive_into(secret, key)
+    hkdf_into(key, secret, salt, info)
     return AESGCM(key)
 
 

@@ -23,12 +23,10 @@ import hmac
 import struct
 from dataclasses import dataclass
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from appliance.errors import FormatError, ModelKeyError, TamperedError, UnsupportedError
 from appliance.models import gguf, tiling
 from appliance.models.cursor import malformed, mistaken
+from appliance.models.derivation import hkdf_into
 from appliance.models.disk import RandomFile, wipe
 from appliance.models.gguf import GGUFFile
 from appliance.models.locked import SecretBytes
@@ -54,7 +52,7 @@ class Keys:
         commitment = bytearray(KEY_NBYTES)
         for label, out in ((b"tile key", self.tiles), (b"header key", self.header), (b"commitment", commitment)):
             info = MAGIC + b"\n" + label + b"\n" + context
-            HKDF(hashes.SHA256(), KEY_NBYTES, salt, info).derive_into(master_key, out)
+            hkdf_into(out, master_key, salt, info)
         self.commitment = bytes(commitment)
 
     def __repr__(self) -> str:
