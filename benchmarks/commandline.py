@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from appliance.boot import inspection
+from appliance.boot.planning import inspection
 from appliance.cli import numbers
-from appliance.engine import architecture, architecture_tensors
+from appliance.engine.families import llama as architecture
+from appliance.engine.families import llama_tensors as architecture_tensors
 from appliance.errors import ApplianceError
 from benchmarks import models
 from benchmarks.process import Refused

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from appliance.boot import inspection, residency
-from appliance.models import sealed, tiling
+from appliance.boot.planning import inspection, residency
+from appliance.models.file import tiling
+from appliance.models.sealed import reader as sealed
 from benchmarks import commandline, memory, report
 from benchmarks.cgroups import Group, needed
 from benchmarks.process import Engine

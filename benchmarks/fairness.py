@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from appliance.engine.decode.generation import GenerationRequest, Step
+from appliance.engine.decode.sampler import Sampling
+from appliance.engine.decode.scheduler import Handle, Scheduler
 from appliance.engine.engine import Engine
-from appliance.engine.generation import GenerationRequest, Step
-from appliance.engine.kernels import table
-from appliance.engine.packing import Packing
-from appliance.engine.sampler import Sampling
-from appliance.engine.scheduler import Handle, Scheduler
-from appliance.models.resident import open_resident
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.runtime import table
+from appliance.models.sources.resident import open_resident
 from benchmarks import commandline, report
 
 LONG_TOKENS, LONG_PROMPTS, SHORT_TOKENS = 1800, 10, 10

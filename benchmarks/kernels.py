@@ -19,8 +19,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from appliance.engine.kernels import shapes, table, targets
-from appliance.engine.kernels.memory import Memory
+from appliance.engine.kernels.layouts import shapes
+from appliance.engine.kernels.runtime import table, targets
+from appliance.engine.kernels.runtime.memory import Memory
 from benchmarks import commandline
 
 COLUMNS = 2048
@@ -109,7 +110,7 @@ class Bench:
 
 
 def _limits(kernels: table.KernelTable) -> Any:
-    from appliance.engine.kernels.threads import Pool
+    from appliance.engine.kernels.runtime.threads import Pool
     from benchmarks.hardware import Hardware
 
     class Limits(Hardware):

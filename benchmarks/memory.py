@@ -25,9 +25,12 @@ from typing import Any
 import httpx
 import numpy as np
 
-from appliance.boot import budget, keys
-from appliance.cli import model_output, numbers
-from appliance.models import sealed, sealed_header
+from appliance.boot.keys import providers as keys
+from appliance.boot.planning import budget
+from appliance.cli import numbers
+from appliance.cli.model import output as model_output
+from appliance.models.sealed import header as sealed_header
+from appliance.models.sealed import reader as sealed
 from appliance.policy import load
 from appliance.sealing import sealing
 from benchmarks import commandline, libraries, models, report

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine import architecture, architecture_tensors
-from appliance.engine.forward import ROWS, Forward
-from appliance.engine.kernels import table
-from appliance.engine.kernels.threads import Pool
-from appliance.engine.kvcache import KVCache
-from appliance.engine.packing import Packing
-from appliance.models.resident import open_resident
-from appliance.models.tiles import TileSource
+from appliance.engine.families import llama as architecture
+from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.forward.forward import ROWS, Forward
+from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.runtime import table
+from appliance.engine.kernels.runtime.threads import Pool
+from appliance.models.sources.resident import open_resident
+from appliance.models.sources.source import TileSource
 from benchmarks.serving import serve
 
 _ROOM = 64 << 20

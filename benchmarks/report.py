@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from appliance.boot import inspection
+from appliance.boot.planning import inspection
 from benchmarks.measure import Row
 
 _BAR, _LEFT, _WIDTH = 18, 330, 460  # of the chart, in pixels

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.models.sealed import open_sealed
+from appliance.models.sealed.reader import open_sealed
 
 STEP = 4096  # bytes
 _AT = 2048  # from the start of a step: past the scales at the start of a tile

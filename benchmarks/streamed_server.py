@@ -14,17 +14,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from appliance.boot import inspection, keys, residency
+from appliance.boot.keys import providers as keys
+from appliance.boot.planning import inspection, residency
+from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine
-from appliance.engine.generation import GenerationRequest
-from appliance.engine.packing import Packing
-from appliance.engine.sampler import Sampling
-from appliance.models import native
-from appliance.models.sealed import SealedModel, open_sealed
-from appliance.models.sealed_resident import open_sealed_resident
-from appliance.models.streamed import StreamedSource
-from appliance.models.tagged import PlainTiles, open_tagged
-from appliance.models.tiles import TileSource
+from appliance.engine.forward.packing import Packing
+from appliance.models.sealed.reader import SealedModel, open_sealed
+from appliance.models.sources import native
+from appliance.models.sources.sealed_resident import open_sealed_resident
+from appliance.models.sources.source import TileSource
+from appliance.models.sources.streamed import StreamedSource
+from appliance.models.sources.tagged import PlainTiles, open_tagged
 from benchmarks import memory
 from benchmarks.own_server import Own
 from benchmarks.serving import serve

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from appliance.boot import keys
+from appliance.boot.keys import providers as keys
 from appliance.cli import numbers
 from appliance.errors import TamperedError
-from appliance.models.sealed import SealedModel, open_sealed
+from appliance.models.sealed.reader import SealedModel, open_sealed
 from benchmarks import commandline
 
 

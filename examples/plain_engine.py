@@ -6,9 +6,9 @@ kernels compute, or to check an answer without them.
 
 reads a GGUF file of the llama architecture, computes the logits after the prompt and after each token of the answer,
 chooses by them as the answer's settings and seed say, and compares. It uses nothing of the appliance and follows
-docs/formats/arithmetic.md, whose sections have the numbers of those below; `tests/test_plain_engine.py` compares its
-logits with the engine's, bit for bit. It knows nothing of text, and checks nothing of the file: name one whose SHA-256
-you know. It is one file, to be read downward and carried away alone.
+docs/formats/arithmetic.md, whose sections have the numbers of those below; `tests/engine/test_plain_engine.py`
+compares its logits with the engine's, bit for bit. It knows nothing of text, and checks nothing of the file: name one
+whose SHA-256 you know. It is one file, to be read downward and carried away alone.
 
 Shapes: T tokens, P positions, R rows and C columns of a matrix, B blocks of a row, S sub-blocks of a block, H query
 heads, E elements of a head.

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from appliance.attestation import merkle
+from appliance.codec.canonical import canonical
 from appliance.errors import MalformedEvidenceError
-from appliance.policy.canonical import canonical
 
 SERVE = "appliance/serve/v1"
 KEY_RELEASE = "appliance/key-release/v1"

@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, StringConstraints, ValidationError
 
-from appliance.attestation import merkle, simulated_abi
+from appliance.attestation import merkle
 from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
+from appliance.attestation.simulated import abi as simulated_abi
+from appliance.codec import filekind
+from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, MalformedEvidenceError
-from appliance.policy import filekind
-from appliance.policy.canonical import canonical
 
 FORMAT = "appliance/evidence/v1"
 SIMULATED = "simulated"

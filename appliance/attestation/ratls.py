@@ -20,9 +20,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from appliance.attestation import cbor, der, evidence, tpm_evidence, x509chain, x509dice
+from appliance.attestation import evidence
 from appliance.attestation.binding import ServeStatement
 from appliance.attestation.evidence import Evidence
+from appliance.attestation.tpm import evidence as tpm_evidence
+from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import dice as x509dice
+from appliance.codec import cbor, der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 MEDIA_TYPE = "application/vnd.appliance.evidence.v1+json"

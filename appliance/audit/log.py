@@ -24,8 +24,8 @@ import structlog
 
 from appliance import hostclock
 from appliance.audit.events import Vocabularies, schema
+from appliance.codec.canonical import canonical
 from appliance.errors import AuditError
-from appliance.policy.canonical import canonical
 
 FORMAT = 1
 # Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records are chained.

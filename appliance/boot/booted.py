@@ -6,25 +6,26 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from appliance.attestation.attestor import Attestor
+from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.evidence import Evidence, Provider
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence
-from appliance.boot import budget, modelkeys
-from appliance.boot.budget import Division
 from appliance.boot.checks import Operator
-from appliance.boot.keyrelease import KeyRelease
-from appliance.boot.keys import Secret
-from appliance.boot.measure import Measure
-from appliance.boot.models import RunningModel
+from appliance.boot.keys import policy_keys as modelkeys
+from appliance.boot.keys.providers import Secret
+from appliance.boot.keys.release.release import KeyRelease
+from appliance.boot.planning import budget
+from appliance.boot.planning.budget import Division
 from appliance.boot.report import BootReport
+from appliance.boot.running.load import RunningModel
 from appliance.boot.sandbox import Sandbox
-from appliance.boot.selftest import SelfTest
-from appliance.boot.state import StateDisk
-from appliance.boot.tenantlist import TenantList
-from appliance.engine.kernels.table import KernelTable
+from appliance.boot.sandbox.measure import Measure
+from appliance.boot.selftest.run import SelfTest
+from appliance.boot.state.disk import StateDisk
+from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import BootError
 from appliance.policy.schema import Policy
+from appliance.signed.tenants import TenantList
 
 
 @dataclass

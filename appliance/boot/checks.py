@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import budget, fitness, inspection, machine
-from appliance.boot.footprint import mebibytes
-from appliance.engine.template import ChatTemplate
+from appliance.boot.planning import budget, fitness, inspection, machine
+from appliance.boot.planning.footprint import mebibytes
+from appliance.engine.text.template import ChatTemplate
 from appliance.errors import BootError, FormatError, TemplateError, UnsupportedError
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text

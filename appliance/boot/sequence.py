@@ -21,22 +21,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance import __version__, isolated
-from appliance.attestation import approvals, collect
-from appliance.attestation.attestor import Attestor, State
-from appliance.attestation.release import ReleaseAttestor
+from appliance.attestation.collect import collect
+from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
-from appliance.boot import budget, checks, hardening, identity, keyrelease, modelkeys, models, sandbox, selftest
+from appliance.boot import checks, identity, sandbox
 from appliance.boot.booted import Booted, undo
-from appliance.boot.keys import Secret
-from appliance.boot.placement import bind
+from appliance.boot.keys import policy_keys as modelkeys
+from appliance.boot.keys.providers import Secret
+from appliance.boot.keys.release import release as keyrelease
+from appliance.boot.placement.bind import bind
+from appliance.boot.planning import budget
 from appliance.boot.report import Progress, begun_report, quiet
-from appliance.boot.state_sink import StateSink, open_disk
+from appliance.boot.running import load as models
+from appliance.boot.sandbox import hardening
+from appliance.boot.selftest import run as selftest
+from appliance.boot.state.audit_sink import StateSink, open_disk
 from appliance.boot.steps import Steps, diagnostic
-from appliance.boot.tenantlist import tenants_of
 from appliance.errors import AuditError
-from appliance.models import interrupts
 from appliance.policy import Loaded
+from appliance.secure import interrupts
+from appliance.signed import approvals
+from appliance.signed.tenants import tenants_of
 
 
 def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: checks.Operator | None = None,

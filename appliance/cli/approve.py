@@ -6,10 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-from appliance.attestation import approvals, keyfile
 from appliance.cli import passphrase
 from appliance.errors import PolicyError, about
 from appliance.policy import Loaded, load
+from appliance.signed import approvals, keyfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

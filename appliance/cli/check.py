@@ -10,9 +10,9 @@ from pathlib import Path
 
 from appliance.errors import PolicyError
 from appliance.policy import Checked, check_bytes, check_file, policy_digest
-from appliance.policy.frozen import LATEST
 from appliance.policy.loading import InvalidPolicyError, read
-from appliance.policy.upgrade import Upgraded, upgrade
+from appliance.policy.versions.frozen import LATEST
+from appliance.policy.versions.upgrade import Upgraded, upgrade
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,8 @@ def _with_models(checked: Checked, folders: list[Path]) -> Checked:
     if checked.policy is None or not any((folder / model.file).is_file() for folder in folders for model in models):
         return checked
     try:
-        from appliance.boot import checks, fitness
+        from appliance.boot import checks
+        from appliance.boot.planning import fitness
     except ImportError:
         return checked
     found = [*fitness.findings(checked, checks.find_models(checked.policy, folders))]
@@ -108,7 +109,7 @@ def _upgrade(args: argparse.Namespace) -> int:
 
 def _write(target: Path, data: bytes, source: bytes, file: Path) -> None:
     """Write the new file whole. Another file than the policy itself is never replaced."""
-    from appliance.attestation import keyfile  # it brings cryptography, which plain checks do without
+    from appliance.signed import keyfile  # it brings cryptography, which plain checks do without
 
     same = target.exists() and target.samefile(file)
     if same and data == source:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import collateral
-from appliance.attestation.examination import Examination
-from appliance.attestation.examine import MAX_BYTES, Material, examine
-from appliance.attestation.requests import Request
+from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.collateral.requests import Request
+from appliance.attestation.judge.examination import Examination
+from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
 from appliance.cli import numbers, verifying
 from appliance.client import fetch, needs
 from appliance.client.fetch import Source

@@ -8,9 +8,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.attestation import collateral, tpm_files
-from appliance.attestation.examination import Examination
-from appliance.attestation.examine import MAX_BYTES, Material, examine
+from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.judge.examination import Examination
+from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
+from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.cli import verifying
 from appliance.errors import AttestationError, UncheckedEvidenceError
 from appliance.policy import inputfile

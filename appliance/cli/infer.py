@@ -14,9 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from appliance.boot.inference import Answer, Ask, Session, open_session
+from appliance.boot.oneshot import Answer, Ask, Session, open_session
 from appliance.cli import numbers
-from appliance.engine.kernels import quota
+from appliance.engine.kernels.runtime import quota
 from appliance.policy import InvalidPolicyError
 
 _SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "frequency_penalty",

@@ -10,9 +10,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import numbers
-from appliance.engine.kernels import ahead, table, targets
+from appliance.engine.kernels.runtime import ahead, table, targets
 from appliance.errors import EngineError
-from appliance.imaging import kernels as build
+from appliance.kernelbuild import build
 
 BUILD = """Compile the kernels into a library that needs no compiler to run, by LLVM and the linker `ld` of binutils.
 

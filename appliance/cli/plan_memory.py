@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.boot import budget, checks, fitness, rates
-from appliance.boot.footprint import mebibytes, needed, there
-from appliance.boot.plan import plan, speeds
+from appliance.boot import checks
+from appliance.boot.planning import budget, fitness, rates
+from appliance.boot.planning.footprint import mebibytes, needed, there
+from appliance.boot.planning.speed import plan, speeds
 from appliance.cli import numbers
-from appliance.engine.kernels import quota
+from appliance.engine.kernels.runtime import quota
 from appliance.errors import BootError
 from appliance.policy import Policy, load
 

@@ -6,7 +6,8 @@ import argparse
 import json
 
 from appliance.cli import numbers
-from appliance.policy import frozen, reference
+from appliance.policy import reference
+from appliance.policy.versions import frozen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

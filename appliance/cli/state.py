@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from appliance.boot.keys import FileKey
-from appliance.boot.state import examine, followed
-from appliance.boot.state_format import AUDIT
+from appliance.boot.keys.providers import FileKey
+from appliance.boot.state.disk import examine, followed
+from appliance.boot.state.format import AUDIT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

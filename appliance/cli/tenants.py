@@ -6,11 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
-from appliance.attestation import keyfile
-from appliance.boot import tenantlist
 from appliance.cli import passphrase
 from appliance.errors import PolicyError, about
 from appliance.policy import load
+from appliance.signed import keyfile
+from appliance.signed import tenants as tenantlist
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

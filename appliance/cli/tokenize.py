@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from appliance.boot import inspection
-from appliance.engine import tokenizer
-from appliance.engine.tokenizer import Tokenizer
+from appliance.boot.planning import inspection
+from appliance.engine.text import tokenizer
+from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError
-from appliance.models import gguf_kind
+from appliance.models.file import gguf_kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,9 +11,12 @@ import base64
 import json
 from datetime import datetime
 
-from appliance.attestation import evidence, tpm_credential, tpm_ek, tpm_validate
-from appliance.attestation.tpm_ek import Activated
-from appliance.attestation.tpm_verify import TpmClaims
+from appliance.attestation import evidence
+from appliance.attestation.tpm import credential as tpm_credential
+from appliance.attestation.tpm import ek as tpm_ek
+from appliance.attestation.tpm import validate as tpm_validate
+from appliance.attestation.tpm.ek import Activated
+from appliance.attestation.tpm.verify import TpmClaims
 from appliance.client import judge
 from appliance.client.connection import Connection
 from appliance.client.reference import Reference

@@ -15,9 +15,9 @@ import socket
 import ssl
 from typing import Any
 
-from appliance.attestation import der
 from appliance.attestation.evidence import MAX_EVIDENCE_BYTES
 from appliance.client.target import Endpoint
+from appliance.codec import der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 CONNECT_SECONDS = 10.0

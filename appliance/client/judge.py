@@ -6,18 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from appliance.attestation import evidence, measure_launch, measure_tpm, snp_validate, tpm_validate, validate, verify
+from appliance.attestation import evidence
 from appliance.attestation.evidence import Evidence
-from appliance.attestation.findings import Finding, judged, one_of
+from appliance.attestation.judge import expectations as measure_launch
+from appliance.attestation.judge import measured_tpm as measure_tpm
+from appliance.attestation.judge import validate, verify
+from appliance.attestation.judge.findings import Finding, judged, one_of
+from appliance.attestation.judge.verify import Claims
 from appliance.attestation.ratls import Carried
-from appliance.attestation.snp_validate import SnpExpected
-from appliance.attestation.snp_verify import SnpClaims
-from appliance.attestation.tdx_validate import TdxExpected
-from appliance.attestation.tdx_verify import TdxClaims
-from appliance.attestation.tpm_ek import Activated
-from appliance.attestation.tpm_verify import TpmClaims
+from appliance.attestation.snp import validate as snp_validate
+from appliance.attestation.snp.validate import SnpExpected
+from appliance.attestation.snp.verify import SnpClaims
+from appliance.attestation.tdx.validate import TdxExpected
+from appliance.attestation.tdx.verify import TdxClaims
+from appliance.attestation.tpm import validate as tpm_validate
+from appliance.attestation.tpm.ek import Activated
+from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS
-from appliance.attestation.verify import Claims
 from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (
@@ -32,7 +37,7 @@ from appliance.client.verdict import (
     status_of,
 )
 from appliance.errors import AttestationError
-from appliance.policy import amd_lines
+from appliance.policy.schema import amd_lines
 
 GENERIC = 7  # findings of `validate` that every platform has; they come first
 

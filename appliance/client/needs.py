@@ -7,25 +7,20 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from appliance.attestation import (
-    azure_abi,
-    evidence,
-    kds,
-    pcs,
-    ratls,
-    recognise,
-    snp_abi,
-    snp_certificate,
-    snp_table,
-    snp_verify,
-    tdx_abi,
-    verify,
-    x509chain,
-    x509dice,
-)
-from appliance.attestation.collateral import Collateral
-from appliance.attestation.requests import Request
-from appliance.attestation.snp_abi import Report
+from appliance.attestation import evidence, ratls
+from appliance.attestation.collateral import kds, pcs
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.collateral.requests import Request
+from appliance.attestation.judge import recognise, verify
+from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.snp import certificate as snp_certificate
+from appliance.attestation.snp import table as snp_table
+from appliance.attestation.snp import verify as snp_verify
+from appliance.attestation.snp.abi import Report
+from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import dice as x509dice
 from appliance.errors import UnsupportedEvidenceError
 
 

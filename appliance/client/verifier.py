@@ -16,9 +16,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.attestation import collateral, ratls, recognise, x509dice
-from appliance.attestation.findings import Finding
+from appliance.attestation import ratls
+from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.judge import recognise
+from appliance.attestation.judge.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.x509 import dice as x509dice
 from appliance.client import activation, certificate, judge, reference, target
 from appliance.client.connection import Connection, connect
 from appliance.client.judge import Question

@@ -10,19 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from appliance.engine import architecture, architecture_tensors, tokenizer
-from appliance.engine.draft import Drafter
-from appliance.engine.engine_batch import Batcher, Running
-from appliance.engine.forward import ROWS, Forward
-from appliance.engine.generation import Generation, GenerationRequest, Step
-from appliance.engine.kernels import table as kernel_table
-from appliance.engine.kernels.threads import Pool
-from appliance.engine.kvcache import KVCache
-from appliance.engine.scratch import Scratch
-from appliance.engine.tokenizer import Tokenizer
+from appliance.engine.decode.batcher import Batcher, Running
+from appliance.engine.decode.draft import Drafter
+from appliance.engine.decode.generation import Generation, GenerationRequest, Step
+from appliance.engine.decode.scratch import Scratch
+from appliance.engine.families import llama as architecture
+from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.forward.forward import ROWS, Forward
+from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.kernels.runtime import table as kernel_table
+from appliance.engine.kernels.runtime.threads import Pool
+from appliance.engine.text import tokenizer
+from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import EngineError
-from appliance.models import interrupts, stacks
-from appliance.models.tiles import TileSource
+from appliance.models.sources.source import TileSource
+from appliance.secure import interrupts, stacks
 
 
 class Engine:

@@ -30,28 +30,17 @@ from typing import Any
 from appliance import __version__
 from appliance.boot import checks, identity
 from appliance.errors import ImageError
-from appliance.imaging import (
-    bytecode,
-    fat,
-    formats,
-    gpt,
-    initprogram,
-    initrd,
-    kernelcache,
-    lockfile,
-    manifest,
-    rootfs,
-    uki,
-    verity,
-    wheels,
-)
-from appliance.imaging import kernel as kernels
-from appliance.imaging.downloads import Downloads, default_folder
-from appliance.imaging.fetching import fetch_packages
+from appliance.imaging.disk import bytecode, fat, formats, gpt, initprogram, initrd, rootfs, uki, verity
+from appliance.imaging.disk import linux as kernels
+from appliance.imaging.disk.toolchain import Toolchain
+from appliance.imaging.disk.tree import Tree
+from appliance.imaging.packages import lockfile, wheels
+from appliance.imaging.packages.downloads import Downloads, default_folder
+from appliance.imaging.packages.fetching import fetch_packages
+from appliance.imaging.papers import manifest
 from appliance.imaging.recipe import Recipe
 from appliance.imaging.steps import Steps
-from appliance.imaging.toolchain import Toolchain
-from appliance.imaging.tree import Tree
+from appliance.kernelbuild import cache as kernelcache
 from appliance.policy import Loaded
 
 _LINKER = "usr/bin/x86_64-linux-gnu-ld.bfd"

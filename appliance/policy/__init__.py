@@ -9,10 +9,10 @@ named by `unenforced`, for the boot to refuse.
 
 from __future__ import annotations
 
-from appliance.policy.canonical import canonical
-from appliance.policy.diagnostics import Diagnostic, Position, render
+from appliance.codec.canonical import canonical
 from appliance.policy.digest import host_data, policy_digest
 from appliance.policy.enforcement import unenforced
+from appliance.policy.hcl.diagnostics import Diagnostic, Position, render
 from appliance.policy.loading import Checked, InvalidPolicyError, Loaded, check, check_bytes, check_file, load
 from appliance.policy.redacted import without_tenants
 from appliance.policy.schema import Policy

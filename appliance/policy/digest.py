@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from appliance.policy.canonical import canonical
+from appliance.codec.canonical import canonical
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, fields
 

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from appliance.codec import filekind
 from appliance.errors import PolicyError
-from appliance.policy import bind, filekind, rules, source
-from appliance.policy.diagnostics import Diagnostic, Position, Report, Span, Text, render
+from appliance.policy import bind, rules
 from appliance.policy.digest import host_data, policy_digest
 from appliance.policy.enforcement import unenforced
+from appliance.policy.hcl import parser as source
+from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Span, Text, render
+from appliance.policy.hcl.tokens import MAX_BYTES
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import fields
 from appliance.policy.schema.versions import LATEST
-from appliance.policy.tokens import MAX_BYTES
 
 
 class InvalidPolicyError(PolicyError):

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from appliance.policy import differences, frozen, literal
 from appliance.policy.enforcement import ANY, BLOCKS, allowed_values
-from appliance.policy.kinds import Duration, Kind, Size, Version, shown
+from appliance.policy.hcl import literal
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, fields
+from appliance.policy.schema.kinds import Duration, Kind, Size, Version, shown
+from appliance.policy.versions import differences, frozen
 
 _HEAD = """# Policy reference
 

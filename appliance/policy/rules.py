@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.policy import amd_lines
 from appliance.policy.bind import Path, path_text
-from appliance.policy.diagnostics import Report, Severity, Span
-from appliance.policy.kinds import closest
-from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
+from appliance.policy.hcl.diagnostics import Report, Severity, Span
+from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant, amd_lines
+from appliance.policy.schema.kinds import closest
 from appliance.policy.schema.platform import MinTcb
 
 HARDWARE = ("sev-snp", "tdx")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot import inspection
+from appliance.boot.planning import inspection
 from appliance.errors import FormatError, PinError
-from appliance.models.disk import CHUNK_NBYTES, Progress, RandomFile
+from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
 
 _PIN = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 3  # names of tensors in an error

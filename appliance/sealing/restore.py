@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from appliance.boot import kernel_order
+from appliance.boot.selftest import order as kernel_order
 from appliance.errors import FormatError, TamperedError
-from appliance.models import layout
-from appliance.models.disk import Progress, Scratch
-from appliance.models.sealed import SealedModel, open_sealed, structure
-from appliance.models.tile_threads import ordered
-from appliance.models.tiling import Tile, Tiling
+from appliance.models.file import layout
+from appliance.models.file.disk import Progress, Scratch
+from appliance.models.file.tiling import Tile, Tiling
+from appliance.models.sealed.reader import SealedModel, open_sealed, structure
+from appliance.models.sources.tile_threads import ordered
 from appliance.sealing.output import PartialFile
 
 Sink = Callable[[bytes, int], None]

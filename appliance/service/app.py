@@ -11,21 +11,22 @@ from litestar.exceptions import HTTPException
 
 from appliance import hostclock
 from appliance.boot.booted import Booted
-from appliance.engine.scheduler import Scheduler
+from appliance.engine.decode.scheduler import Scheduler
 from appliance.policy.schema import Limits, Policy
-from appliance.service import parameters, quotas
-from appliance.service.activation import Activations
-from appliance.service.attest import Evidences
+from appliance.service.admission import quotas
+from appliance.service.admission.limits import Accounts, Places, Rates
+from appliance.service.admission.privacy import Timing
+from appliance.service.admission.redaction import Rule
+from appliance.service.admission.tenants import Tenants
+from appliance.service.admission.turns import Queue
+from appliance.service.answering.activation import Activations
+from appliance.service.answering.evidences import Evidences
+from appliance.service.answering.exchange import Exchange
+from appliance.service.api import parameters
+from appliance.service.api.problems import PROBLEMS, RequestError
+from appliance.service.api.routes import HANDLERS
 from appliance.service.context import ServedModel, Service
-from appliance.service.exchange import Exchange
-from appliance.service.guard import Guard
-from appliance.service.limits import Accounts, Places, Rates
-from appliance.service.privacy import Timing
-from appliance.service.problems import PROBLEMS, RequestError
-from appliance.service.redaction import Rule
-from appliance.service.routes import HANDLERS
-from appliance.service.tenants import Tenants
-from appliance.service.turns import Queue
+from appliance.service.http.guard import Guard
 
 # What the framework itself refuses -> our code
 FRAMEWORK = {400: "malformed_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large",

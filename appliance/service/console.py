@@ -20,8 +20,8 @@ from appliance.boot.checks import Operator
 from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
 from appliance.policy import InvalidPolicyError, load, render
-from appliance.service import serve
-from appliance.service.listen import Listening
+from appliance.service.http import server as serve
+from appliance.service.http.listen import Listening
 
 EXAMPLE = """\
     from openai import OpenAI

@@ -10,23 +10,23 @@ from typing import Any, Protocol
 
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
-from appliance.boot.models import RunningModel
-from appliance.engine.scheduler import Load, Scheduler
-from appliance.engine.tokenizer import Tokenizer
+from appliance.boot.running.load import RunningModel
+from appliance.engine.decode.scheduler import Load, Scheduler
+from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, TamperedError
 from appliance.policy.schema import Model, Policy
-from appliance.service import parameters, problems
-from appliance.service.activation import Activations
-from appliance.service.attest import Evidences
-from appliance.service.exchange import INFERENCE, Exchange
-from appliance.service.limits import Accounts, Places
-from appliance.service.metrics import Metrics
-from appliance.service.privacy import Timing, spaces
-from appliance.service.problems import RequestError, refusal
-from appliance.service.prompts import Prompts
-from appliance.service.redaction import Rule
-from appliance.service.tenants import Caller, Tenants
-from appliance.service.turns import Queue
+from appliance.service.admission.limits import Accounts, Places
+from appliance.service.admission.privacy import Timing, spaces
+from appliance.service.admission.prompts import Prompts
+from appliance.service.admission.redaction import Rule
+from appliance.service.admission.tenants import Caller, Tenants
+from appliance.service.admission.turns import Queue
+from appliance.service.answering.activation import Activations
+from appliance.service.answering.evidences import Evidences
+from appliance.service.answering.exchange import INFERENCE, Exchange
+from appliance.service.answering.metrics import Metrics
+from appliance.service.api import parameters, problems
+from appliance.service.api.problems import RequestError, refusal
 
 
 class Tell(Protocol):

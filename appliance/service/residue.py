@@ -13,7 +13,7 @@ import ctypes
 import gc
 from collections.abc import Iterator
 
-from appliance.models import stacks
+from appliance.secure import stacks
 
 M_PERTURB, BYTE = -6, 0xA5  # malloc.h; what freed memory is filled with
 DELAY = 1.0  # seconds from the end of a request to the scrubbing

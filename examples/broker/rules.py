@@ -13,34 +13,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import (
-    collateral,
-    evidence,
-    measure_tpm,
-    measurements,
-    snp_validate,
-    tpm_credential,
-    tpm_ek,
-    tpm_validate,
-    tpm_verify,
-    validate,
-    verify,
-    x509chain,
-)
-from appliance.attestation.findings import Finding, judged
-from appliance.attestation.measurements import Measurements
-from appliance.attestation.snp_validate import SnpExpected
-from appliance.attestation.tdx_validate import TdxExpected
-from appliance.attestation.tpm_credential import Challenge
-from appliance.attestation.tpm_ek import Activated, EkRoots
-from appliance.attestation.tpm_verify import TpmClaims
+from appliance.attestation import evidence
+from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.judge import measured_tpm as measure_tpm
+from appliance.attestation.judge import measurements, validate, verify
+from appliance.attestation.judge.findings import Finding, judged
+from appliance.attestation.judge.measurements import Measurements
+from appliance.attestation.judge.verify import Claims
+from appliance.attestation.snp import validate as snp_validate
+from appliance.attestation.snp.validate import SnpExpected
+from appliance.attestation.tdx.validate import TdxExpected
+from appliance.attestation.tpm import credential as tpm_credential
+from appliance.attestation.tpm import ek as tpm_ek
+from appliance.attestation.tpm import validate as tpm_validate
+from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.credential import Challenge
+from appliance.attestation.tpm.ek import Activated, EkRoots
+from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.verify import Claims
-from appliance.boot import keydocument
-from appliance.boot.keys import FileKey
+from appliance.attestation.x509 import chain as x509chain
+from appliance.boot.keys import document as keydocument
+from appliance.boot.keys.providers import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
-from appliance.models.disk import wipe
-from appliance.policy import Loaded, amd_lines, load
+from appliance.models.file.disk import wipe
+from appliance.policy import Loaded, load
+from appliance.policy.schema import amd_lines
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.

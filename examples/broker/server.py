@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
-from appliance.attestation.tpm_credential import Challenge
-from appliance.attestation.tpm_ek import Activated
+from appliance.attestation.tpm.credential import Challenge
+from appliance.attestation.tpm.ek import Activated
 from appliance.errors import ApplianceError
-from appliance.models.disk import wipe
+from appliance.models.file.disk import wipe
 from examples.broker import jwe
 from examples.broker.rules import Authentic, DeniedError, Rules
 

@@ -1,7 +1,7 @@
 /* The first process: the measured command line and nothing else, modules, one dm-verity device, its root, PID 1.
  *
  * Freestanding: no C library, no allocation, no parsing of anything that the host wrote but a comparison of bytes.
- * Compiled by the build from pinned packages (appliance/imaging/initprogram.py) into the initrd's /init.
+ * Compiled by the build from pinned packages (appliance/imaging/disk/initprogram.py) into the initrd's /init.
  *
  *   /cmdline       the command line that was measured; /proc/cmdline must be equal to the last byte
  *   /required/NN   kernel modules that must load, in this order
@@ -295,7 +295,7 @@ static void open_verity(const char *device, ulong blocks, const char *count, con
 __attribute__((used, noreturn)) static void run(void)
 {
 	static char device[64], root[80], salt[80], count[24];
-	static const char *const arguments[] = { "/usr/bin/python3.13", "-I", "-B", "-X", "utf8", "-m", "appliance.boot.init", 0 };
+	static const char *const arguments[] = { "/usr/bin/python3.13", "-I", "-B", "-X", "utf8", "-m", "appliance.guest.init", 0 };
 	static const char *const environment[] = { "LANG=C.UTF-8", 0 };
 	const ulong plain = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 	ulong blocks = 0;

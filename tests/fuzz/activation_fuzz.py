@@ -12,11 +12,13 @@ from typing import Any, cast
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import tpm_credential, tpm_ek, x509chain
-from appliance.attestation.tpm_ek import EkRoots
+from appliance.attestation.tpm import credential as tpm_credential
+from appliance.attestation.tpm import ek as tpm_ek
+from appliance.attestation.tpm.ek import EkRoots
+from appliance.attestation.x509 import chain as x509chain
 from appliance.client import activation as client
 from appliance.errors import AttestationError
-from appliance.service import activation as service
+from appliance.service.answering import activation as service
 from examples.broker import server as broker
 from tests.support.fake_tpm import NOW
 from tests.support.tpm_maker import Maker, other_key

@@ -9,15 +9,16 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from appliance.attestation import approvals, jws
-from appliance.attestation.collateral import Collateral
+from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.trust import Roots
 from appliance.client import Verdict, Verifier, certificate, ear, target
 from appliance.client.connection import spki_sha256
 from appliance.client.verdict import VERIFIED
+from appliance.codec import jws
 from appliance.errors import AttestationError, PolicyError
 from appliance.policy import load
 from appliance.policy.digest import host_data
+from appliance.signed import approvals
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd
 

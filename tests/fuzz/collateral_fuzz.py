@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 
-from appliance.attestation import recognise, tdx_verify
-from appliance.attestation.collateral import Collateral
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.judge import recognise
+from appliance.attestation.tdx import verify as tdx_verify
 from appliance.client import needs
 from appliance.errors import AttestationError
 from tests.support import fake_services

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import collect_tsm, tpm_device
-from appliance.attestation.tpm_client import Tpm
+from appliance.attestation.collect import tsm as collect_tsm
+from appliance.attestation.tpm.chip import device as tpm_device
+from appliance.attestation.tpm.chip.client import Tpm
 from appliance.errors import AttestationError
 from tests.support import fake_tpm
 from tests.support.fake_amd import FakeAmd

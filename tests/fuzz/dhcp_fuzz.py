@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from appliance.boot import dhcp
+from appliance.guest import dhcp
 
 NUMBER, HARDWARE = 0x12345678, bytes.fromhex("525400123456")
 

@@ -7,9 +7,9 @@ import functools
 import hashlib
 
 from appliance.attestation import binding, evidence
-from appliance.attestation.attestor import Attestor, State
-from appliance.attestation.validate import Expected, validate
-from appliance.attestation.verify import Claims, verify
+from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.judge.verify import Claims, verify
 from appliance.errors import AttestationError
 from appliance.policy.digest import host_data
 

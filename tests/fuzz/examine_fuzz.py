@@ -12,12 +12,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import evidence, examine
-from appliance.attestation.attestor import Attestor, State
+from appliance.attestation import evidence
 from appliance.attestation.binding import Build
-from appliance.attestation.collateral import Collateral
-from appliance.attestation.examination import Examination
-from appliance.attestation.examine import Material
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.judge import examine
+from appliance.attestation.judge.examination import Examination
+from appliance.attestation.judge.examine import Material
 from appliance.attestation.trust import Roots
 from tests.support import envelopes, fake_tpm
 from tests.support.envelopes import AMD, INTEL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.errors import ModelError
-from appliance.models import gguf
+from appliance.models.file import gguf
 from tests.support.ggufs import BOOL, F32, I32, STRING, U8, U32, U64, Tensor, build, kv, kv_array
 
 

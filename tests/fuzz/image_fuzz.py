@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from appliance.errors import ImageError
-from appliance.imaging import predict_firmware, predict_pe, predict_snp, predict_tdx, predict_tpm, predict_uki
+from appliance.imaging.predict import firmware as predict_firmware
+from appliance.imaging.predict import pe as predict_pe
+from appliance.imaging.predict import snp as predict_snp
+from appliance.imaging.predict import tdx as predict_tdx
+from appliance.imaging.predict import tpm as predict_tpm
+from appliance.imaging.predict import uki as predict_uki
 from tests.support import fake_firmware, fake_image
 
 

@@ -11,10 +11,13 @@ from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.boot import keydocument, keyrelease, keyrelease_json, keyrelease_jwe
-from appliance.boot.keyrelease_https import Address, Answer, check_chain
-from appliance.boot.keyrelease_kbs import PARAMETER, Session, _said
-from appliance.boot.keyrelease_pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
+from appliance.boot.keys import document as keydocument
+from appliance.boot.keys.release import release as keyrelease
+from appliance.boot.keys.release.https import Address, Answer, check_chain
+from appliance.boot.keys.release.kbs import PARAMETER, Session, _said
+from appliance.boot.keys.release.pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
+from appliance.codec import jwe as keyrelease_jwe
+from appliance.codec import strict as keyrelease_json
 from appliance.errors import ModelKeyError
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/key-release-vectors.json").read_text())

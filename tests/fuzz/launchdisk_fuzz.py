@@ -6,7 +6,7 @@ import contextlib
 import io
 import tarfile
 
-from appliance.boot import launchdisk
+from appliance.boot.placement import launchdisk
 from appliance.errors import BootError
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from appliance.codec.canonical import canonical
 from appliance.policy import Checked, check_bytes, policy_digest, render, unenforced
-from appliance.policy.canonical import canonical
-from appliance.policy.diagnostics import MAX_DIAGNOSTICS
 from appliance.policy.digest import digested
+from appliance.policy.hcl.diagnostics import MAX_DIAGNOSTICS
 from appliance.policy.schema.versions import LATEST
-from appliance.policy.upgrade import upgrade
+from appliance.policy.versions.upgrade import upgrade
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,9 @@ import os
 from pathlib import Path
 
 from appliance.errors import FormatError, ModelError
-from appliance.models import sealed_header, tiling
-from appliance.models.disk import RandomFile
+from appliance.models.file import tiling
+from appliance.models.file.disk import RandomFile
+from appliance.models.sealed import header as sealed_header
 from appliance.sealing import restore
 from appliance.sealing.sealing import make_header
 from tests.support import sealed_by_spec as spec

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.template import ChatTemplate
-from appliance.engine.tokenizer import load
+from appliance.engine.text.template import ChatTemplate
+from appliance.engine.text.tokenizer import load
 from appliance.errors import TemplateError, TokenizerError
 from tests.support.hostile_templates import TEMPLATES
 from tests.support.template_cases import CASES

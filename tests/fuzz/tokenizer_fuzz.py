@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.engine.tokenizer import TextStream, load
-from appliance.engine.tokenizer.pretokenizers import PRE_TOKENIZERS
+from appliance.engine.text.tokenizer import TextStream, load
+from appliance.engine.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from appliance.errors import ApplianceError, TokenizerError
 from tests.support.texts import HARD
 from tests.support.vocabularies import byte_level, letters, sentencepiece

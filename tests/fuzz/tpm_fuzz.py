@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 
-from appliance.attestation import tpm_abi, tpm_verify
+from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation.tpm import verify as tpm_verify
 from appliance.errors import AttestationError
 from tests.support import fake_tpm
 

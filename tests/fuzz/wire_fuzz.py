@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from appliance.service.problems import RequestError
-from appliance.service.prompts import take_turns
-from appliance.service.wire import ChatRequest, CompletionRequest, parse
+from appliance.service.admission.prompts import take_turns
+from appliance.service.api.problems import RequestError
+from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
 
 HISTORIES = json.loads((Path(__file__).parents[1] / "clients/histories.json").read_text())
 PLACE = re.compile(r"at line (\d+), column (\d+) \(byte (\d+)\)$")

@@ -1,4 +1,5 @@
-"""Makes appliance/boot/known_answers.json: `python -m tests.goldens.kernel_answers` (needs all kernels; build them).
+"""Makes appliance/boot/selftest/known_answers.json: `python -m tests.goldens.kernel_answers` (needs all kernels;
+build them).
 
 No kernel takes part in an answer: quantisers, row decoders and the bytes of caches are plain numpy's, products,
 attention and whole passes the plain engine's, which follows docs/formats/arithmetic.md. The kernels only say which
@@ -17,17 +18,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot import (
-    kernel_answers,
-    kernel_attention,
-    kernel_fetch,
-    kernel_inputs,
-    kernel_model,
-    kernel_order,
-    kernel_search,
-)
-from appliance.engine.kernels import shapes, table
-from appliance.models import quants
+from appliance.boot.selftest import attention as kernel_attention
+from appliance.boot.selftest import fetch as kernel_fetch
+from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import kernels as kernel_answers
+from appliance.boot.selftest import order as kernel_order
+from appliance.boot.selftest import search as kernel_search
+from appliance.boot.selftest import tiny_model as kernel_model
+from appliance.engine.kernels.layouts import shapes
+from appliance.engine.kernels.runtime import table
+from appliance.models.file import quants
 from examples import plain_engine
 from tests.support import caches, decoders, ggufs
 from tests.support.open_ended import undecided
@@ -207,7 +207,7 @@ def main() -> None:
     for test in kernel_answers.selected(kernels, None):
         found = kernel_answers.output(kernels, test)
         if found is None:
-            raise SystemExit(f"{test} has no fixed inputs: add a case to appliance/boot/kernel_answers.py")
+            raise SystemExit(f"{test} has no fixed inputs: add a case to appliance/boot/selftest/kernels.py")
         expected = exact(test)
         if expected != found:
             raise SystemExit(f"{test}: the kernel does not give the plain computation's bits")

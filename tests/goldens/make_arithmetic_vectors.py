@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot import kernel_inputs
-from appliance.models import quants
+from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.models.file import quants
 from examples import plain_engine
 from tests.goldens.kernel_answers import matrix
 

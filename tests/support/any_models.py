@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.models.quants import FORMATS
+from appliance.models.file.quants import FORMATS
 from tests.support.ggufs import BOOL, F32, I32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.quantisers import quantise
 

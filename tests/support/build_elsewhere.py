@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import appliance.cli.image
+import appliance.cli.image.image
 import appliance.cli.main
-from appliance.imaging import build, initprogram, kernelcache, recipe, toolchain
+from appliance.imaging import build, recipe
+from appliance.imaging.disk import initprogram, toolchain
 from appliance.imaging.steps import Steps
+from appliance.kernelbuild import cache as kernelcache
 from appliance.policy import load
 
 SOURCE, OUT, CACHE, CLOCK = map(Path, sys.argv[1:5])

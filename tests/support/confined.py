@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.boot import keyrelease_process
+from appliance.boot.keys.release import process as keyrelease_process
 
 
 def _refused(action: Callable[[], object]) -> str:

@@ -14,15 +14,17 @@ import sys
 import numpy as np
 
 from appliance.engine.engine import Engine
-from appliance.engine.forward import Forward
-from appliance.engine.kernels import pack_layout, step_layout, table, targets
-from appliance.engine.kernels.memory import Memory
-from appliance.engine.kernels.registry import Kernel
-from appliance.engine.kernels.signature import Signature
-from appliance.engine.kernels.table import KernelTable
-from appliance.engine.packing import Packing
+from appliance.engine.forward.forward import Forward
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.layouts import pack as pack_layout
+from appliance.engine.kernels.layouts import step as step_layout
+from appliance.engine.kernels.runtime import table, targets
+from appliance.engine.kernels.runtime.memory import Memory
+from appliance.engine.kernels.runtime.registry import Kernel
+from appliance.engine.kernels.runtime.signature import Signature
+from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
-from appliance.models import quants
+from appliance.models.file import quants
 from tests.support import step_tables, synthetic
 from tests.support.engines import opened, synthetic_model
 from tests.support.logits import logits_of
@@ -99,8 +101,8 @@ def found(forward: Forward) -> dict[str, str]:
 
 def fetched(forward: Forward) -> list[str]:
     """The faults of a pass whose last matrix is fetched: from where it is, and from 64 bytes on."""
-    from appliance.engine.kernels import lower
-    from appliance.engine.kernels.vector import get_i64
+    from appliance.engine.kernels.compiler import lower
+    from appliance.engine.kernels.compiler.vector import get_i64
 
     def fetch_whole(context: int, tile: int, thread: int) -> int:
         return int(get_i64(context))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import FormatError
-from appliance.models.quants import BlockFormat, layout
+from appliance.models.file.quants import BlockFormat, layout
 
 Blocks = NDArray[Any]  # structured, one item per block
 Floats = NDArray[np.float32]

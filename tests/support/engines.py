@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.engine.engine import Engine
-from appliance.engine.forward import ROWS
-from appliance.engine.kernels import table as kernel_table
-from appliance.engine.kernels.table import KernelTable
-from appliance.models.resident import ResidentSource
+from appliance.engine.forward.forward import ROWS
+from appliance.engine.kernels.runtime import table as kernel_table
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.models.sources.resident import ResidentSource
 from tests.support import synthetic
 from tests.support.plain import open_resident
 

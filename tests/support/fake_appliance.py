@@ -27,10 +27,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation import binding, measurements, tpm_credential
-from appliance.attestation.attestor import Attestor, State
-from appliance.attestation.collateral import Collateral
+from appliance.attestation import binding
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected, Provider, SimulatedProvider
+from appliance.attestation.judge import measurements
+from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.trust import Roots
 from appliance.client import Reference, Verifier
 from appliance.client.reference import Known

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.snp_abi import Tcb
+from appliance.attestation.snp.abi import Tcb
 from tests.support.fake_amd import CHIP, TURIN_CHIP, FakeAmd
 from tests.support.fake_intel import FMSPC, FakeIntel
 

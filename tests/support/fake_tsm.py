@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from appliance.attestation.snp_table import CERTIFICATES
+from appliance.attestation.snp.table import CERTIFICATES
 
 Sign = Callable[[bytes], bytes]
 

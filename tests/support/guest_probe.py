@@ -137,7 +137,7 @@ def in_group():
     """The limit that is found, and what a boot would say."""
     from pathlib import Path
 
-    from appliance.boot import budget, machine
+    from appliance.boot.planning import budget, machine
     from appliance.policy import load
 
     loaded = load(Path("/models/limits.hcl"))

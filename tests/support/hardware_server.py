@@ -19,15 +19,16 @@ from typing import Any, cast
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.collect import Places
-from appliance.attestation.x509chain import fingerprint
-from appliance.attestation.x509chain import load as load_certificates
-from appliance.boot import tenantlist
+from appliance.attestation.collect.collect import Places
+from appliance.attestation.x509.chain import fingerprint
+from appliance.attestation.x509.chain import load as load_certificates
 from appliance.boot.checks import Operator
 from appliance.boot.sequence import boot
 from appliance.errors import ApplianceError
 from appliance.policy import Loaded, load
-from appliance.service import serve, tls
+from appliance.service.http import server as serve
+from appliance.service.http import tls
+from appliance.signed import tenants as tenantlist
 from tests.support import server
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import FakeIntel

@@ -10,7 +10,7 @@ import json
 import resource
 import time
 
-from appliance.engine.template import ChatTemplate
+from appliance.engine.text.template import ChatTemplate
 from appliance.errors import TemplateError
 
 MEMORY = 1 << 30  # bytes of address space

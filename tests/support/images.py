@@ -15,11 +15,12 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.boot import tenantlist
-from appliance.imaging import boot, build, recipe
+from appliance.imaging import build, recipe
+from appliance.imaging.qemu import run as boot
 from appliance.imaging.steps import Steps
 from appliance.policy import load
 from appliance.sealing import sealing
+from appliance.signed import tenants as tenantlist
 from tests.support import server
 from tests.support.environment import children_unmeasured
 from tests.support.require import absent

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.engine.kernels import shapes, table
-from appliance.engine.kernels.table import KernelTable
-from appliance.engine.packing import Packing
-from appliance.models import layout, quants
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.layouts import shapes
+from appliance.engine.kernels.runtime import table
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.models.file import layout, quants
 from tests.support.kernel_cases import Product, fields, largest_weights, quantised, random_weights
 
 ROWS, COLUMNS = 41, 768

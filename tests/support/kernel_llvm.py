@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from appliance.engine.kernels import targets
+from appliance.engine.kernels.runtime import targets
 
 
 def main(target: str, name: str) -> None:
     """Compile; a process compiles for one target."""
     targets.compile_for(target)
-    from appliance.engine.kernels import jit, registry
+    from appliance.engine.kernels.compiler import jit
+    from appliance.engine.kernels.runtime import registry
 
     kernel = registry.definitions()[name]
     print(jit.compile_native(kernel.function, str(kernel.signature))[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.boot import kernel_order
-from appliance.models.quants import BlockFormat
+from appliance.boot.selftest import order as kernel_order
+from appliance.models.file.quants import BlockFormat
 
 
 def deinterleave(block_format: BlockFormat, data: Any, rows: int, columns: int) -> bytes:

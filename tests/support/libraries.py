@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from appliance.engine.kernels import ahead, targets
+from appliance.engine.kernels.runtime import ahead, targets
 from tests.support.environment import children_unmeasured
 
 ROOT = Path(__file__).parents[2]

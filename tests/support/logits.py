@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.engine import Engine
-from appliance.engine.forward import WANTED
+from appliance.engine.forward.forward import WANTED
 
 
 def logits_of(engine: Engine, ids: Sequence[int], *, last: int | None = None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from appliance.boot.kernel_order import interleave_into
-from appliance.models import resident, tagged
+from appliance.boot.selftest.order import interleave_into
+from appliance.models.sources import resident, tagged
 
 open_resident = functools.partial(resident.open_resident, interleave=interleave_into)
 open_tagged = functools.partial(tagged.open_tagged, interleave=interleave_into)

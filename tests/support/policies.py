@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.policy import Checked, check, frozen
-from appliance.policy.identifiers import (
+from appliance.policy import Checked, check
+from appliance.policy.schema import Policy
+from appliance.policy.schema.base import Block, fields
+from appliance.policy.schema.identifiers import (
     ADVISORY,
     API_VERSION,
     DEVICE,
@@ -24,10 +26,9 @@ from appliance.policy.identifiers import (
     Tagged,
     Text,
 )
-from appliance.policy.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Version, Whole
-from appliance.policy.patterns import Regex
-from appliance.policy.schema import Policy
-from appliance.policy.schema.base import Block, fields
+from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Version, Whole
+from appliance.policy.schema.patterns import Regex
+from appliance.policy.versions import frozen
 
 BASE = """\
 appliance {

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.models.quants import FORMATS, layout
+from appliance.models.file.quants import FORMATS, layout
 
 Floats = NDArray[np.float32]
 _F32 = np.float32

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.models import gguf
-from appliance.models.gguf import TensorInfo
+from appliance.models.file import gguf
+from appliance.models.file.gguf import TensorInfo
 from tests.support import caches, decoders
 
 Floats = NDArray[np.float32]

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 
 from appliance.policy import check
+from appliance.policy.hcl.parser import parse_text
+from appliance.policy.hcl.tree import Body, ListNode, Literal, Node
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, FieldShape, fields
-from appliance.policy.source import parse_text
-from appliance.policy.tree import Body, ListNode, Literal, Node
 from tests.support.policies import two_values
 
 

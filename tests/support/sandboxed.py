@@ -23,7 +23,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.boot import hardening, sandbox
+from appliance.boot import sandbox
+from appliance.boot.sandbox import hardening
 from appliance.policy import load
 from tests.support.unistd import numbers
 

@@ -10,11 +10,10 @@ import ctypes
 
 import numpy as np
 
-from appliance.engine.forward import Forward
-from appliance.engine.kernels import step_layout, team
-from appliance.engine.kernels.attention_layout import BLOCK, SPAN, state_nbytes, tile_tokens
-from appliance.engine.kernels.memory import Memory
-from appliance.engine.kernels.step_layout import (
+from appliance.engine.forward.forward import Forward
+from appliance.engine.kernels.layouts import step as step_layout
+from appliance.engine.kernels.layouts.attention import BLOCK, SPAN, state_nbytes, tile_tokens
+from appliance.engine.kernels.layouts.step import (
     CALL,
     COUNTER_NBYTES,
     LAYER_NBYTES,
@@ -29,6 +28,8 @@ from appliance.engine.kernels.step_layout import (
     U,
     W,
 )
+from appliance.engine.kernels.runtime import team
+from appliance.engine.kernels.runtime.memory import Memory
 
 FAULTS = {"batch", "buffer", "weight", "code", "vector", "cache", "tile"}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.engine.packing import Packing
-from appliance.models.sealed import open_sealed
-from appliance.models.streamed import StreamedSource
-from appliance.models.tagged import open_tagged
+from appliance.engine.forward.packing import Packing
+from appliance.models.sealed.reader import open_sealed
+from appliance.models.sources.streamed import StreamedSource
+from appliance.models.sources.tagged import open_tagged
 from appliance.sealing import sealing
 from tests.support.engines import kernels
 from tests.support.sealed_models import KEY

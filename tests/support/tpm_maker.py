@@ -14,8 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation import tpm_abi, tpm_activate, tpm_device
-from appliance.attestation.tpm_client import OWNER, Command, Tpm, sized
+from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation.tpm.chip import activate as tpm_activate
+from appliance.attestation.tpm.chip import device as tpm_device
+from appliance.attestation.tpm.chip.client import OWNER, Command, Tpm, sized
 from tests.support import fake_tpm
 
 # TPM 2.0 Library, Part 3: what only whoever sets a machine up needs

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.models import gguf
-from appliance.models.sealed import open_sealed
+from appliance.models.file import gguf
+from appliance.models.sealed.reader import open_sealed
 from benchmarks.residue import Search, Words, windows
 from tests.support import aes
 from tests.support import sealed_by_spec as spec

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from appliance.attestation.envelopes import (
-    attestation_rs,
-    dstack,
-    dstack_json,
-    strict,
-    trustee_azure,
-    trustee_kbs,
-    trustee_quote,
-    trustee_snp,
-    trustee_tdx,
-    trustee_tpm,
-    tsm,
-)
+from appliance.attestation.envelopes import attestation_rs, strict, tsm
 from appliance.attestation.envelopes.carried import Carried
+from appliance.attestation.envelopes.dstack import document as dstack_json
+from appliance.attestation.envelopes.dstack import form as dstack
 from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.trustee import azure as trustee_azure
+from appliance.attestation.envelopes.trustee import kbs as trustee_kbs
+from appliance.attestation.envelopes.trustee import quote as trustee_quote
+from appliance.attestation.envelopes.trustee import snp as trustee_snp
+from appliance.attestation.envelopes.trustee import tdx as trustee_tdx
+from appliance.attestation.envelopes.trustee import tpm as trustee_tpm
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 

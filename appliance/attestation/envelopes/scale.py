@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.attestation.cursor import Cursor
+from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError
 
 _WIDTHS = (1, 2, 4)

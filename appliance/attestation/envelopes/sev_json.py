@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from appliance.attestation.envelopes import strict
 from appliance.attestation.envelopes.strict import Members
-from appliance.attestation.snp_abi import REPORT_BYTES
+from appliance.attestation.snp.abi import REPORT_BYTES
 from appliance.errors import MalformedEvidenceError
 
 _WHAT = "SEV-SNP report in JSON"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from appliance.attestation.envelopes import strict
 from appliance.attestation.envelopes.strict import Members
-from appliance.attestation.tpm_abi import MAX_PCRS
-from appliance.attestation.tpm_files import TpmFiles
+from appliance.attestation.tpm.abi import MAX_PCRS
+from appliance.attestation.tpm.chip.files import TpmFiles
 from appliance.errors import MalformedEvidenceError
 
 _PCR_BYTES = 32  # these formats carry the SHA-256 bank

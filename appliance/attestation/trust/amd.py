@@ -18,7 +18,7 @@ from types import MappingProxyType
 from cryptography import x509
 
 from appliance import packaged
-from appliance.attestation import x509chain
+from appliance.attestation.x509 import chain as x509chain
 from appliance.errors import MalformedEvidenceError
 
 # product line -> SHA-256 of the DER certificate of ARK-<product line>

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import x509chain
 from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.x509 import chain as x509chain
 
 
 def with_roots(certificates: Sequence[bytes]) -> Roots:

@@ -23,13 +23,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.boot import foreign
-from appliance.boot.measure import Measure, take
-from appliance.boot.sandbox import capabilities, files, kernel, landlock, limits
+from appliance.boot.sandbox import capabilities, files, landlock, limits
+from appliance.boot.sandbox import libc as kernel
 from appliance.boot.sandbox.bpf import assemble
 from appliance.boot.sandbox.calls import Needs, Stage, rules
+from appliance.boot.sandbox.measure import Measure, take
 from appliance.boot.sandbox.syscalls import MACHINES, Machine, number
 from appliance.errors import BootError
+from appliance.llamacpp import engine as foreign
 from appliance.policy import Loaded
 from appliance.policy.schema import Policy
 

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from appliance.boot.sandbox import kernel
+from appliance.boot.sandbox import libc as kernel
 from appliance.boot.sandbox.syscalls import Machine, number
 
 _VERSION_3: Final = 0x20080522  # linux/capability.h; two words of 32 bits for each set

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.boot.sandbox import kernel
+from appliance.boot.sandbox import libc as kernel
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _VERSION: Final = 1                       # LANDLOCK_CREATE_RULESET_VERSION

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from re import _constants as op  # type: ignore[attr-defined]
 
-from appliance.engine.kernels.search_layout import GIVEN, STEPS, WALKS
+from appliance.engine.kernels.layouts.search import GIVEN, STEPS, WALKS
 from appliance.engine.matching.characters import Ranges, category
 from appliance.engine.matching.tree import Characters, Choice, Node, Place, Repeat, Row
 

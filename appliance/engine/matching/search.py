@@ -9,14 +9,14 @@ from re import _parser as parser  # type: ignore[attr-defined]
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.kernels.memory import Memory
-from appliance.engine.kernels.search_layout import SEARCH, STEP, WALK
-from appliance.engine.kernels.table import KernelTable
+from appliance.engine.kernels.layouts.search import SEARCH, STEP, WALK
+from appliance.engine.kernels.runtime.memory import Memory
+from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.matching import tree
 from appliance.engine.matching.characters import alphabet
 from appliance.engine.matching.program import compile_node
 from appliance.errors import EngineError
-from appliance.policy.patterns import bounds
+from appliance.policy.schema.patterns import bounds
 
 SLICE = 1 << 18  # characters of one call of the kernel
 CAPACITY = 1 << 15  # spans of one call of the kernel

@@ -9,7 +9,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any
 
 from appliance.engine.matching.characters import Ranges, members
-from appliance.policy.patterns import ways
+from appliance.policy.schema.patterns import ways
 
 _TYPES = re.ASCII | re.UNICODE | re.LOCALE
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from appliance.policy.kinds import Kind
+from appliance.policy.schema.kinds import Kind
 from appliance.policy.schema.versions import LATEST, Since, Until, Was
 
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from appliance.policy.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
-from appliance.policy.kinds import Choice, SetOf, Whole
 from appliance.policy.schema.base import Block
+from appliance.policy.schema.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
+from appliance.policy.schema.kinds import Choice, SetOf, Whole
 from appliance.policy.schema.versions import Until, Was
 
 Provider = Literal["broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral"]

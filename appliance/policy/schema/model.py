@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from appliance.policy.identifiers import NAME, Hash, Path, Tagged, Text
-from appliance.policy.kinds import Choice, Flag, Number, Whole
 from appliance.policy.schema.base import Block
+from appliance.policy.schema.identifiers import NAME, Hash, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
+from appliance.policy.schema.kinds import Choice, Flag, Number, Whole
 
 StreamingDecrypt = Literal[True, False, "auto"]
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from appliance.policy.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, TEE_TCB_SVN, XFAM, Hash, Tagged
-from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
 from appliance.policy.schema.base import Block
+from appliance.policy.schema.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, TEE_TCB_SVN, XFAM, Hash, Tagged
 from appliance.policy.schema.keys import Key
+from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
 from appliance.policy.schema.versions import VERSIONS, Since, Until, Was
 
 PRODUCTS = ("milan", "genoa", "turin")  # AMD's product lines whose keys are known here

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from appliance.policy.identifiers import FIELD, NAME, Hash, HttpsUrl, Tagged, Text
-from appliance.policy.kinds import Choice, Duration, Flag, SetOf, Size, Whole
-from appliance.policy.patterns import Regex
 from appliance.policy.schema.base import Block
+from appliance.policy.schema.identifiers import FIELD, NAME, Hash, HttpsUrl, Tagged, Text
+from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Whole
+from appliance.policy.schema.patterns import Regex
 from appliance.policy.schema.versions import Since, Was
 
 

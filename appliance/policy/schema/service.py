@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from appliance.policy.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
-from appliance.policy.kinds import Choice, Duration, SetOf, Whole
 from appliance.policy.schema.base import Block
+from appliance.policy.schema.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
+from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
 
 ListenerKind = Literal["tcp", "tls", "ra-tls", "unix", "vsock"]
 

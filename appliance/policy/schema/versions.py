@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from appliance.policy.kinds import Kind
+from appliance.policy.schema.kinds import Kind
 
 VERSIONS: Final = (1, 2)
 LATEST: Final = VERSIONS[-1]

@@ -1,0 +1,208 @@
+"""Collateral: certificates, revocation lists and TCB documents that travel with evidence.
+
+Nothing in it is trusted: it is a heap of candidates, in any order and under any file name. What cannot be read is
+remembered, so that a verdict that lacks something can say why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from cryptography import x509
+
+from appliance.attestation.collateral import pcs
+from appliance.attestation.collateral.pcs import Answer
+from appliance.attestation.judge import recognise
+from appliance.attestation.judge.findings import plain
+from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import revocation
+from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
+
+MAX_FILES, MAX_FILE_BYTES = 256, 1 << 20
+MAX_IGNORED, MAX_NAME = 8, 80  # files that an error names, and characters of a name
+MAX_HEADS = 8  # of proxies and the service, before one answer
+_ENCODED = b"-----BEGIN%20"
+_END = re.compile(rb"\r?\n\r?\n")
+_HEX = re.compile(rb"\s*30(?:[0-9a-fA-F]{2})+\s*")  # as caching services give lists
+_BEGIN = re.compile(rb"^-----BEGIN (CERTIFICATE|X509 CRL)-----[ \r]*$", re.MULTILINE)
+_END_OF = {kind: re.compile(rb"^-----END " + kind + rb"-----", re.MULTILINE) for kind in (b"CERTIFICATE", b"X509 CRL")}
+_DER_NAMES = (".der", ".cer", ".crt", ".crl", ".pem")
+
+
+@dataclass
+class Collateral:
+    """What was found. `documents` are JSON objects that name a vendor's TCB information, `answers` raw ones of Intel's
+    service; `ignored`: files that were not understood, by name, and why."""
+
+    certificates: list[x509.Certificate] = field(default_factory=list)
+    crls: list[x509.CertificateRevocationList] = field(default_factory=list)
+    documents: list[dict[str, object]] = field(default_factory=list)
+    problems: list[MalformedEvidenceError | UncheckedEvidenceError] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    ignored: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, data: bytes, what: str) -> bool:
+        """Take `data` in if it is collateral of any kind; returns whether it was."""
+        known, heads = False, 0
+        while data[:5] == b"HTTP/" and heads < MAX_HEADS:  # an answer kept with its headers, or these alone
+            heads += 1
+            end = _END.search(data)
+            known |= self._add_text(data[:end.start() if end else None], what)
+            data = data[end.end():] if end else b""
+        return (bool(data) and self._add_body(data, what)) or known
+
+    def _add_body(self, data: bytes, what: str) -> bool:
+        if data[:1] == b"\x30":  # a DER sequence
+            return self._add_der(data, what)
+        if _HEX.fullmatch(data):
+            return self._add_der(bytes.fromhex(data.decode()), what)
+        if data.lstrip()[:1] == b"{":
+            return self._add_json(data, what)
+        return self._add_text(data, what)
+
+    def copy(self) -> Collateral:
+        """The same, in lists of its own."""
+        return Collateral().joined(self)
+
+    def joined(self, other: Collateral) -> Collateral:
+        """This and another."""
+        return Collateral(*([*getattr(self, each.name), *getattr(other, each.name)] for each in fields(self)))
+
+    def with_items(self, items: Iterable[bytes], what: str) -> Collateral:
+        """This collateral and what is in `items`; itself it stays as it is."""
+        more = self.copy()
+        for item in items:
+            more.add(item, what)
+        return more
+
+    def _add_text(self, data: bytes, what: str) -> bool:
+        """PEM, as it is or URL-encoded as in a response header."""
+        if _ENCODED in data:
+            data = b"\n".join(unquote_to_bytes(line.partition(b": ")[2] or line) for line in data.splitlines())
+        blocks = _blocks(data)
+        for kind, block in blocks:
+            try:
+                if kind == b"CERTIFICATE":
+                    self.certificates += x509chain.load(block, what)
+                else:
+                    self.crls.append(revocation.load(block, what))
+            except MalformedEvidenceError as error:
+                self.problems.append(error)
+        return bool(blocks)
+
+    def _add_der(self, data: bytes, what: str) -> bool:
+        try:
+            self.certificates += x509chain.load(data, what)
+        except MalformedEvidenceError as error:
+            try:
+                self.crls.append(revocation.load(data, what))
+            except MalformedEvidenceError:
+                if not what.lower().endswith(_DER_NAMES):
+                    return False
+                self.problems.append(error)
+        return True
+
+    def _add_json(self, data: bytes, what: str) -> bool:
+        raw = pcs.answer(data, what)
+        if raw is not None:
+            self.answers.append(raw)
+            if raw.misfit:
+                self.ignored.append((what, raw.misfit))
+            return True
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return False
+        if isinstance(value, dict) and "tcb_info" in value and "qe_identity" in value:
+            self.documents.append(value)
+            return True
+        return False
+
+    def not_understood(self) -> str:
+        """The files that were not understood and why, `MAX_IGNORED` of them; empty where there are none."""
+        if not self.ignored:
+            return ""
+        shown = "; ".join(f"{plain(name, MAX_NAME)}: {reason}" for name, reason in self.ignored[:MAX_IGNORED])
+        more = len(self.ignored) - MAX_IGNORED
+        return f"not understood in the folder: {shown}" + (f"; and {more} more" if more > 0 else "")
+
+    def unchecked(self, what: str, hint: str, code: str | None = None) -> UncheckedEvidenceError:
+        """The error for something that is absent; its hint names what was not understood."""
+        also = self.not_understood()
+        return UncheckedEvidenceError(what, hint=f"{hint}; {also}" if also else hint, code=code)
+
+    def lacking(self, what: str, hint: str) -> MalformedEvidenceError | UncheckedEvidenceError:
+        """The error for something that is absent: malformed if it may be in what is not in form."""
+        for problem in self.problems:
+            if isinstance(problem, MalformedEvidenceError):
+                return MalformedEvidenceError(f"{what} is absent, and {problem.summary}", hint=hint)
+        also = f", and {self.problems[0].summary}" if self.problems else ""
+        return self.unchecked(f"{what} is absent{also}", hint)
+
+
+def _blocks(data: bytes) -> list[tuple[bytes, bytes]]:
+    """The blocks of PEM text and their kinds, in time linear in its length."""
+    found: list[tuple[bytes, bytes]] = []
+    place, endless = 0, set[bytes]()  # kinds that end nowhere behind `place`
+    while (begin := _BEGIN.search(data, place)) is not None and len(endless) < len(_END_OF):
+        kind, place = begin[1], begin.end()
+        end = None if kind in endless else _END_OF[kind].search(data, place)
+        if end is None:
+            endless.add(kind)
+        else:
+            found.append((kind, data[begin.start():end.end()]))
+            place = end.end()
+    return found
+
+
+def load(folder: Path) -> Collateral:
+    """Everything in a folder that is collateral, without its sub-folders, in the order of file names.
+
+    A file that cannot be read is a problem that is remembered; one that is not understood is named with the reason.
+    Raises UncheckedEvidenceError if the folder cannot be read.
+    """
+    found = Collateral()
+    try:
+        there = sorted(folder.iterdir())
+        paths, folders = [path for path in there if path.is_file()], [path for path in there if path.is_dir()]
+    except OSError as error:
+        raise UncheckedEvidenceError(f"collateral: {folder} cannot be read: {error.strerror}") from None
+    for path in paths[:MAX_FILES]:
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                found.ignored.append((path.name, f"larger than {MAX_FILE_BYTES} bytes"))
+                continue
+            data = path.read_bytes()
+        except OSError as error:
+            found.problems.append(UncheckedEvidenceError(f"{path.name} cannot be read: {error.strerror}"))
+            continue
+        if not found.add(data, path.name) and recognise.recognise(data) is None:
+            found.ignored.append((path.name, _reason(data)))
+    found.ignored += [(path.name, f"not read: {MAX_FILES} files are") for path in paths[MAX_FILES:]]
+    found.ignored += [(path.name, "a folder, and only files are read") for path in folders]
+    return found
+
+
+def _reason(data: bytes) -> str:
+    """Why a file is not collateral, for who put it there as such."""
+    start = data.lstrip()[:1]
+    if not start:
+        return "empty"
+    if start == b"<":
+        return "HTML or XML, as an error page is"
+    if start == b"{":
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return "not whole JSON"
+        keys = ", ".join(plain(str(key), 40) for key in list(value)[:4])
+        return (f"JSON with {keys or 'nothing'}; known: tcbInfo or enclaveIdentity with its signature, "
+                "or tcb_info and the rest")
+    if data[:1] == b"\x30":
+        return "DER that is neither a certificate nor a revocation list"
+    return "neither certificates nor revocation lists, in DER or PEM, nor JSON"

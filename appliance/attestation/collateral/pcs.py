@@ -1,0 +1,169 @@
+"""The requests to Intel's Provisioning Certification Service (PCS) that a TDX quote needs, and its raw answers.
+
+Source: "API Documentation, Intel SGX and Intel TDX Provisioning Certification Service", version 4. The TCB information
+is named by the platform's FMSPC, which the PCK certificate in the quote tells. Answers are JSON whose signature covers
+the bytes of one value, and whose signers' certificates come in a response header.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation.collateral.requests import Request
+from appliance.attestation.tdx import pck as tdx_pck
+from appliance.attestation.x509 import chain as x509chain
+from appliance.errors import UnsupportedEvidenceError
+
+SERVICE = "https://api.trustedservices.intel.com"
+CERTIFICATES = "https://certificates.trustedservices.intel.com"
+TCB, IDENTITY = "tcbInfo", "enclaveIdentity"
+_WANTED_ID = {TCB: "TDX", IDENTITY: "TD_QE"}
+_NAME = re.compile(rb'\s*\{\s*"(tcbInfo|enclaveIdentity)"\s*:\s*')
+_SIGNING = "Intel SGX TCB Signing"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A raw answer: `name` says which, `text` is what the signature covers, to the byte; nothing of it is verified."""
+
+    name: str
+    text: str
+    signature: str
+    value: dict[str, Any]
+    file: str
+
+    @property
+    def misfit(self) -> str:
+        """Why a TDX quote has no use for it; empty where it may have."""
+        found, wanted = self.value.get("id"), _WANTED_ID[self.name]
+        return "" if found == wanted else f"{self.name} of {str(found)[:20]!r}, a TDX quote needs {wanted!r}"
+
+    @property
+    def issued(self) -> datetime:
+        """When it was issued; the earliest time there is where it does not say."""
+        try:
+            return datetime.fromisoformat(str(self.value.get("issueDate")).replace("Z", "+00:00"))
+        except ValueError:
+            return datetime.min
+
+
+def answer(data: bytes, file: str) -> Answer | None:
+    """The raw answer in JSON text; None if it is not one."""
+    found = _NAME.match(data)
+    if found is None:
+        return None
+    try:
+        text, name = data.decode(), found[1].decode()
+        value, end = json.JSONDecoder().raw_decode(text, len(data[:found.end()].decode()))
+        whole = json.loads(text)
+        signature = whole["signature"]
+        bytes.fromhex(signature)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    if not isinstance(value, dict) or whole[name] != value:
+        return None
+    return Answer(name, text[len(data[:found.end()].decode()):end], signature, value, file)
+
+
+def fmspc(pck: x509.Certificate) -> str | None:
+    """The FMSPC in a PCK certificate, in hex; None where it names no platform."""
+    try:
+        return tdx_pck.read(pck).fmspc.hex()
+    except UnsupportedEvidenceError:
+        return None
+
+
+def tcb(platform: str) -> Request:
+    """What Intel knows of the TCB of a kind of platform."""
+    return Request(f"{SERVICE}/tdx/certification/v4/tcb?fmspc={platform.upper()}",
+                   f"intel-tdx-tcb-{platform.lower()}.json", f"Intel's judgement of the platform {platform.lower()}",
+                   "json", ("TCB-Info-Issuer-Chain", "SGX-TCB-Info-Issuer-Chain"))
+
+
+def identity() -> Request:
+    """Which quoting enclave is Intel's."""
+    return Request(f"{SERVICE}/tdx/certification/v4/qe/identity", "intel-tdx-qe-identity.json",
+                   "the identity of Intel's quoting enclave", "json", ("SGX-Enclave-Identity-Issuer-Chain",))
+
+
+def pck_list(issuer: str) -> Request:
+    """The revocation list of the authority that issued the PCK, by its common name."""
+    kind = "processor" if "Processor" in issuer else "platform"
+    return Request(f"{SERVICE}/sgx/certification/v4/pckcrl?ca={kind}&encoding=der", f"intel-pck-{kind}.crl",
+                   f"the list of revoked PCK certificates of the {kind} authority", "list")
+
+
+def root_list() -> Request:
+    """The revocation list of Intel's root."""
+    return Request(f"{CERTIFICATES}/IntelSGXRootCA.der", "intel-root.crl",
+                   "the list of certificates that Intel's root revoked", "list")
+
+
+def quote_requests(chain: Sequence[x509.Certificate]) -> list[Request]:
+    """What a quote needs, by the chain in it: PCK, intermediate, root."""
+    platform = fmspc(chain[0])
+    first = [] if platform is None else [tcb(platform)]
+    return [*first, identity(), pck_list(x509chain.common_name(chain[0].issuer) or ""), root_list()]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The parts of collateral for one quote that are at hand, each the newest; `lacking`: what would fetch the rest."""
+
+    document: dict[str, str]
+    lacking: list[Request]
+
+
+def join(chain: Sequence[x509.Certificate], answers: Sequence[Answer], crls: Sequence[
+        x509.CertificateRevocationList], certificates: Sequence[x509.Certificate]) -> Found:
+    """Raw answers and lists as one document, in the form of Intel's own quote library; nothing of it is verified."""
+    pck, authority, root = chain
+    platform = fmspc(pck)
+    document: dict[str, str] = {"pck_crl_issuer_chain": _pem([authority, root])}
+    lacking: list[Request] = []
+    issuers = _signing_chain(certificates, root)
+    for name, field, request in ((TCB, "tcb_info", tcb(platform) if platform else None),
+                                 (IDENTITY, "qe_identity", identity())):
+        one = _newest_answer(answers, name, platform)
+        if one is not None and issuers:
+            document |= {field: one.text, f"{field}_signature": one.signature, f"{field}_issuer_chain": issuers}
+        elif request is not None:
+            lacking.append(request)
+    for field, issuer, request in (("pck_crl", authority, pck_list(x509chain.common_name(authority.subject) or "")),
+                                   ("root_ca_crl", root, root_list())):
+        newest = max((each for each in crls if each.issuer == issuer.subject), key=_updated, default=None)
+        if newest is None:
+            lacking.append(request)
+        else:
+            document[field] = newest.public_bytes(Encoding.DER).hex()
+    return Found(document, lacking)
+
+
+def _updated(crl: x509.CertificateRevocationList) -> datetime:
+    return crl.last_update_utc
+
+
+def _newest_answer(answers: Sequence[Answer], name: str, platform: str | None) -> Answer | None:
+    fitting = [each for each in answers if each.name == name and not each.misfit and (
+        name != TCB or str(each.value.get("fmspc")).lower() == platform)]
+    return max(fitting, key=lambda each: each.issued.replace(tzinfo=None), default=None)
+
+
+def _pem(chain: Sequence[x509.Certificate]) -> str:
+    return b"".join(each.public_bytes(Encoding.PEM) for each in chain).decode()
+
+
+def _signing_chain(certificates: Sequence[x509.Certificate], root: x509.Certificate) -> str:
+    """The certificate of Intel's TCB signing key and the quote's root; empty where it is not at hand."""
+    signing = [each for each in certificates
+               if x509chain.common_name(each.subject) == _SIGNING and x509chain.fits(each, root)]
+    newest = max(signing, key=lambda each: each.not_valid_after_utc, default=None)
+    return "" if newest is None else _pem([newest, root])

@@ -1,0 +1,1 @@
+"""Ask the machine's own hardware for evidence. The only half of attestation that the service needs to run."""

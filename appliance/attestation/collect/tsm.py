@@ -1,0 +1,132 @@
+"""Reports of SEV-SNP and TDX through the kernel's one interface for both, configfs-tsm.
+
+Source: Linux, Documentation/ABI/testing/configfs-tsm-report (kernel 6.7 and later). A folder is made, 64 bytes are
+written to `inblob`, and `outblob` is read; `generation` counts every write, so a reader knows whether the report is
+of its own input. `auxblob` holds the certificate table of an extended SNP report, if the host gave one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from pathlib import Path
+
+from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.snp import table as snp_table
+from appliance.attestation.tdx import abi as tdx_abi
+from appliance.errors import AttestationError
+
+REPORTS = Path("/sys/kernel/config/tsm/report")
+PLATFORMS = {"sev_guest": "sev-snp", "tdx_guest": "tdx"}  # the kernel's name of its provider -> ours
+_ATTEMPTS = 3
+_CHAIN = ("VCEK", "VLEK", "ASK", "ARK")  # entries of the table that are certificates we know
+
+
+class TsmProvider(Provider):
+    """One folder of configfs-tsm, kept for as long as the provider lives; safe to call from several threads.
+
+    Raises AttestationError if the kernel has no such interface, or has it for another kind of machine.
+    """
+
+    def __init__(self, reports: Path = REPORTS) -> None:
+        self._lock = threading.Lock()
+        self._folder = reports / f"appliance-{secrets.token_hex(8)}"
+        try:
+            self._folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise _error(self._folder, error) from None
+        try:
+            self._kernel_name = self._text("provider")
+            self._platform = PLATFORMS.get(self._kernel_name, "")
+            if not self._platform:
+                raise AttestationError(f"configfs-tsm: provider {self._kernel_name[:32]!r} is not known",
+                                       code="tsm-provider", hint=f"known: {', '.join(PLATFORMS)}")
+            self._raise_privilege_level()
+        except AttestationError:
+            self.close()
+            raise
+
+    @property
+    def platform(self) -> str:
+        """`sev-snp` or `tdx`."""
+        return self._platform
+
+    def collect(self, report_data: bytes) -> Collected:
+        """A report over just these 64 bytes, and the certificates that the host gave with it."""
+        if len(report_data) != 64:
+            raise ValueError("report data is 64 bytes")
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                before = self._generation()
+                self._write("inblob", report_data)
+                report, table = self._read("outblob"), self._optional("auxblob")
+                if self._text("provider") != self._kernel_name:
+                    raise AttestationError("configfs-tsm: the provider changed", code="tsm-provider")
+                if self._generation() == before + 1 and reported(self._platform, report) == report_data:
+                    return Collected(report, certificates(table) if self._platform == "sev-snp" else ())
+        raise AttestationError("configfs-tsm: each report was of other input than ours", code="tsm-race",
+                               hint="something else on this machine writes to the appliance's folder")
+
+    def close(self) -> None:
+        """Remove the folder."""
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+    def _raise_privilege_level(self) -> None:
+        """Below an SVSM the guest may only ask at its own level or above, and has to say so (SNP alone has this)."""
+        floor = self._optional("privlevel_floor").strip()
+        if floor.isdigit() and int(floor) > 0:
+            self._write("privlevel", floor)
+
+    def _generation(self) -> int:
+        text = self._text("generation")
+        if not text.isdigit():
+            raise AttestationError("configfs-tsm: generation is not a number", code="tsm-provider")
+        return int(text)
+
+    def _text(self, name: str) -> str:
+        return self._read(name).decode("ascii", "replace").strip()
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError as error:
+            raise _error(self._folder / name, error) from None
+
+    def _optional(self, name: str) -> bytes:
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError:
+            return b""
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            with (self._folder / name).open("wb", buffering=0) as file:
+                file.write(data)
+        except OSError as error:
+            raise _error(self._folder / name, error) from None
+
+
+def reported(platform: str, report: bytes) -> bytes:
+    """The report data in a report or quote. Raises MalformedEvidenceError, UnsupportedEvidenceError."""
+    return snp_abi.parse(report).report_data if platform == "sev-snp" else tdx_abi.parse(report).body.report_data
+
+
+def certificates(table: bytes) -> tuple[bytes, ...]:
+    """The certificates of an SNP certificate table, in the order leaf to root; empty if there is none.
+
+    The table is the host's: one that is malformed is as good as none, since a verifier can find certificates itself.
+    """
+    try:
+        _, found, _ = snp_table.split(bytes(snp_abi.REPORT_BYTES) + table)
+    except AttestationError:
+        return ()
+    return tuple(found[name] for name in _CHAIN if found.get(name))
+
+
+def _error(path: Path, error: OSError) -> AttestationError:
+    return AttestationError(f"configfs-tsm: {path}: {error.strerror}", code="tsm-absent",
+                            hint="the guest's kernel needs TSM_REPORTS and the driver of its platform, and the "
+                            "appliance access to /sys/kernel/config/tsm")

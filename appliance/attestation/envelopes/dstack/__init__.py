@@ -1,0 +1,1 @@
+"""Evidence as dstack hands it out."""

@@ -1,0 +1,1 @@
+"""Evidence as the attesters of Trustee hand it out, one module a platform."""

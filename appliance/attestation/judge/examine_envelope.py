@@ -1,0 +1,133 @@
+"""Look into an envelope: judge the evidence in it as if it came alone, with the certificates, logs and quote pieces
+that travel with it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.envelopes import registry
+from appliance.attestation.envelopes.carried import Carried
+from appliance.attestation.judge import examine_tpm
+from appliance.attestation.judge.examination import Examination
+from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.chip import files as tpm_files
+from appliance.attestation.tpm.chip.files import TpmFiles
+from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
+from appliance.policy import inputfile
+from appliance.signed import keyfile
+
+if TYPE_CHECKING:
+    from appliance.attestation.judge.examine import Material
+
+Judge = Callable[[Examination, "Material", datetime], Examination]
+
+
+def examine(found: Examination, material: Material, at: datetime, judge: Judge) -> Examination:
+    """Take an envelope apart and judge what it carries; `judge` judges a report or quote alone."""
+    name = found.kind
+    carried, tail = _opened(material.data)
+    if carried.told:
+        found.claims["envelope, which nothing signs"] = list(carried.told)
+    collateral = _with_certificates(found, material.collateral, carried)
+    found.followed(tail)
+    for member in carried.unjudged:
+        found.warnings.append(f"NOT JUDGED: {member}. The envelope carries it, and nothing here verifies it.")
+    if material.nonce is not None and carried.tpm is None:
+        raise nonce_unchecked(name)
+    inner = replace(material, data=carried.evidence, collateral=collateral, events=carried.events,
+                    log=carried.log if material.log is None else material.log)
+    mine = found.warnings
+    try:
+        if carried.tpm is not None:
+            return _with_quote(found, inner, carried.tpm, at, judge)
+        return judge(found, inner, at)
+    finally:
+        found.warnings = mine if found.warnings is mine else [*mine, *found.warnings]
+        found.kind = name if found.kind == name else f"{name}: {found.kind}"
+        _compare_report_data(found, carried)
+
+
+def _opened(data: bytes) -> tuple[Carried, bytes]:
+    """What the envelope carries. Nobody signs an envelope, so one that is out of form forges nothing."""
+    try:
+        return registry.read(data)
+    except MalformedEvidenceError as error:
+        raise UncheckedEvidenceError(error.summary, code="envelope-malformed", hint="nothing signs an envelope: take "
+                                     "the report or quote out of it and examine that") from None
+
+
+def nonce_unchecked(kind: str) -> UncheckedEvidenceError:
+    """The error for a nonce where it is not known what to compare it with."""
+    return UncheckedEvidenceError(
+        f"{kind}: a nonce was given, and what it would be compared with is not known", code="nonce-unchecked",
+        hint="without --nonce, compare the report data yourself; of TPM quotes and of the appliance's evidence it is "
+        "checked")
+
+
+def _with_certificates(found: Examination, collateral: Collateral, carried: Carried) -> Collateral:
+    """The collateral at hand and the envelope's certificates; one that cannot be read is named."""
+    both = collateral.with_items((), "")
+    for number, certificate in enumerate(carried.certificates, start=1):
+        before = len(both.problems)
+        if not both.add(certificate, "envelope") or len(both.problems) > before:
+            del both.problems[before:]
+            found.warnings.append(f"CERTIFICATE {number} of the envelope cannot be read, and is passed over.")
+    return both
+
+
+def _with_quote(found: Examination, material: Material, tpm: TpmFiles, at: datetime, judge: Judge) -> Examination:
+    """Judge a TPM quote that travels in pieces, and the hardware that binds its key, if the envelope has any."""
+    quote = replace(tpm, nonce=material.nonce)
+    if tpm.azure is None:
+        if material.key is not None:
+            quote = replace(quote, key=_read_key(material), key_name=material.key.name)
+        elif tpm.key is None:
+            quote = replace(quote, azure=tpm_files.azure_beside(material.path))
+        return examine_tpm.judge(found, replace(quote, log=material.log), material.collateral,
+                                 vouched=material.key is not None, at=at, roots=material.roots)
+    ak = examine_tpm.by_bound_key(found, quote, tpm.azure)
+    if material.key is not None and tpm_verify.load_key(_read_key(material)).spki() != ak.spki():
+        raise ForgedEvidenceError("TPM quote: another key than the one that you named signed it", code="tpm-signature")
+    if material.data is not tpm.azure:
+        _check_binding(tpm.azure, material.data)
+        found.proved.append("the TDX quote's report data name the Azure report's runtime data")
+    judged = judge(found, replace(material, nonce=None, key=None), at)
+    found.proved.append("the hardware's report data bind the key that signed the TPM quote")
+    return judged.genuine(f"{judged.reason}; the TPM quote is by the virtual TPM that this hardware names")
+
+
+def _read_key(material: Material) -> bytes:
+    return b"" if material.key is None else inputfile.read(material.key, keyfile.MAX_BYTES)
+
+
+def _check_binding(azure: bytes, quote: bytes) -> None:
+    """Raise ForgedEvidenceError unless a TDX quote's report data name the Azure report's runtime data."""
+    runtime = azure_abi.parse(azure_abi.split(azure)[0]).runtime
+    data = tdx_abi.parse(tdx_abi.split(quote)[0]).body.report_data
+    if not hmac.compare_digest(data[:32], hashlib.sha256(runtime).digest()):
+        raise ForgedEvidenceError("Azure report: the runtime data is not what the TDX quote binds",
+                                  code="azure-runtime-data")
+
+
+def _compare_report_data(found: Examination, carried: Carried) -> None:
+    """Warn where an envelope states other report data than the evidence has."""
+    if carried.report_data is None:
+        return
+    try:
+        said = (tdx_abi.parse(tdx_abi.split(carried.evidence)[0]).body.report_data
+                if carried.evidence[:1] in (b"\x04", b"\x05") and carried.evidence[4:5] == b"\x81"
+                else snp_abi.parse(carried.evidence[:snp_abi.REPORT_BYTES]).report_data)
+    except AttestationError:
+        return
+    if said != carried.report_data.ljust(len(said), b"\0"):
+        found.warnings.append("REPORT DATA: the envelope states others than the evidence has; only the latter are "
+                              "signed.")

@@ -1,0 +1,1 @@
+"""The simulated platform: the bytes of its reports. No hardware stands behind them."""

@@ -1,0 +1,1 @@
+"""AMD SEV-SNP: bytes of reports, signatures, validation, and words for people."""

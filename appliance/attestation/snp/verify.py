@@ -1,0 +1,242 @@
+"""From a raw SEV-SNP report to authentic claims: signature, certificate chain, pinned root. No policy is known here.
+
+The chain is ARK -> ASK -> VCEK (a chip's own key) or ARK -> ASVK -> VLEK (a key that AMD loads for a cloud). The
+certificates come from untrusted collateral; ASK and ASVK are shipped as well. Only the ARK's fingerprint is trusted
+(trust/amd.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from appliance.attestation.collateral import kds
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.snp import certificate as snp_certificate
+from appliance.attestation.snp.abi import Report, Tcb
+from appliance.attestation.snp.certificate import Endorsement
+from appliance.attestation.trust import amd
+from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import revocation
+from appliance.attestation.x509.revocation import Revocation
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
+
+_P384_ORDER = int("ffffffffffffffffffffffffffffffffffffffffffffffff"
+                  "c7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16)
+_LEAVES = {snp_abi.VCEK: "SEV-VCEK", snp_abi.VLEK: "SEV-VLEK"}  # common name of the leaf certificate
+_AUTHORITIES = {snp_abi.VCEK: "SEV-", snp_abi.VLEK: "SEV-VLEK-"}  # and of its issuer, before the product line
+
+
+@dataclass(frozen=True)
+class SnpClaims:
+    """What an authentic report says, with what its chain adds, judged `at` a time. `revocation` is None if no list was
+    at hand."""
+
+    report: Report
+    product: str              # "Milan", "Genoa", "Turin"
+    signing_key: str          # "vcek" or "vlek"
+    csp_id: str | None        # the cloud that a VLEK was issued to
+    chip_id_masked: bool      # the host hides which chip it is
+    reported_tcb: Tcb
+    current_tcb: Tcb
+    committed_tcb: Tcb
+    launch_tcb: Tcb
+    chain: tuple[str, ...]    # SHA-256 of leaf, intermediate, root
+    not_after: datetime       # when the first certificate of the chain expires
+    revocation: Revocation | None  # the newest list at hand; its time may have ended
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    certificate: x509.Certificate
+    kind: int  # VCEK or VLEK
+    endorsement: Endorsement
+
+
+def _leaves(collateral: Collateral) -> list[_Leaf]:
+    """All VCEKs and VLEKs at hand. One whose extensions cannot be read is remembered as a problem."""
+    found = []
+    for certificate in collateral.certificates:
+        for kind, name in _LEAVES.items():
+            if x509chain.common_name(certificate.subject) == name:
+                try:
+                    found.append(_Leaf(certificate, kind, snp_certificate.parse(certificate)))
+                except MalformedEvidenceError as error:
+                    collateral.problems.append(error)
+    return found
+
+
+def signed_by(report: Report, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
+    """Whether the certificate's key signed the report (or `signed` in its place): ECDSA P-384 with SHA-384."""
+    key = certificate.public_key()
+    r, s = report.signature
+    if not (x509chain.is_p384(key) and isinstance(key, ec.EllipticCurvePublicKey)
+            and 0 < r < _P384_ORDER and 0 < s < _P384_ORDER):
+        return False
+    try:
+        key.verify(encode_dss_signature(r, s), signed or report.signed, ec.ECDSA(hashes.SHA384()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _raw(tcb: Tcb) -> bytes:
+    """TCB_VERSION as a report spells it."""
+    if tcb.fmc is None:
+        return bytes((tcb.bootloader, tcb.tee)) + tcb.reserved + bytes((tcb.snp, tcb.microcode))
+    return bytes((tcb.fmc, tcb.bootloader, tcb.tee, tcb.snp)) + tcb.reserved + bytes((tcb.microcode,))
+
+
+def _altered(report: Report, leaf: _Leaf) -> bool:
+    """Whether the leaf's key signed this report before its chip id, TCB or key selector was altered."""
+    selector = report.signed[snp_abi.KEY_INFO_AT[0]] & ~0b11100 | leaf.kind << 2
+    for (offset, size), value in (
+            (snp_abi.CHIP_ID_AT, leaf.endorsement.hardware_id), (snp_abi.REPORTED_TCB_AT, _raw(leaf.endorsement.tcb)),
+            (snp_abi.KEY_INFO_AT, bytes((selector, 0, 0, 0)))):
+        if value is not None:
+            signed = report.signed[:offset] + value + report.signed[offset + size:]
+            if signed_by(report, leaf.certificate, signed):
+                return True
+    return False
+
+
+def _endorses(leaf: _Leaf, report: Report) -> bool:
+    """Whether the leaf is the one that the report names: the same kind, chip and TCB.
+
+    A VLEK names its cloud and no chip, and a host may mask the chip: then the leaf may be another key's.
+    """
+    return (leaf.kind == report.key_info.signing_key and _raw(leaf.endorsement.tcb) == report.reported_tcb
+            and any(report.chip_id) and leaf.endorsement.hardware_id == report.chip_id)
+
+
+def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
+    """The leaf whose key signed the report. Forged if it is at hand and its key did not; else unchecked."""
+    signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
+    if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
+        raise ForgedEvidenceError("SEV-SNP report: it says of itself that no key signed it", code="report-unsigned")
+    leaves = _leaves(collateral)
+    kind = _LEAVES[signing_key].removeprefix("SEV-")
+    for leaf in leaves:
+        if leaf.kind == signing_key and signed_by(report, leaf.certificate):
+            return leaf
+    if any(_endorses(leaf, report) or _altered(report, leaf) for leaf in leaves):
+        raise ForgedEvidenceError(
+            f"SEV-SNP report: the signature does not match the {kind} of its chip and TCB", code="report-signature")
+    seen = f" (not among {len(leaves)} others{_clouds(leaves)})" if leaves else ""
+    raise collateral.lacking(
+        f"the {kind} certificate for chip {report.chip_id.hex()} and reported TCB "
+        f"{report.reported_tcb.hex()}{seen}", kds.leaf_hint(report))
+
+
+def _clouds(leaves: list[_Leaf]) -> str:
+    """Whose VLEKs are at hand, since a report does not say which cloud's signed it."""
+    names = sorted({leaf.endorsement.csp_id for leaf in leaves if leaf.endorsement.csp_id})
+    return f"; VLEKs at hand are of CSP_ID {', '.join(names)}" if names else ""
+
+
+def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate:
+    """The certificate that issued `child`, by name and by a signature with AMD's parameters."""
+    named = x509chain.issuers_of(child, collateral.certificates)
+    if not named or not x509chain.fits(child, named[0]):  # a stray file is never worse than none
+        named = [each for each in x509chain.issuers_of(child, amd.shipped()) if x509chain.fits(child, each)] or named
+    if not named:
+        if any(x509chain.signed_with_pss_sha384(child, each.public_key()) for each in collateral.certificates):
+            raise ForgedEvidenceError(
+                f"certificate {x509chain.name_of(child)}: the issuer's key is at hand under another name",
+                code="chain-name")
+        raise collateral.lacking(
+            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},",
+            kds.chain_hint(x509chain.shown(child.issuer)))
+    issuer = named[0]
+    x509chain.check_issued(child, issuer)
+    if not x509chain.signed_with_pss_sha384(child, issuer.public_key()):
+        raise ForgedEvidenceError(
+            f"certificate {x509chain.name_of(child)}: not signed by RSASSA-PSS with SHA-384 and a salt of 48 bytes",
+            code="chain-signature")
+    return issuer
+
+
+def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int,
+          roots: Mapping[str, str]) -> tuple[str, list[x509.Certificate]]:
+    """The chain from the leaf to its pinned root, and the product line that the root stands for."""
+    authority = _issuer(leaf, collateral)
+    prefix, name = _AUTHORITIES[signing_key], x509chain.name_of(authority)
+    product = name.removeprefix(prefix)
+    if not name.startswith(prefix):
+        raise ForgedEvidenceError(f"certificate {name}: expected {prefix}<product line>", code="chain-name")
+    root = _issuer(authority, collateral)
+    if x509chain.name_of(root) != f"ARK-{product}":
+        raise ForgedEvidenceError(
+            f"certificate {x509chain.name_of(root)}: expected ARK-{product} above {name}", code="chain-name")
+    if product not in roots:
+        raise UnsupportedEvidenceError(
+            f"product line {product}: its root is not pinned, known: {', '.join(sorted(roots))}", code="snp-product")
+    if x509chain.fingerprint(root) != roots[product]:
+        raise ForgedEvidenceError(
+            f"certificate ARK-{product}: not the pinned root of AMD ({x509chain.fingerprint(root)})",
+            code="chain-root")
+    chain = [leaf, authority, root]
+    x509chain.check_issued(root, root)
+    x509chain.check_authority(root, below=1)
+    x509chain.check_authority(authority, below=0)
+    for certificate in chain:
+        x509chain.check_critical(certificate)
+    return product, chain
+
+
+def _check_endorsement(report: Report, endorsement: Endorsement, product: str) -> None:
+    """The certificate was issued for this report's product line, chip and TCB."""
+    if endorsement.product != product:
+        raise ForgedEvidenceError(
+            f"certificate: issued for {endorsement.product} under the keys of {product}", code="snp-product-mismatch")
+    if report.cpuid is not None:
+        family, model, _ = report.cpuid
+        if amd.product_of(family, model) not in (product, None):
+            raise ForgedEvidenceError(
+                f"SEV-SNP report: CPUID family {family:#x} model {model:#x} is not {product}, whose key signed it",
+                code="snp-product-mismatch")
+    masked = not any(report.chip_id)
+    if endorsement.hardware_id is not None and not masked and endorsement.hardware_id != report.chip_id:
+        raise ForgedEvidenceError(
+            "SEV-SNP report: CHIP_ID is not the hardware id of the VCEK that signed it", code="snp-chip-id")
+    found, wanted = endorsement.tcb, Tcb.decode(report.reported_tcb, product)
+    if found != wanted:
+        raise ForgedEvidenceError(
+            f"SEV-SNP report: REPORTED_TCB is {wanted.components()}, the certificate is for {found.components()}",
+            code="snp-tcb-mismatch")
+
+
+def verify(report: bytes, collateral: Collateral, *, at: datetime,
+           roots: Mapping[str, str] = amd.ROOTS) -> SnpClaims:
+    """The claims of an authentic report.
+
+    `report`: 1,184 bytes. `roots`: product line to SHA-256 of its ARK; others than AMD's are for tests only.
+    Raises MalformedEvidenceError on bad bytes; ForgedEvidenceError when the signature, the chain, the root or an
+    extension does not hold, or a certificate is revoked; UnsupportedEvidenceError naming a version or product line
+    that is not known; UncheckedEvidenceError when a certificate is absent, or not valid at `at`.
+    """
+    parsed = snp_abi.parse(report)
+    leaf = _find_leaf(parsed, collateral)
+    signing_key = parsed.key_info.signing_key
+    product, chain = _walk(leaf.certificate, collateral, signing_key, roots)
+    _check_endorsement(parsed, leaf.endorsement, product)
+    revoked = revocation.check(
+        chain, collateral.crls, at=at,
+        signed=lambda crl, authority: x509chain.signed_with_pss_sha384(crl, authority.public_key()))
+    for certificate in chain:  # last: what is forged is told before what is out of its time
+        x509chain.check_valid(certificate, at)
+    return SnpClaims(
+        report=parsed, product=product, signing_key="vlek" if signing_key == snp_abi.VLEK else "vcek",
+        csp_id=leaf.endorsement.csp_id, chip_id_masked=not any(parsed.chip_id),
+        reported_tcb=Tcb.decode(parsed.reported_tcb, product), current_tcb=Tcb.decode(parsed.current_tcb, product),
+        committed_tcb=Tcb.decode(parsed.committed_tcb, product), launch_tcb=Tcb.decode(parsed.launch_tcb, product),
+        chain=tuple(x509chain.fingerprint(each) for each in chain),
+        not_after=min(each.not_valid_after_utc for each in chain), revocation=revoked)

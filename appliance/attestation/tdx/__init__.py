@@ -1,0 +1,1 @@
+"""Intel TDX: bytes of quotes, signatures, TCB levels, validation, and words for people."""

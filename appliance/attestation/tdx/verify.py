@@ -1,0 +1,278 @@
+"""From a TDX quote to authentic claims: signatures, chain, and the TCB's standing by Intel's signed documents.
+
+The quote is signed by an attestation key, which the quoting enclave (QE) made; the QE's report, signed by the
+platform's PCK, binds that key; the PCK's chain, inside of the quote, leads to Intel's root. That is checked here. It
+proves little by itself: whether that QE is Intel's and what is known of the platform's TCB only Intel's signed
+documents tell (collateral): their signatures and dates are checked here, `tdx_tcb` judges by what they say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from appliance.attestation.collateral import pcs, requests
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import pck as tdx_pck
+from appliance.attestation.tdx import tcb as tdx_tcb
+from appliance.attestation.tdx.abi import Quote
+from appliance.attestation.tdx.levels import REVOKED
+from appliance.attestation.tdx.pck import Pck
+from appliance.attestation.tdx.tcb import Standing
+from appliance.attestation.trust import intel
+from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import revocation
+from appliance.attestation.x509.chain import name_of
+from appliance.errors import (
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    UncheckedEvidenceError,
+)
+
+_FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
+           "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
+_ISSUERS = ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain")
+_SIGNATURE = re.compile("[0-9a-fA-F]{128}")
+_SIGNER = "Intel SGX TCB Signing"
+_TIME_HINT = "fetch collateral again, or judge by another time with --at"
+
+
+@dataclass(frozen=True)
+class Tcb:
+    """Intel's judgement of the platform: the worse of platform and QE, and the documents it rests on."""
+
+    status: str                     # "UpToDate", "OutOfDate", ... as Intel spells it
+    advisories: tuple[str, ...]
+    evaluation_number: int          # tcbEvaluationDataNumber
+    fmspc: str                      # hex
+    smt: bool | None                # whether hyper-threading is on, if the PCK tells
+    issued: datetime
+    next_update: datetime
+    oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
+    since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
+    overdue: tuple[str, ...] = ()   # the advisories of those levels
+
+
+@dataclass(frozen=True)
+class TdxClaims:
+    """What an authentic quote says, and how its platform stands."""
+
+    quote: Quote
+    tcb: Tcb
+    chain: tuple[str, ...]          # SHA-256 of PCK, intermediate, root
+
+
+def _p256_signed(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    try:
+        key.verify(encode_dss_signature(r, s), data, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _attestation_key(quote: Quote) -> ec.EllipticCurvePublicKey:
+    try:
+        return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\x04" + quote.attestation_key)
+    except ValueError:
+        raise ForgedEvidenceError("TDX quote: the attestation key is no point of P-256", code="tdx-key") from None
+
+
+def _chain(quote: Quote) -> list[x509.Certificate]:
+    """The certificates, which must be PEM in its usual form to the byte: PCK, intermediate, root."""
+    text = quote.chain.rstrip(b"\x00")
+    chain = x509chain.load(text, "TDX quote")
+    if text.rstrip(b"\n") != b"".join(each.public_bytes(Encoding.PEM) for each in chain).rstrip(b"\n"):
+        raise MalformedEvidenceError("TDX quote: the chain is not PEM in its usual form")
+    if len(chain) != 3:
+        raise MalformedEvidenceError(f"TDX quote: {len(chain)} certificates, expected PCK, intermediate and root")
+    return chain
+
+
+def verify_signatures(quote: Quote, *, at: datetime, root: str = intel.ROOT) -> tuple[str, ...]:
+    """Everything that holds without collateral; returns the chain's fingerprints.
+
+    Not enough to trust a quote: that the QE is Intel's is not among it. Raises ForgedEvidenceError.
+    """
+    chain = _chain(quote)
+    pck, authority, top = chain
+    for child, issuer in ((pck, authority), (authority, top), (top, top)):
+        x509chain.check_issued(child, issuer)
+    if x509chain.fingerprint(top) != root:
+        raise ForgedEvidenceError(
+            f"certificate {name_of(top)}: not the pinned root of Intel ({x509chain.fingerprint(top)})",
+            code="chain-root")
+    x509chain.check_authority(top, below=1)
+    x509chain.check_authority(authority, below=0)
+    for certificate in chain:
+        x509chain.check_critical(certificate)
+        x509chain.check_valid(certificate, at)
+    key = pck.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not _p256_signed(key, quote.qe.signature, quote.qe.raw):
+        raise ForgedEvidenceError("TDX quote: the QE report's signature is not by the PCK", code="tdx-qe-signature")
+    bound = hashlib.sha256(quote.attestation_key + quote.qe.authentication_data).digest() + bytes(32)
+    if not hmac.compare_digest(bound, quote.qe.report_data):
+        raise ForgedEvidenceError("TDX quote: the QE report does not bind the attestation key", code="tdx-qe-binding")
+    if not _p256_signed(_attestation_key(quote), quote.signature, quote.signed):
+        raise ForgedEvidenceError("TDX quote: the signature is not by its attestation key", code="tdx-signature")
+    return tuple(x509chain.fingerprint(each) for each in chain)
+
+
+def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral) -> dict[str, str]:
+    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified."""
+    wanted = pck.fmspc.hex(), pck.pce_id.hex()
+    joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates)
+    fitting: list[tuple[dict[str, str], str]] = []  # and when it says that it was issued
+    for document in (*collateral.documents, dict[str, object](joined.document)):
+        fields = {name: document.get(name) for name in _FIELDS}
+        if not all(isinstance(value, str) for value in fields.values()):
+            continue
+        try:
+            info = json.loads(str(fields["tcb_info"]))
+            if (str(info["fmspc"]).lower(), str(info["pceId"]).lower()) == wanted:
+                fitting.append(({name: str(value) for name, value in fields.items()}, str(info.get("issueDate"))))
+        except (ValueError, RecursionError, LookupError, TypeError):
+            continue
+    if fitting:
+        return max(fitting, key=lambda each: each[1])[0]  # the first of several that are as new
+    missing = joined.lacking or pcs.quote_requests(chain)
+    raise collateral.unchecked(
+        f"TDX quote: for the platform {wanted[0]}, {len(missing)} of 4 parts of Intel's collateral are absent: "
+        + "; ".join(each.why for each in missing), requests.told(missing, "Intel's PCS"), code="tdx-collateral")
+
+
+def _check_issuers(fields: Mapping[str, str], root: str, at: datetime) -> None:
+    """The chains that come with Intel's documents: usual PEM to the byte, up to the root, and valid at `at`.
+
+    The documents are verified by the first of each.
+    """
+    for name in _ISSUERS:
+        text = fields[name].encode(errors="replace")
+        chain = x509chain.load(text, f"TDX collateral, {name}")
+        if text.strip() != b"".join(each.public_bytes(Encoding.PEM) for each in chain).strip() or len(chain) != 2:
+            raise MalformedEvidenceError(f"TDX collateral: {name} is not two certificates in PEM in its usual form")
+        child, top = chain
+        x509chain.check_issued(child, top)
+        x509chain.check_issued(top, top)
+        if x509chain.fingerprint(top) != root:
+            raise ForgedEvidenceError(
+                f"TDX collateral: {name} does not lead to the pinned root of Intel", code="chain-root")
+        for certificate in chain:
+            x509chain.check_critical(certificate)
+            _check_time(name, certificate, at)
+
+
+def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
+    try:
+        x509chain.check_valid(certificate, at)
+    except UncheckedEvidenceError as error:
+        raise UncheckedEvidenceError(f"TDX collateral, {name}: {error.summary}", code="tdx-collateral-time",
+                                     hint=_TIME_HINT) from None
+
+
+def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> datetime:
+    """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in force.
+
+    Returns when the PCK's list was issued: the root's lives for a year.
+    """
+    crls = {}
+    for name in ("root_ca_crl", "pck_crl"):
+        try:
+            crls[name] = revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}")
+        except ValueError:
+            raise MalformedEvidenceError(f"TDX collateral: {name} is not hex") from None
+    chain = _chain(quote)
+    for issuers in (chain, *(x509chain.load(fields[name].encode(), name) for name in _ISSUERS)):
+        revocation.check(issuers, crls.values(), signed=_signed_crl, at=at)
+    for name, crl in crls.items():
+        if crl.next_update_utc is None or not crl.last_update_utc <= at < crl.next_update_utc:
+            raise UncheckedEvidenceError(
+                f"TDX collateral: {name} is of {crl.last_update_utc:%Y-%m-%dT%H:%M:%SZ} and not in force at "
+                f"{at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT)
+    for name, below in (("pck_crl", chain), ("root_ca_crl", chain[1:])):
+        if crls[name].issuer != below[1].subject or revocation.check(
+                below, [crls[name]], signed=_signed_crl, at=at) is None:
+            raise UncheckedEvidenceError(
+                f"TDX collateral: {name} is not the whole list of {name_of(below[1])}", code="tdx-collateral",
+                hint=_TIME_HINT)
+    return crls["pck_crl"].last_update_utc
+
+
+def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    key = authority.public_key()
+    return isinstance(key, ec.EllipticCurvePublicKey) and crl.is_signature_valid(key)
+
+
+def _signed(fields: Mapping[str, str], name: str, at: datetime) -> dict[str, Any]:
+    """One of Intel's documents, signed over its exact text by the TCB signing certificate and in its time at `at`."""
+    signer = x509chain.load(fields[f"{name}_issuer_chain"].encode(), f"TDX collateral, {name}")[0]
+    key, text = signer.public_key(), fields[name].encode(errors="replace")
+    if not _SIGNATURE.fullmatch(fields[f"{name}_signature"]):
+        raise MalformedEvidenceError(f"TDX collateral: the signature of {name} is not 64 bytes in hex")
+    if (x509chain.common_name(signer.subject) != _SIGNER or not isinstance(key, ec.EllipticCurvePublicKey)
+            or not _p256_signed(key, bytes.fromhex(fields[f"{name}_signature"]), text)):
+        raise ForgedEvidenceError(f"TDX collateral: {name} is not signed by Intel's TCB signing key",
+                                  code="tdx-collateral-invalid")
+    document: dict[str, Any] = json.loads(text)
+    issued, until = _date(document["issueDate"]), _date(document["nextUpdate"])
+    if not issued <= at <= until:
+        raise UncheckedEvidenceError(
+            f"TDX collateral: {name} is of {issued:%Y-%m-%dT%H:%M:%SZ}, valid until {until:%Y-%m-%dT%H:%M:%SZ}, and "
+            f"not in force at {at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT)
+    return document
+
+
+def _date(text: str) -> datetime:
+    date = datetime.fromisoformat(text)
+    if date.tzinfo is None:
+        raise ValueError(text)
+    return date
+
+
+def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = intel.ROOT,
+           root_der: bytes | None = None) -> TdxClaims:
+    """The claims of an authentic quote.
+
+    `root`: fingerprint of another root than Intel's, for tests only; `root_der` is no longer read. Raises
+    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral
+    does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time `at`;
+    RejectedEvidenceError for a platform below every TCB level that Intel lists, or another TDX module than Intel's.
+    """
+    parsed = tdx_abi.parse(quote)
+    chain = verify_signatures(parsed, at=at, root=root)
+    certificates = _chain(parsed)
+    pck = tdx_pck.read(certificates[0])
+    fields = _document(pck, certificates, collateral)
+    _check_issuers(fields, root, at)
+    listed = _check_revocation(parsed, fields, at)
+    try:
+        info, identity = _signed(fields, "tcb_info", at), _signed(fields, "qe_identity", at)
+        tcb = _tcb(tdx_tcb.judge(parsed, pck, info, identity), pck, info, identity, listed)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
+    if tcb.status == REVOKED:
+        raise ForgedEvidenceError("TDX quote: Intel revoked this platform's TCB", code="certificate-revoked")
+    return TdxClaims(parsed, tcb, chain)
+
+
+def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any], listed: datetime) -> Tcb:
+    issued = _date(info["issueDate"])
+    return Tcb(
+        status=standing.status, advisories=standing.advisories, smt=pck.smt, fmspc=pck.fmspc.hex(),
+        evaluation_number=int(info["tcbEvaluationDataNumber"]), issued=issued,
+        next_update=_date(info["nextUpdate"]), oldest=min(issued, _date(identity["issueDate"]), listed),
+        since=standing.since, overdue=standing.overdue)

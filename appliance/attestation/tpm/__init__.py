@@ -1,0 +1,1 @@
+"""TPM 2.0: bytes of quotes and logs, signatures, endorsement, validation."""

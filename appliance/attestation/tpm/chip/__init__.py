@@ -1,0 +1,1 @@
+"""Commands to a TPM: the device, its client, credentials and sealed keys."""

@@ -1,0 +1,123 @@
+"""Endorsement key certificates: whether a TPM's maker, one of those that the verifier names, certified this key.
+
+Source: TCG "EK Credential Profile for TPM Family 2.0", version 2.5, section 3 (fields of the certificate). There is no
+root in here: makers of TPMs are many, and a virtual TPM's maker is whoever runs it. The verifier names roots, or the
+certificates of its own machines' endorsement keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.tpm import credential as tpm_credential
+from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.credential import EndorsementPublic
+from appliance.attestation.x509 import chain as x509chain
+from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
+
+EK_USE = x509.ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate
+HINT = "--ek-roots is a folder with the TPM maker's root and intermediate certificates, or the machine's own EK " \
+       "certificate"
+
+
+@dataclass(frozen=True)
+class EkRoots:
+    """Whom a verifier believes about TPMs: `pins` (SHA-256 of a certificate to its name) are self-signed authorities,
+    and endorsement key certificates themselves; `certificates` is everything to build chains with."""
+
+    pins: Mapping[str, str]
+    certificates: tuple[x509.Certificate, ...]
+
+
+@dataclass(frozen=True)
+class EndorsementKey:
+    """A key whose certificate holds: `root` is the name of the authority, or of the certificate that was named."""
+
+    key: EndorsementPublic
+    root: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the SubjectPublicKeyInfo, hex: which TPM it is."""
+        return hashlib.sha256(tpm_verify.spki(self.key)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Activated:
+    """What a challenge has shown: the key of this name is in the TPM whose endorsement key has this certificate."""
+
+    name: bytes
+    certificate: bytes  # DER
+
+
+def roots_in(folder: Path) -> EkRoots:
+    """The roots in a folder of certificates (PEM or DER, any names). Raises UncheckedEvidenceError if there is none."""
+    found = collateral.load(folder).certificates
+    pins = {x509chain.fingerprint(each): x509chain.name_of(each) for each in found
+            if _is_self_signed(each) or not _is_authority(each)}
+    if not pins:
+        raise UncheckedEvidenceError(f"{folder}: no self-signed authority and no EK certificate is in it",
+                                     code="tpm-ek-roots", hint=HINT)
+    return EkRoots(pins, tuple(found))
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    return any(isinstance(each.value, x509.BasicConstraints) and each.value.ca for each in certificate.extensions)
+
+
+def _is_self_signed(certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(certificate)
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return _is_authority(certificate)
+
+
+def check(data: bytes, roots: EkRoots, others: Iterable[x509.Certificate], *, at: datetime) -> EndorsementKey:
+    """The endorsement key of a certificate in DER that holds under `roots`; `others` help to build the chain.
+
+    Raises MalformedEvidenceError; UnsupportedEvidenceError for a key of no default template; ForgedEvidenceError if it
+    is no certificate of an endorsement key, or its chain does not hold; UncheckedEvidenceError `certificate-expired`,
+    or `tpm-ek-root` if an issuer is absent or the root is none of `roots`.
+    """
+    certificate = x509chain.load(data, "EK certificate")[0]
+    key = certificate.public_key()
+    if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
+        raise UnsupportedEvidenceError(f"EK certificate: a key of type {type(key).__name__}", code="tpm-algorithm")
+    tpm_credential.scheme_of(key)
+    _check_use(certificate)
+    x509chain.check_critical(certificate, x509chain.READ)
+    x509chain.check_valid(certificate, at)
+    own = roots.pins.get(x509chain.fingerprint(certificate))
+    if own is not None:
+        return EndorsementKey(key, f"its own certificate ({own})")
+    try:
+        root = x509chain.root_of(certificate, (*roots.certificates, *others), at=at, roots=roots.pins)
+    except UncheckedEvidenceError as error:
+        if error.code == "certificate-expired":
+            raise
+        raise UncheckedEvidenceError(f"EK certificate: {error.summary}", code="tpm-ek-root", hint=HINT) from None
+    return EndorsementKey(key, root)
+
+
+def _check_use(certificate: x509.Certificate) -> None:
+    """Issued for an endorsement key: no authority, its key encrypts or agrees, and any use named includes this one."""
+    wrong = "an authority's" if _is_authority(certificate) else None
+    for extension in certificate.extensions:
+        value = extension.value
+        if isinstance(value, x509.KeyUsage) and not (value.key_encipherment or value.key_agreement):
+            wrong = "a key's that neither encrypts nor agrees on keys"
+        if isinstance(value, x509.ExtendedKeyUsage) and EK_USE not in list(value):
+            wrong = f"issued for another use than {EK_USE.dotted_string}"
+    if wrong:
+        raise ForgedEvidenceError(f"EK certificate {x509chain.name_of(certificate)}: it is {wrong}",
+                                  code="tpm-ek-certificate")

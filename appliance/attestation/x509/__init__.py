@@ -1,0 +1,1 @@
+"""Certificates and revocation lists, as each platform's chains need them."""

@@ -1,0 +1,104 @@
+"""Keys of sealed models, and publishers' signatures, as the policy names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from appliance import isolated
+from appliance.boot.keys.providers import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
+from appliance.errors import ModelKeyError
+from appliance.policy.schema import Model, Policy
+from appliance.policy.schema.keys import Key
+from appliance.policy.schema.model import Publisher
+from appliance.signed import publisher as signature
+
+_PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
+    "file": lambda key: FileKey(Path(key.path or ""), key.version),
+    "environment": lambda key: EnvironmentKey(key.variable or "", version=key.version),
+    "systemd-credential": lambda key: CredentialKey(key.credential or "", version=key.version),
+}
+
+
+STATE = "state"
+
+
+def wanted(policy: Policy) -> dict[str, Key]:
+    """Every key that the policy names, by what needs it, as diagnostics call it."""
+    found = {f"model {model.name}": model.key for model in policy.models if model.key is not None}
+    return found if policy.state is None else {**found, STATE: policy.state.key}
+
+
+def provider(key: Key) -> KeyProvider:
+    """Who hands out this key. ModelKeyError for a provider that this version does not have."""
+    if key.provider not in _PROVIDERS:
+        raise ModelKeyError(f"key provider {key.provider!r} is not in this version; there are: "
+                            f"{', '.join(sorted(_PROVIDERS))}")
+    return _PROVIDERS[key.provider](key)
+
+
+def opened(files: Mapping[str, Path]) -> dict[str, Path]:
+    """The file that each key opens, named as `wanted` does; `files` by the model's name."""
+    return {f"model {name}": path for name, path in files.items()}
+
+
+def release(models: Iterable[Model], fetched: Mapping[str, Secret] | None = None) -> dict[str, Secret]:
+    """The key of each sealed model, by the model's name; the caller wipes them. `fetched`: what brokers and the TPM
+    released, named as `wanted` does.
+
+    ModelKeyError, which names the model, for the first that cannot be had; then none is left. Environment variables
+    that held keys are removed."""
+    models = tuple(models)
+    keys: dict[str, Secret] = {}
+    try:
+        for model in models:
+            if model.key is not None:
+                keys[model.name] = (fetched or {}).get(f"model {model.name}") or _released(model, model.key)
+    except BaseException:
+        wipe(keys)
+        wipe(fetched or {})
+        raise
+    finally:
+        for model in models:
+            if model.key is not None and model.key.variable is not None:
+                isolated.forget(model.key.variable)
+    return keys
+
+
+def state_key(policy: Policy, fetched: Mapping[str, Secret] | None = None) -> Secret | None:
+    """The key of the state disk, if the policy has one; an ephemeral one is made here. The caller wipes it.
+    ModelKeyError when it cannot be had."""
+    if policy.state is None:
+        return None
+    key = policy.state.key
+    if key.provider == "ephemeral":
+        return Secret.random()
+    try:
+        return (fetched or {}).get(STATE) or _from(STATE, key)
+    finally:
+        if key.variable is not None:
+            isolated.forget(key.variable)
+
+
+def _released(model: Model, key: Key) -> Secret:
+    return _from(f"model {model.name}", key)
+
+
+def _from(name: str, key: Key) -> Secret:
+    try:
+        return provider(key).key()
+    except ModelKeyError as error:
+        raise ModelKeyError(f"{name}: {error.summary}", hint=error.hint, code=error.code) from None
+
+
+def wipe(keys: Mapping[str, Secret]) -> None:
+    """Overwrite all of them."""
+    for key in keys.values():
+        key.wipe()
+
+
+def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None) -> None:
+    """PinError unless the publisher signed the pins. A signature that the policy does not give never verifies."""
+    given = (publisher.signature or "").removeprefix("ed25519:")
+    signature.check(bytes.fromhex(publisher.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
+                    header_sha256)

@@ -1,0 +1,1 @@
+"""Keys from a key broker, asked by a process that holds nothing else."""

@@ -1,0 +1,129 @@
+"""The key release process: the only one that ever opens a connection outward, and it ends before anything is served.
+
+The boot starts it before hardening takes away the right to start processes, and gives it an empty environment. It
+reads its task from standard input, talks to the brokers that the policy pins, and writes keys to standard output. It
+knows neither policy nor models; its release keys and every copy of a model key that Python made die with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import appliance
+from appliance.attestation.tpm.chip import seal as tpm_seal
+from appliance.attestation.tpm.chip.client import Tpm
+from appliance.boot.keys.release.https import Address, Connection
+from appliance.boot.keys.release.kbs import Session
+from appliance.boot.keys.release.pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.boot.sandbox import capabilities, hardening, landlock
+from appliance.boot.sandbox.measure import take
+from appliance.boot.sandbox.syscalls import MACHINES
+from appliance.codec import jwe as keyrelease_jwe
+from appliance.errors import ApplianceError
+from appliance.models.file.disk import wipe
+
+MEMORY_BYTES, FILES = 1 << 30, 32
+READABLE = ("/usr", "/lib", "/lib64", "/etc", "/dev/urandom")  # libraries, and where names are looked up
+DNS_PORT = 53
+ALARM_SECONDS = 5.0  # beyond the time that is allowed
+
+
+def _harden(task: Mapping[str, Any]) -> None:
+    """No core dumps, no debugger, no files, no new code, no capability; an alarm ends the process soon after its time.
+
+    With Landlock it can connect to the brokers' ports alone, and open nothing but libraries and settings.
+    """
+    tolerant = task["tolerant"]
+    hardening.harden(tolerant=tolerant)
+    hardening.refuse_new_code(prebuilt=True, tolerant=tolerant)
+    for limit, value in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES),
+                         (resource.RLIMIT_AS, MEMORY_BYTES)):
+        resource.setrlimit(limit, (value, value))
+    signal.setitimer(signal.ITIMER_REAL, task["seconds"] + ALARM_SECONDS)
+    take("key-release-capabilities", _no_capabilities, tolerant)  # reads /proc, which is closed afterwards
+    take("key-release-landlock", lambda: _confine(task, tolerant=tolerant), tolerant)
+
+
+def _confine(task: Mapping[str, Any], *, tolerant: bool) -> None:
+    version = landlock.version()
+    if version < (1 if tolerant else landlock.NETWORK):
+        raise OSError(0, f"Landlock {version or 'is absent'}, needed {landlock.NETWORK}")
+    ports = frozenset(Address.of(broker["url"], broker["root_sha256"]).port for broker in task["brokers"])
+    program = {sys.prefix, sys.base_prefix, str(Path(appliance.__file__).parent)}
+    grants = [landlock.Grant(Path(folder)) for folder in (*READABLE, *sorted(program))]
+    grants.append(landlock.Grant(Path(task["tpm"]), landlock.READ_FILE | landlock.WRITE_FILE))
+    landlock.restrict(tuple(grants), landlock.Ports(connect=ports | {DNS_PORT}),
+                      landlock.ABSTRACT_SOCKETS | landlock.SIGNALS, version)
+
+
+def _no_capabilities() -> None:
+    machine = MACHINES.get(platform.machine())
+    left = "no table of system calls" if machine is None else capabilities.drop(machine)
+    if left:
+        raise OSError(0, left)
+
+
+def _ask(pipe: Pipe, broker: Mapping[str, Any], task: Mapping[str, Any], deadline: float) -> None:
+    """One handshake; each key goes through the pipe in the order of the names and is wiped here."""
+    connection = Connection(Address.of(broker["url"], broker["root_sha256"]), deadline)
+    try:
+        session = Session(connection, task["platform"], task["endorsement"])
+        nonce = session.challenge()
+        digest = hashlib.sha256(keyrelease_jwe.spki(session.release_key)).digest()
+        pipe.send(NONCE, digest + bytes((len(nonce),)) + nonce + session.activation)
+        _, evidence = pipe.receive(EVIDENCE)
+        session.attest(evidence, pipe.receive(ANSWER)[1] if session.activation else b"")
+        for name in broker["resources"]:
+            key = session.resource(name)
+            try:
+                pipe.send(KEY, key)
+            finally:
+                wipe(key)
+    finally:
+        connection.close()
+
+
+def _unseal(pipe: Pipe, device: Path, sealed: Sequence[Mapping[str, Any]]) -> None:
+    """Keys that the TPM gives out for the boot that its registers tell."""
+    with contextlib.closing(Tpm(device)) as tpm:
+        for each in sealed:
+            key = tpm_seal.unseal(tpm, bytes.fromhex(each["file"]), each["pcrs"])
+            try:
+                pipe.send(KEY, key)
+            finally:
+                wipe(key)
+
+
+def main() -> int:
+    """Do the one task on standard input; 0 when every key was handed over."""
+    pipe = Pipe(0, 1)
+    try:
+        _, text = pipe.receive(TASK)
+        task = json.loads(text)
+        _harden(task)
+        deadline = time.monotonic() + task["seconds"]
+        if task["sealed"]:
+            _unseal(pipe, Path(task["tpm"]), task["sealed"])
+        for broker in task["brokers"]:
+            _ask(pipe, broker, task, deadline)
+    except ApplianceError as error:
+        pipe.send(REFUSAL, json.dumps({"code": error.code, "summary": error.summary[:2048],
+                                       "hint": (error.hint or "")[:1024]}).encode())
+        return 1
+    except PipeError:
+        return 2  # the boot is gone: nobody is left to tell
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

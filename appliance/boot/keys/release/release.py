@@ -1,0 +1,219 @@
+"""Keys from brokers and from a TPM: the boot's side of the key release process.
+
+The process faces the network and the TPM; the boot makes the evidence, holds the policy's versions, and trusts nothing
+that comes through the pipe beyond its form. A key goes from the pipe into one bytearray and from there into a `Secret`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from appliance import isolated
+from appliance.attestation.collect.release import ReleaseAttestor
+from appliance.attestation.tpm.chip import seal as tpm_seal
+from appliance.attestation.tpm.chip.client import DEVICE
+from appliance.boot.keys import document as keydocument
+from appliance.boot.keys.providers import Secret
+from appliance.boot.keys.release.pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.errors import ModelKeyError
+from appliance.models.file.disk import wipe
+from appliance.policy import inputfile
+from appliance.policy.schema.keys import Broker, Key
+
+SECONDS = 60.0  # for all brokers of a policy together
+_GRACE_SECONDS = 2.0  # so that the process can say itself that time ran out
+CODES = ("key-denied", "key-absent", "key-broker-unreachable", "key-broker-untrusted", "key-broker-answer",
+         "tpm-absent", "tpm-answer", "tpm-busy", "tpm-key-file", "tpm-other", "tpm-pcrs", "tpm-refused",
+         "hardening-refused", "hardening-environment")
+SUFFIX = ".tpm-key"  # the file of a TPM-sealed key stands beside the file that it opens
+_SPKI_BYTES = 32
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One key: its name in diagnostics, and what the policy says of it."""
+
+    name: str
+    key: Key
+    file: Path | None = None  # of a TPM-sealed key
+
+    @property
+    def broker(self) -> Broker:
+        """Where it is, if a broker has it."""
+        if self.key.broker is None:
+            raise ModelKeyError(f"{self.name}: no broker has its key", code="key-release")
+        return self.key.broker
+
+
+class KeyRelease:
+    """The keys of a policy that brokers or a TPM hold. Start it before hardening, ask it once, close it in any case.
+
+    Nothing is started for a policy that names neither.
+    """
+
+    def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
+        """`keys` by name; those of other providers are left out."""
+        self._brokers: dict[tuple[str, str], list[_Wanted]] = {}
+        for name, key in keys.items():
+            if key.provider == "broker" and key.broker is not None:
+                self._brokers.setdefault((key.broker.url, key.broker.root_sha256), []).append(_Wanted(name, key))
+        self._sealed = [_Wanted(name, key) for name, key in keys.items() if key.provider == "tpm"]
+        self._seconds, self._tpm = seconds, tpm
+        self._task: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def start(self, files: Mapping[str, Path]) -> None:
+        """Start the process, which waits for its task. `files`: what each key opens, by the key's name; TPM-sealed
+        keys stand beside them and are read now. ModelKeyError; OSError when no process can be started."""
+        if not self._brokers and not self._sealed:
+            return
+        self._task = {
+            "tpm": str(self._tpm), "seconds": self._seconds,
+            "sealed": [{"pcrs": each.key.pcrs, "file": _read(each.name, files[each.name]).hex()}
+                       for each in self._sealed],
+            "brokers": [{"url": url, "root_sha256": root, "resources": [each.broker.resource for each in wanted]}
+                        for (url, root), wanted in self._brokers.items()]}
+        self._process = _spawn()
+
+    def keys(self, attestor: ReleaseAttestor, *, tolerant: bool) -> dict[str, Secret]:
+        """Every key, by name; the caller wipes them. The process has ended when this returns or raises.
+
+        ModelKeyError, which names the key, when one cannot be had; then none is left.
+        """
+        if not self._brokers and not self._sealed:
+            return {}
+        if self._process is None:
+            raise ModelKeyError("the key release process does not run", code="key-release")
+        found: dict[str, Secret] = {}
+        deadline = time.monotonic() + self._seconds + _GRACE_SECONDS
+        pipe = _pipe_to(self._process, deadline)
+        try:
+            task = {**self._task, "platform": attestor.provider.platform, "tolerant": tolerant,
+                    "endorsement": _endorsement(attestor)}
+            pipe.send(TASK, json.dumps(task).encode())
+            for each in self._sealed:
+                found[each.name] = _key(pipe, each, "the TPM-sealed key")
+            for wanted in self._brokers.values():
+                self._one_broker(pipe, attestor, wanted, found)
+            if self._process.wait(timeout=max(_GRACE_SECONDS, deadline - time.monotonic())) != 0:
+                raise PipeError(f"it ended with code {self._process.returncode}")
+        except BaseException as error:
+            for secret in found.values():
+                secret.wipe()
+            if isinstance(error, PipeError | subprocess.TimeoutExpired):
+                raise ModelKeyError(f"the key release process: {error}", code="key-release",
+                                    hint="nothing was kept; start again") from None
+            raise
+        finally:
+            self.close()
+        return found
+
+    def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_Wanted],
+                    found: dict[str, Secret]) -> None:
+        challenge = bytes(_answer(pipe, NONCE, wanted[0].name))
+        if len(challenge) <= _SPKI_BYTES:
+            raise PipeError("it sent what was not asked for")
+        spki, size = challenge[:_SPKI_BYTES], challenge[_SPKI_BYTES]
+        nonce, activation = challenge[_SPKI_BYTES + 1:][:size], challenge[_SPKI_BYTES + 1 + size:]
+        evidence = attestor.attest(nonce, spki)
+        answer = attestor.provider.activate(activation) if activation else b""
+        pipe.send(EVIDENCE, evidence.to_json())
+        if activation:
+            pipe.send(ANSWER, answer)
+        for each in wanted:
+            found[each.name] = _key(pipe, each, f"the key broker's {each.broker.resource}")
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+            self._process = None
+
+
+def _endorsement(attestor: ReleaseAttestor) -> dict[str, Any] | None:
+    """What brokers need to challenge a TPM, as docs/formats/key-release.md has it; None on other platforms."""
+    found = attestor.provider.endorsement()
+    if found is None:
+        return None
+    key, certificate, chain = found
+    return {"key": _text(key), "ek-certificate": _text(certificate), "chain": [_text(each) for each in chain]}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """The process, waiting for its task: this very interpreter, isolated, with an empty environment."""
+    return subprocess.Popen(isolated.command("appliance.boot.keys.release.process:main"),  # noqa: S603
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
+                            bufsize=0)
+
+
+def _pipe_to(process: subprocess.Popen[bytes], deadline: float) -> Pipe:
+    def descriptor(stream: IO[bytes] | None) -> int:
+        return -1 if stream is None else stream.fileno()
+
+    return Pipe(descriptor(process.stdout), descriptor(process.stdin), deadline)
+
+
+def _read(name: str, opened: Path) -> bytes:
+    """The file of a TPM-sealed key, which nobody needs to trust: the TPM authenticates it."""
+    path = opened.with_name(opened.name + SUFFIX)
+    try:
+        return inputfile.read(path, tpm_seal.MAX_BYTES + 1)
+    except OSError as error:
+        raise ModelKeyError(f"{name}: the TPM-sealed key {path}: {error.strerror}", code="tpm-key-file",
+                            hint="make it with: appliance model tpm-seal") from None
+
+
+def _key(pipe: Pipe, wanted: _Wanted, where: str) -> Secret:
+    """The next key from the process, of the version that the policy accepts."""
+    document = _answer(pipe, KEY, wanted.name)
+    try:
+        return Secret(keydocument.accept(document, f"{wanted.name}: {where}", wanted.key.version))
+    finally:
+        wipe(document)
+
+
+def _answer(pipe: Pipe, kind: bytes, name: str) -> bytearray:
+    """The body of the one frame that is expected. ModelKeyError, naming the key, for a refusal or no answer."""
+    try:
+        found, body = pipe.receive(kind, REFUSAL)
+    except PipeError as error:
+        code = "key-broker-unreachable" if "in time" in str(error) else "key-release"
+        raise ModelKeyError(f"{name}: the key release process: {error}", code=code,
+                            hint="does the key broker answer?") from None
+    if found == kind:
+        return body
+    words = _refusal(body)
+    code = words["code"] if words["code"] in CODES else "key-release"
+    raise ModelKeyError(f"{name}: {words['summary']}", code=code, hint=words["hint"] or None)
+
+
+def _refusal(body: bytearray) -> dict[str, str]:
+    """The process's words, printable whatever they are."""
+    try:
+        value: Any = json.loads(bytes(body))
+        return {key: "".join(each if each.isprintable() else "?" for each in str(value[key]))
+                for key in ("code", "summary", "hint")}
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return {"code": "", "summary": "the key release process refused without a reason", "hint": ""}

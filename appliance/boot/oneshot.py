@@ -1,0 +1,217 @@
+"""One prompt through one model of a policy, without a service: what `appliance infer` does.
+
+The policy holds here as it does for a request: pin, sampling bounds, limits; and a policy that this version does not
+enforce as a whole is refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.boot import checks
+from appliance.boot.keys import policy_keys as modelkeys
+from appliance.boot.planning import budget, fitness, inspection
+from appliance.boot.running.load import RunningModel, load
+from appliance.engine.decode.batcher import Running
+from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.sampler import Sampling
+from appliance.engine.forward.forward import attention_names
+from appliance.engine.kernels.layouts.shapes import SHAPES
+from appliance.engine.kernels.runtime import table as kernel_table
+from appliance.engine.text.template import NO_TEMPLATE, has_template
+from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
+from appliance.policy import Policy, unenforced
+from appliance.policy import load as load_policy
+from appliance.policy.schema import Model
+
+Progress = Callable[[str, int, int], None]
+"""Called with "compiling" or "loading", what is done and what there is to do."""
+
+_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to run. None stands for the policy's default (of the seed: a random one)."""
+
+    prompt: str
+    raw: bool = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out. Times in seconds."""
+
+    model: str
+    prompt_tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # without the token that ended the answer
+    text: str
+    finish_reason: str
+    sampling: Sampling
+    warnings: tuple[str, ...]  # about the model's tokenizer, and a prompt with a token twice
+    load_seconds: float
+    prompt_seconds: float  # until the first token
+    token_seconds: float  # of each further token
+
+
+class Session:
+    """A loaded model, to be closed."""
+
+    def __init__(self, policy: Policy, running: RunningModel, draft: RunningModel | None, load_seconds: float) -> None:
+        self._policy, self._running, self._draft, self._load_seconds = policy, running, draft, load_seconds
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._running.close()
+        if self._draft is not None:
+            self._draft.close()
+
+    def _ids(self, ask: Ask) -> tuple[int, ...]:
+        """The tokens of a prompt. TemplateError for a chat with a model that takes none."""
+        words, template = self._running.tokenizer, self._running.template
+        if ask.raw:
+            return tuple(words.encode(ask.prompt, add_special=True, parse_special=True))
+        if template is None:
+            raise _no_chats(self._running.name)
+        return tuple(template.encode([{"role": "user", "content": ask.prompt}], words))
+
+    def warnings(self, ask: Ask) -> tuple[str, ...]:
+        """What is odd about the model's tokenizer and the prompt, though it runs."""
+        words = self._running.tokenizer
+        return (*words.warnings, *(words.doubled(self._ids(ask)) if ask.raw else ()))
+
+    def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
+        """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError for the request."""
+        limits, model = self._policy.limits, self._running
+        ids = self._ids(ask)
+        if len(ids) > limits.prompt_tokens:
+            raise CapacityError(f"the prompt has {len(ids)} tokens; the policy allows {limits.prompt_tokens}",
+                                hint="send a shorter prompt, or raise limits.prompt_tokens")
+        most = limits.generation_tokens if ask.max_tokens is None else ask.max_tokens
+        if most > limits.generation_tokens:
+            raise CapacityError(f"{most} tokens are asked for; the policy allows {limits.generation_tokens}",
+                                hint="ask for fewer, or raise limits.generation_tokens")
+        sampling = _sampling(model.policy, ask)
+        watched: list[Running] = []
+        parts: list[str] = []
+        reason = ""
+        request = GenerationRequest(ids, most, sampling)
+        for step in model.engine.generate(request, observe=watched.append):
+            parts.append(step.text)
+            on_text(step.text)
+            reason = step.finish_reason or reason
+        timings = watched[0].timings
+        return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling,
+                      self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds)
+
+
+def _no_chats(name: str) -> TemplateError:
+    return TemplateError(f"model {name}: has no chat template, so it takes no chats; it continues a text",
+                         code=NO_TEMPLATE, hint="add --raw; or give chat_template in the policy, or allow "
+                         'chat_template_fallback = "chatml"')
+
+
+def _check_template(model: Model, file: Path) -> None:
+    """Refuse a chat with a model that has no template, before it is loaded. An unreadable file is left to loading."""
+    try:
+        metadata = inspection.header(file).metadata
+    except ModelError:
+        return
+    if not has_template(metadata, override=model.chat_template, fallback=model.chat_template_fallback):
+        raise _no_chats(model.name)
+
+
+def _sampling(model: Model, ask: Ask) -> Sampling:
+    """The policy's defaults; a temperature outside of its bounds is refused."""
+    values = {name: getattr(model.sampling, name).default for name in _SETTINGS}
+    bounds = model.sampling.temperature
+    if ask.temperature is not None:
+        if not bounds.min <= ask.temperature <= bounds.max:
+            raise EngineError(f"temperature {ask.temperature:g}: the policy allows {bounds.min:g} to {bounds.max:g}")
+        values["temperature"] = ask.temperature
+    return Sampling(**values, seed=secrets.randbits(63) if ask.seed is None else ask.seed)
+
+
+def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ...] = (), threads: int | None = None,
+                 chats: bool = False, progress: Progress = lambda step, done, total: None) -> Session:
+    """Load one model of the policy at `path` (its only one when `name` is None). `chats`: it is to have a chat
+    template. ApplianceError says why not."""
+    begun = time.monotonic()
+    loaded = load_policy(path)
+    missing = [".".join(map(str, where)) for where, _ in unenforced(loaded.policy)]
+    if missing:
+        raise PolicyError(f"not enforced by this version: {', '.join(missing)}", code="not-enforced",
+                          hint="leave these fields out")
+    model = _choose(loaded.policy, name)
+    table = kernel_table.load()
+    chosen = [model, *([] if model.draft_model is None else [_choose(loaded.policy, model.draft_model)])]
+    files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
+    if absent := "; ".join(checks.model_files(files)):
+        raise ModelError(absent, code="model-unreadable", hint="give the folder that has it: --models DIR")
+    for each, error in fitness.refusals(loaded.policy, files, chosen):
+        raise type(error)(fitness.described(each.name, files[each.name], error, hint=False), hint=error.hint,
+                          code=error.code)
+    if chats:
+        _check_template(model, files[model.name])
+    shares = budget.fitting(loaded.policy, files, models=chosen, compiles=table.origin != "ahead").shares
+
+    def opened(model: Model, draft: RunningModel | None) -> RunningModel:
+        file = files[model.name]
+        _compile(table, file, progress)
+        return load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
+                    key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
+                    share=shares[model.name],
+                    plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
+                    - (0 if draft is None else draft.streamed_plaintext))
+
+    draft = opened(chosen[1], None) if len(chosen) > 1 else None
+    try:
+        return Session(loaded.policy, opened(model, draft), draft, time.monotonic() - begun)
+    except BaseException:
+        if draft is not None:
+            draft.close()
+        raise
+
+
+def _choose(policy: Policy, name: str | None) -> Model:
+    names = [model.name for model in policy.models]
+    if name is None and len(names) == 1:
+        return policy.models[0]
+    if name not in names:
+        wrong = "the policy has more than one model" if name is None else f"the policy has no model {name!r}"
+        raise PolicyError(wrong, hint=f"--model is one of: {', '.join(names)}", code="model-unknown")
+    return policy.models[names.index(name)]
+
+
+def resolve_model_path(policy: Policy, name: str, folder: Path, more: tuple[Path, ...] = ()) -> Path:
+    """Where a model's file is: in the policy's folder, else in one of the folders given, else `build/models` of the
+    working directory. Whatever is found there, the pin decides."""
+    return checks.find_models(policy, [folder, *more, Path("build/models")])[name]
+
+
+def _kernel_names(formats: set[str]) -> tuple[str, ...]:
+    """Every kernel that models of these block formats may need."""
+    shapes = [SHAPES[name] for name in sorted(formats) if name in SHAPES]
+    return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step",
+            *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
+            *(f"quantise_{kind}" for kind in sorted({shape.activation for shape in shapes})),
+            *sorted(attention_names("f16").values()))
+
+
+def _compile(table: kernel_table.KernelTable, file: Path, progress: Progress) -> None:
+    """Make the kernels that the file's formats need; at once where they are prebuilt."""
+    formats = {use.name for use in inspection.inspect(file).formats} if file.is_file() else set()
+    names = [name for name in _kernel_names(formats) if name in table.names]
+    for index, kernel in enumerate(names):
+        progress("compiling", index, len(names))
+        table.address(kernel)
+    progress("compiling", len(names), len(names))

@@ -1,0 +1,1 @@
+"""The deployment that belongs to this machine: the launch disk, and what binds it."""

@@ -1,0 +1,133 @@
+"""Which policy is in force, and what binds it to this boot. docs/concepts/boot.md has the table.
+
+A policy is *baked* into the verity root, which the launch measurement covers, or *given* at launch on a disk of the
+host's. A given one must be the one that the hardware was told of: HOST_DATA of SEV-SNP, MRCONFIGID of TDX. Whoever
+verifies evidence checks the same field; the boot checks it so that no other policy ever sees a model or a key. A TPM
+has no such field: there the policy goes into PCR 15, and verifiers judge it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from appliance.attestation.collect.tpm import TpmProvider
+from appliance.attestation.evidence import Collected
+from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import verify as tdx_verify
+from appliance.attestation.tpm.chip import client as tpm_client
+from appliance.attestation.tpm.chip import device as tpm_device
+from appliance.attestation.tpm.chip.client import Tpm
+from appliance.attestation.trust import intel
+from appliance.boot.placement import launchdisk
+from appliance.errors import ApplianceError, BootError
+from appliance.policy import Loaded
+from appliance.policy.digest import POLICY_PCR, policy_pcr
+
+BAKED: Final = Path("/etc/appliance/deployment.hcl")
+GIVEN: Final = Path("/run/appliance/policy")  # on tmpfs
+
+
+class Reporter(Protocol):
+    """Whoever reports what the platform was launched with: a provider of evidence."""
+
+    @property
+    def platform(self) -> str:
+        """The platform's name as policies spell it."""
+        ...
+
+    def collect(self, report_data: bytes) -> Collected:
+        """A report over 64 bytes."""
+        ...
+
+
+def find_policy(*, baked: Path = BAKED, launch: Path | None = None, given: Path = GIVEN) -> Path:
+    """The policy file. A baked one is in force whatever else there is; else that of the launch disk, copied to the
+    folder `given`, so that the host cannot change it between two reads. BootError when there is none."""
+    if baked.is_file():
+        return baked
+    if launch is None:
+        raise BootError(f"no policy: none at {baked}, and no launch disk", code="policy-absent",
+                        hint="attach a launch disk (docs/formats/launch-disk.md), or build the image with a policy")
+    files = launchdisk.read(launch)
+    try:
+        given.mkdir(mode=0o700, parents=True)
+        for name, content in files.items():
+            descriptor = os.open(given / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise BootError(f"launch disk: {given}: {error.strerror}", code="launch-disk") from None
+    return given / launchdisk.POLICY
+
+
+def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, root: str = intel.ROOT) -> bytes | None:
+    """What the platform was told at launch: 32 bytes of HOST_DATA, 48 of MRCONFIGID; None where nothing tells.
+
+    The report answers bytes of ours. SEV-SNP's comes from the security processor through a channel that the host cannot
+    enter; TDX' quote passes through the host, so its signatures are verified, at the host's time `at`. Raises
+    AttestationError.
+    """
+    if reporter.platform not in ("sev-snp", "tdx"):
+        return None
+    challenge = secrets.token_bytes(64)
+    report = reporter.collect(challenge).report
+    if reporter.platform == "sev-snp":
+        snp = snp_abi.parse(report)
+        answered, told = snp.report_data, snp.host_data
+    else:
+        quote = tdx_abi.parse(report)
+        tdx_verify.verify_signatures(quote, at=at or datetime.now(UTC), root=root)
+        answered, told = quote.body.report_data, quote.body.mr_config_id
+    if answered != challenge:
+        raise BootError("the platform's report answers another question than ours", code="policy-binding")
+    return told
+
+
+def require(loaded: Loaded, reporter: Reporter, *, baked: bool, at: datetime | None = None,
+            root: str = intel.ROOT) -> str:
+    """Compare the policy with what the platform was told; how it is bound, in words. BootError when it is not."""
+    try:
+        told = launch_policy_binding(reporter, at=at, root=root)
+    except ApplianceError as error:
+        raise BootError(f"policy binding: {error.summary}", code="policy-binding", hint=error.hint) from None
+    if told is None:
+        return "baked" if baked else "given"
+    field, expected = (("HOST_DATA", loaded.host_data) if reporter.platform == "sev-snp" else
+                       ("MRCONFIGID", loaded.digest))
+    if told == expected:
+        return f"bound by {field}"
+    if baked and not any(told):
+        return "baked"  # the launch measurement covers it
+    raise BootError(f"policy binding: {field} is {told.hex()}, but the policy in force needs {expected.hex()}",
+                    code="policy-binding",
+                    hint="launch the guest with that value, or with the policy that it stands for")
+
+
+def measure(loaded: Loaded, tpm: Tpm) -> str:
+    """Extend PCR 15 with the policy, unless this boot has done so; what was done, in words. Raises AttestationError, or
+    BootError when the PCR holds anything else: then no verifier could read it."""
+    expected = policy_pcr(loaded.digest)
+    before = tpm_device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
+    if before == bytes(32):
+        # TPML_DIGEST_VALUES: one, of the SHA-256 bank
+        digests = struct.pack(">IH", 1, tpm_device.SHA256) + loaded.host_data
+        tpm.require(tpm_client.PCR_EXTEND, (POLICY_PCR,), digests)
+        before = tpm_device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
+    if before != expected:
+        raise BootError(f"policy binding: PCR {POLICY_PCR} is {before.hex()}, expected {expected.hex()}",
+                        code="policy-binding", hint="something else extended it: restart the machine")
+    return f"measured in PCR {POLICY_PCR}"
+
+
+def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, root: str = intel.ROOT) -> str:
+    """What the boot does before anything else looks at the policy: `require`, or `measure` where a TPM is all there is.
+    BootError when the policy is not the one that this boot is bound to."""
+    if isinstance(reporter, TpmProvider):
+        return measure(loaded, reporter.device)
+    return require(loaded, reporter, baked=loaded.path == baked_at, root=root)

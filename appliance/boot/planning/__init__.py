@@ -1,0 +1,1 @@
+"""What fits: memory, threads, residency and speed, from headers alone."""

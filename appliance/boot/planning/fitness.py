@@ -1,0 +1,144 @@
+"""Whether a model file can run here, and why not: the decisive reason first, by its header alone.
+
+    kind          a part of a model, an adapter, a projector, a vocabulary: no model that answers by itself
+    architecture  what we run, and its features
+    tensors       their formats, dimensions and names
+    tokenizer     and, after it, the chat template
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.boot.planning import inspection
+from appliance.engine.families import llama as architecture
+from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.text import tokenizer
+from appliance.engine.text.template import ChatTemplate, Fallback
+from appliance.errors import ApplianceError, EngineError, ModelError
+from appliance.llamacpp import choice as backends
+from appliance.models.file import gguf, gguf_kind
+from appliance.models.file.gguf import GGUFFile
+from appliance.models.file.metadata import Metadata
+from appliance.models.sealed import header as sealed_header
+from appliance.models.sealed import reader as sealed
+from appliance.models.sources.opened import check_runnable
+from appliance.policy import Checked
+from appliance.policy.bind import path_text
+from appliance.policy.hcl.diagnostics import Diagnostic, Report
+from appliance.policy.schema import Model, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Fitness:
+    """What becomes of a file here."""
+
+    refusal: ApplianceError | None  # why it cannot run
+    warnings: tuple[str, ...] = ()  # what is odd about one that can
+
+    @property
+    def runs(self) -> bool:
+        """Whether it can run."""
+        return self.refusal is None
+
+
+def judge(metadata: Metadata) -> None:
+    """Refuse a file by its metadata: UnsupportedError and FormatError for its kind and architecture."""
+    gguf_kind.check(metadata)
+    architecture.read(metadata)
+
+
+def of_header(header: GGUFFile, *, template: str | None = None, fallback: Fallback = "refuse") -> Fitness:
+    """The fitness of a file with this header. `template` and `fallback`: what a policy says of chat templates."""
+    try:
+        shape = _check_tensors(header)
+        words = tokenizer.load(header.metadata)
+        if words.vocab_size > shape.vocabulary:
+            raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
+        ChatTemplate.of_model(header.metadata, override=template, fallback=fallback)
+    except ApplianceError as error:
+        return Fitness(error)
+    return Fitness(None, words.warnings)
+
+
+def of_file(path: Path) -> Fitness:
+    """The fitness of the file at `path`, plain or sealed, by what it says itself."""
+    try:
+        return of_header(header(path))
+    except ModelError as error:
+        return Fitness(error)
+
+
+def header(path: Path) -> GGUFFile:
+    """The header of the file at `path`, also with tensors in formats that do not run here. Where it cannot be read to
+    its end, what its metadata say against it comes first. ModelError."""
+    try:
+        return inspection.header(path, any_format=True)
+    except ModelError:
+        inspection.header(path, any_format=True, judge=judge)
+        raise
+
+
+def refusals(policy: Policy, files: Mapping[str, Path], models: Sequence[Model] | None = None, *,
+             whole: bool = False) -> Iterator[tuple[Model, ApplianceError]]:
+    """The policy's models (or those of `models`) whose files cannot run here, and why. A file that is not there is not
+    among them. `whole`: their tokenizers and chat templates are looked at, too, which takes time and memory."""
+    for model in policy.models if models is None else models:
+        path = files[model.name]
+        error = _refusal(policy, model, path, whole=whole) if os.path.isfile(path) else None  # noqa: PTH113 - no errors
+        if error is not None:
+            yield model, error
+
+
+def findings(checked: Checked, files: Mapping[str, Path]) -> Iterator[Diagnostic]:
+    """A warning at each model of a policy whose file is among `files` and cannot run here. The policy is as valid as
+    before: files come and go."""
+    if checked.policy is None:
+        return
+    report = Report(checked.positions.text)
+    for model, error in refusals(checked.policy, files, whole=True):
+        where = ("model", model.name, "file")
+        report.add("warning", "model-file", described(model.name, files[model.name], error, hint=False),
+                   checked.positions.span(where), fix=error.hint or "", path=path_text(where))
+    yield from report.sorted()
+
+
+def described(name: str, path: Path, error: ApplianceError, *, hint: bool = True) -> str:
+    """A refusal with the model and its file, and what to do."""
+    summary = error.summary if str(path) in error.summary else f"{path}: {error.summary}"
+    return f"model {name}: {summary}" + (f"; {error.hint}" if hint and error.hint else "")
+
+
+def _refusal(policy: Policy, model: Model, path: Path, *, whole: bool) -> ApplianceError | None:
+    """Why a policy's model cannot run here; llama.cpp may run what our engine does not."""
+    try:
+        found = _header_of(model, path)
+        _check_tensors(found)
+    except ModelError as error:
+        foreign = backends.foreign_reason(model, path, simulated=policy.simulated)
+        return error if foreign is None else None
+    if whole:
+        return of_header(found, template=model.chat_template, fallback=model.chat_template_fallback).refusal
+    return None
+
+
+def _header_of(model: Model, path: Path) -> GGUFFile:
+    """The header of a policy's model: that of a sealed one is not parsed unless it is the pinned one."""
+    pin = model.sealed_header_sha256
+    if pin is None:
+        if inspection.is_sealed(path):
+            gguf.parse(sealed_header.MAGIC)  # says that it is sealed, and what to do
+        return header(path)
+    return sealed.structure(path, bytes.fromhex(pin))[1].gguf
+
+
+def _check_tensors(file: GGUFFile) -> architecture.Architecture:
+    """The architecture of a file that can run, as far as kind, architecture and tensors tell. Errors as `judge`."""
+    gguf_kind.check(file.metadata, len(file.tensors))
+    shape = architecture.read(file.metadata)
+    check_runnable(file)
+    architecture_tensors.check(shape, file.tensors)
+    return shape

@@ -1,0 +1,313 @@
+"""What a model takes of the memory, part by part, reckoned from its header before anything is loaded.
+
+The header is read for this, and not believed: what is loaded later decides its own size again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from mmap import PAGESIZE
+from pathlib import Path
+
+from appliance.boot.planning import inspection, residency
+from appliance.engine.decode import draft, scratch
+from appliance.engine.families import llama as architecture
+from appliance.engine.families.llama import Architecture
+from appliance.engine.families.llama_tensors import OUTPUT
+from appliance.engine.forward.forward import (
+    UNITS_A_THREAD,
+    WANTED,
+    parts_nbytes,
+    private_sizes,
+    row_nbytes,
+    row_widths,
+    stride,
+)
+from appliance.engine.forward.kvcache import slot_nbytes
+from appliance.engine.kernels.layouts import step as step_layout
+from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
+from appliance.errors import ApplianceError
+from appliance.llamacpp import choice as backends
+from appliance.models.file import tiling
+from appliance.models.file.gguf import GGUFFile, TensorInfo
+from appliance.models.file.metadata import Strings
+from appliance.models.file.tiling import Tiling
+from appliance.models.sealed import reader as sealed
+from appliance.models.sources import hidden_rows, read_ahead
+from appliance.models.sources.streamed import EMBEDDING
+from appliance.models.sources.worker import SLOTS
+from appliance.policy.schema import Limits, Model, Policy
+
+LOADING_BYTES = 24 << 20
+"""What loading a resident model takes beside its weights while it runs: chunks that are read, hashed and repacked."""
+
+_HEADER_FACTOR, _TOKEN_BYTES = 9, 180  # metadata and tokenizer, per byte of the header and per token: measured
+_TEMPLATE_FACTOR = 176  # of a chat template, per character, while it is compiled
+_TILE_BYTES = 500  # of Python objects and tags for each tile that is streamed
+_HUGE = 2 << 20  # the kernel may back a buffer with pages of this size
+_VECTOR_COPIES = 3  # as a source has them, a model, and its user as a draft, each in pages of its own
+_VECTOR_BYTES = 256  # by which a copy is aligned, and what may be read behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a model is given. `slots` of keys and values; passes of up to `rows` rows; `resident` bytes of its weights
+    kept decrypted and the rest streamed, None: all of it resident; `kept` bytes of the rest kept encrypted, and what is
+    left of it read in each pass: with `drop`, there is no memory for it in the page cache. `foreign`: why llama.cpp
+    runs it, if it does."""
+
+    slots: int
+    rows: int
+    resident: int | None = None
+    kept: int = 0
+    drop: bool = False
+    foreign: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Bytes that something takes."""
+
+    what: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """One model of a policy, by its header. A file that says nothing usable has its size as weights, and no shape:
+    loading reports it."""
+
+    model: Model
+    size: int  # of the file
+    sealed: bool
+    tiles: Tiling | None
+    shape: Architecture | None
+    context: int  # positions of a slot
+    draft: Architecture | None = None
+    draft_tiles: Tiling | None = None
+    foreign: str | None = None  # why llama.cpp runs it; what that takes beside the file is not reckoned
+    fault: str | None = None  # why the header says nothing usable
+
+    @property
+    def streaming(self) -> bool | str:
+        """The policy's `streaming_decrypt`; llama.cpp keeps all of a model."""
+        return False if self.foreign is not None else self.model.streaming_decrypt
+
+    @property
+    def name(self) -> str:
+        """The model's name in the policy."""
+        return self.model.name
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all matrices in kernel order; the file's size where it has no usable header."""
+        if self.tiles is None:
+            return self.size
+        return sum(residency.packed_nbytes(each) for each in self.tiles.segments if each.kind == "matrix")
+
+    @property
+    def read_by_a_token(self) -> int:
+        """Bytes of weights that a pass reads: all matrices but the embeddings, unless they are the output head, too."""
+        if self.tiles is None:
+            return self.size
+        tensors = self.tiles.gguf.tensors
+        unread = EMBEDDING in tensors and OUTPUT in tensors
+        return self.weights - (residency.packed_nbytes(self.tiles.of(EMBEDDING)) if unread else 0)
+
+    @property
+    def records(self) -> int:
+        """Bytes of the records that a pass over the sealed model reads."""
+        if self.tiles is None or not self.sealed:
+            return 0
+        return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles))
+
+    @property
+    def readable_ahead(self) -> int:
+        """Bytes of its file that may be read ahead in a pass over the streamed model. None of a plain one whose
+        plaintext the policy bounds: what is read ahead of it is plaintext that nobody counts."""
+        if self.tiles is None or self.sealed:
+            return self.records
+        if self.streaming is True:
+            return 0
+        return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles))
+
+    def _embedding(self) -> int:
+        """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing."""
+        if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
+            return 0
+        return hidden_rows.nbytes(self.tiles.of(EMBEDDING))
+
+    def cache(self, slots: int) -> int:
+        """Bytes of keys and values, those of a draft model included."""
+        slot, helper = self.slot
+        return slots * slot + min(slots, draft.SLOTS) * helper
+
+    @property
+    def slot(self) -> tuple[int, int]:
+        """Bytes of one slot, and of one of the draft model."""
+        return tuple(0 if shape is None else slot_nbytes(shape, shape.context(self.context), self.model.kv_cache)
+                     for shape in (self.shape, self.draft))  # type: ignore[return-value]
+
+    def activations(self, rows: int, threads: int) -> int:
+        """Bytes of the buffers of a pass, those of a draft model included, and of sampling."""
+        total = 0 if self.shape is None else scratch.nbytes(self.shape.vocabulary)
+        for shape, tiles, more in ((self.shape, self.tiles, {}), (self.draft, self.draft_tiles,
+                                                                  {"wanted": draft.SLOTS})):
+            if shape is not None and tiles is not None:
+                total += activations_nbytes(
+                    shape, widths(tiles.gguf.tensors.values()), rows=rows, threads=threads,
+                    context=shape.context(self.context), **more)
+        return total
+
+    def lines(self, share: Share, threads: int) -> Iterator[Line]:
+        """Everything that this model takes with what it is given. Loading comes on top, for one model at a time."""
+        name = self.name
+        if share.resident is None or self.tiles is None:
+            whole = self.fault is not None and self.foreign is None
+            yield Line(f"{name}: the whole file ({self.fault})" if whole else f"{name}: resident weights",
+                       self.weights)
+        else:
+            if share.resident:
+                yield Line(f"{name}: room for resident weights", share.resident)
+            if share.kept:
+                yield Line(f"{name}: room for encrypted weights", share.kept)
+            if self._embedding():
+                yield Line(f"{name}: embeddings, encrypted", self._embedding() * 102 // 100)
+            yield Line(f"{name}: tile buffers, {threads} x", self._buffers(threads))
+        if self.tiles is None or self.shape is None:
+            return
+        yield Line(f"{name}: vocabulary, names, vectors",
+                   words_nbytes(self.tiles, self.shape.vocabulary, self._template()))
+        slots, (slot, helper) = share.slots, self.slot
+        yield Line(f"{name}: keys and values ({self.model.kv_cache}), {slots} x {mebibytes(slot)}" + (
+            f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
+        yield Line(f"{name}: activations, {share.rows} rows a pass", self.activations(share.rows, threads))
+
+    def reason(self, share: Share, room: int | None) -> str:
+        """Why its weights are kept as they are, for people."""
+        asked, there = self.streaming, "the memory" if room is None else mebibytes(room)
+        if self.foreign is not None:
+            return self.foreign
+        if asked != "auto":
+            return f"streaming_decrypt is {str(asked).lower()}"
+        if share.resident is None:
+            return f"{mebibytes(self.weights)} of weights fit into {there}"
+        return (f"{mebibytes(self.weights)} of weights do not fit into {there} beside the rest, "
+                f"{mebibytes(share.resident)} do")
+
+    @property
+    def longest_token(self) -> int:
+        """Characters of the vocabulary's longest token; 0 where the file tells of none."""
+        tokens = None if self.tiles is None else self.tiles.gguf.metadata.get("tokenizer.ggml.tokens")
+        return tokens.longest() if isinstance(tokens, Strings) else 0
+
+    def _template(self) -> int:
+        """Characters of its chat template: the policy's, or the file's own."""
+        own = None if self.tiles is None else self.tiles.gguf.metadata.get("tokenizer.chat_template")
+        return len(self.model.chat_template or (own if isinstance(own, str) else ""))
+
+    def loading(self, share: Share) -> int:
+        """Bytes that loading takes for a while."""
+        return LOADING_BYTES if share.resident is None or self.tiles is None else 0
+
+    def _buffers(self, threads: int) -> int:
+        """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is known of tiles."""
+        if self.tiles is None:
+            return 0
+        each = SLOTS * self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
+        ahead = min(read_ahead.NBYTES, self.readable_ahead)
+        return (threads + 1) * each + ahead + _TILE_BYTES * len(self.tiles)
+
+
+def words_nbytes(tiles: Tiling, vocabulary: int, template: int) -> int:
+    """Bytes of metadata, tokenizer, a chat template of so many characters, and vectors."""
+    vectors = sum(-(-(4 * each.columns + _VECTOR_BYTES) // PAGESIZE) * PAGESIZE
+                  for each in tiles.gguf.tensors.values() if len(each.shape) == 1)
+    words = _HEADER_FACTOR * tiles.header_nbytes + _TOKEN_BYTES * vocabulary + _TEMPLATE_FACTOR * template
+    return words + _VECTOR_COPIES * vectors
+
+
+def mebibytes(size: float) -> str:
+    """A size for people."""
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def needed(size: int) -> str:
+    """Memory that is needed, for people: with as much as this says, it suffices."""
+    return mebibytes(-(-size // 2**20) * 2**20)
+
+
+def there(size: int) -> str:
+    """Memory that there is, for people: no more than this says."""
+    return mebibytes(size // 2**20 * 2**20)
+
+
+def positions(model: Model, limits: Limits) -> int:
+    """Tokens of a request, prompt and answer, that policy and limits allow; the model may allow fewer."""
+    return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
+
+
+def read(model: Model, policy: Policy, files: dict[str, Path]) -> Footprint:
+    """The footprint of a policy's model."""
+    path, most = files[model.name], positions(model, policy.limits)
+    size = path.stat().st_size if os.path.isfile(path) else 0  # noqa: PTH113 - it raises nothing
+    sealed_file, tiles, fault = _tiling(model, path)
+    shape = None if tiles is None else _shape(tiles.gguf)
+    context = most if shape is None else shape.context(most)
+    drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
+    helper = _tiling(drafts[0], files[drafts[0].name])[1] if drafts else None
+    foreign = backends.foreign_reason(model, path, simulated=policy.simulated) if size else None
+    return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
+                     helper, foreign, fault)
+
+
+def _tiling(model: Model, path: Path) -> tuple[bool, Tiling | None, str | None]:
+    """Whether a model's file is sealed, and its tiles; None where its header says nothing usable, and why. That of a
+    sealed one is not parsed unless it is the pinned one."""
+    found, pin = False, model.sealed_header_sha256
+    try:
+        found = inspection.is_sealed(path)
+        if found:
+            return True, sealed.structure(path, None if pin is None else bytes.fromhex(pin))[1], None
+        whole = inspection.header(path)
+        return False, Tiling(whole, path.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False), None
+    except ApplianceError as error:
+        return found, None, error.summary
+
+
+def _shape(header: GGUFFile) -> Architecture | None:
+    try:
+        return architecture.read(header.metadata)
+    except ApplianceError:
+        return None
+
+
+def widths(tensors: Iterable[TensorInfo]) -> dict[str, int]:
+    """Most columns of the matrices that take each kind of activations; formats without a kernel are left out."""
+    found: dict[str, int] = {}
+    for info in tensors:
+        if len(info.shape) == 2 and info.format.name in SHAPES:
+            kind = SHAPES[info.format.name].activation
+            found[kind] = max(found.get(kind, 0), info.columns)
+    return found
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // _HUGE) * _HUGE if nbytes >= _HUGE else nbytes
+
+
+def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, threads: int, context: int,
+                       wanted: int = WANTED) -> int:
+    """Bytes of the buffers that `forward.Forward` makes for a pass of up to `rows` rows, with logits of `wanted` of
+    them. Pages that are never touched are counted, too: a long prompt may touch them all. `kinds` as from `widths`;
+    `context`: positions of a slot."""
+    shared = [stride(width) * rows for width in row_widths(a).values()]
+    shared += [row_nbytes(*kind) * rows for kind in kinds.items()]
+    shared.append(stride(padded_rows(a.vocabulary)) * wanted)
+    shared.append(4 * context * a.head_size)  # angles of rotation
+    private = sum(private_sizes(a, kinds).values())
+    private += step_layout.COUNTER_NBYTES * UNITS_A_THREAD
+    vectors = 4 * a.embedding * (2 * a.blocks + 1)
+    return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

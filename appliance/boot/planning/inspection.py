@@ -1,0 +1,146 @@
+"""What a model file says about itself, from its header alone: for people and scripts, not for the engine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.engine.text.tokenizer.vocabulary import pre_tokenizer_used
+from appliance.models.file import gguf
+from appliance.models.file.disk import RandomFile, wipe
+from appliance.models.file.gguf import GGUFFile, Judge
+from appliance.models.file.metadata import Metadata, Strings
+from appliance.models.sealed import header as sealed_header
+from appliance.models.sealed import reader as sealed
+
+
+@dataclass(frozen=True, slots=True)
+class FormatUse:
+    """How much of a model is stored in one block format."""
+
+    name: str
+    tensors: int
+    weights: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedUse:
+    """How a model is sealed, by its own words. Digests in hex."""
+
+    sha256: str  # of the GGUF file
+    sealed_header_sha256: str
+    plain_size: int  # of the GGUF file, bytes
+    tile_size: int  # bytes
+    tiles: int
+    gaps: bool  # whether bytes outside of header and tensors are sealed too
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A model file in brief. None where the file does not say."""
+
+    path: str
+    size: int  # bytes
+    gguf_version: int
+    name: str | None
+    architecture: str | None
+    context_length: int | None  # tokens
+    blocks: int | None
+    embedding_length: int | None
+    heads: int | None
+    kv_heads: int | None
+    weights: int
+    formats: tuple[FormatUse, ...]  # the largest first
+    tokenizer: str | None
+    pre_tokenizer: str | None
+    pre_tokenizer_used: str | None  # llama.cpp's default where the file names none
+    vocabulary: int | None  # tokens
+    chat_template: bool
+    licence: dict[str, str]  # the file's own words, by metadata key
+    keys: int
+    sealed: SealedUse | None  # of a sealed file
+
+
+def inspect(path: Path) -> Inspection:
+    """Read the header of the file at `path`, plain or sealed. ModelError for what the disk does, FormatError for
+    malformed bytes."""
+    if not is_sealed(path):
+        with RandomFile(path) as file:
+            return _inspection(path, file.size, _header(file, any_format=True), None)
+    found, tiles = sealed.structure(path)
+    use = SealedUse(found.sha256.hex(), found.digest.hex(), found.size, found.tile_size, len(tiles), found.gaps)
+    return _inspection(path, tiles.end, tiles.gguf, use)
+
+
+def header(path: Path, *, any_format: bool = False, judge: Judge | None = None) -> GGUFFile:
+    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is authenticated. `any_format`
+    and `judge` as `gguf.parse` has them, for a plain file. Errors as `inspect`."""
+    if is_sealed(path):
+        return sealed.structure(path)[1].gguf
+    with RandomFile(path) as file:
+        return _header(file, any_format=any_format, judge=judge)
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether the file calls itself a sealed model. ModelError for what the disk does."""
+    with RandomFile(path) as file:
+        start = bytearray(min(file.size, len(sealed_header.FAMILY)))
+        file.read_into(memoryview(start), 0)
+        return sealed_header.is_sealed(bytes(start))
+
+
+def _header(file: RandomFile, *, any_format: bool = False, judge: Judge | None = None) -> GGUFFile:
+    """The header of a plain file, nothing of which was read before."""
+    read, found = gguf.read(file.read_into, file.size, any_format=any_format, judge=judge)
+    wipe(read)  # its end may be weights
+    return found
+
+
+def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) -> Inspection:
+    metadata = file.metadata
+    architecture = _text(metadata, "general.architecture")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+
+    def number(key: str) -> int | None:
+        value = metadata.get(f"{architecture}.{key}")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    return Inspection(
+        path=str(path), size=size, gguf_version=file.version, name=_text(metadata, "general.name"),
+        architecture=architecture, context_length=number("context_length"), blocks=number("block_count"),
+        embedding_length=number("embedding_length"), heads=number("attention.head_count"),
+        kv_heads=number("attention.head_count_kv"), weights=sum(use.weights for use in _formats(file)),
+        formats=_formats(file), tokenizer=_text(metadata, "tokenizer.ggml.model"),
+        pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"), pre_tokenizer_used=pre_tokenizer_used(metadata),
+        vocabulary=len(tokens) if isinstance(tokens, Strings) else None,
+        chat_template="tokenizer.chat_template" in metadata, licence=_licence(metadata), keys=len(metadata),
+        sealed=use,
+    )
+
+
+def _formats(file: GGUFFile) -> tuple[FormatUse, ...]:
+    """Block formats in use, by bytes."""
+    tensors: Counter[str] = Counter()
+    weights: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
+    for info in file.tensors.values():
+        tensors[info.format.name] += 1
+        weights[info.format.name] += math.prod(info.shape)
+        nbytes[info.format.name] += info.nbytes
+    return tuple(FormatUse(name, tensors[name], weights[name], count) for name, count in nbytes.most_common())
+
+
+def _licence(metadata: Metadata) -> dict[str, str]:
+    """The keys that tell whose the model is and on what terms."""
+    wanted = ("general.license", "general.author", "general.organization", "general.url", "general.source",
+              "general.repo_url")
+    return {key: value for key, value in metadata.items()
+            if key.startswith(wanted) and isinstance(value, str)}
+
+
+def _text(metadata: Metadata, key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) else None

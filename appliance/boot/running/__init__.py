@@ -1,0 +1,1 @@
+"""Models that the boot loads and serves."""

@@ -1,0 +1,305 @@
+"""Loading the policy's models: unlock, verify the pin, and make an engine of each.
+
+The disk is hostile: each file is read once, and what is hashed against the pin is what is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.attestation.binding import LoadedModel
+from appliance.boot.keys import policy_keys as modelkeys
+from appliance.boot.keys.providers import Secret
+from appliance.boot.planning import inspection, residency
+from appliance.boot.planning.footprint import Share, positions
+from appliance.engine.engine import Engine
+from appliance.engine.forward.forward import ROWS, most_slots
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.runtime import quota
+from appliance.engine.kernels.runtime import table as kernel_table
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.engine.text.template import ChatTemplate
+from appliance.engine.text.tokenizer import Tokenizer
+from appliance.errors import BootError, EngineError, ModelError
+from appliance.llamacpp.engine import ForeignSource, open_foreign
+from appliance.models.file.gguf import TensorInfo
+from appliance.models.sealed.reader import SealedModel, open_sealed
+from appliance.models.sources import native
+from appliance.models.sources.resident import ResidentSource, open_resident
+from appliance.models.sources.sealed_resident import open_sealed_resident
+from appliance.models.sources.streamed import StreamedSource
+from appliance.models.sources.tagged import PlainTiles, open_tagged
+from appliance.policy import Policy
+from appliance.policy.schema import Limits, Model
+from appliance.secure import interrupts, libcrypto, locked
+
+NO_CHATS = "no chat template: completions only"
+Source = ResidentSource | StreamedSource | ForeignSource
+
+
+@dataclass(frozen=True)
+class RunningModel:
+    """One model, ready to answer."""
+
+    policy: Model
+    source: Source
+    engine: Engine
+    template: ChatTemplate | None
+    """None for a base model, which continues a text and takes no chats."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the policy and in requests."""
+        return self.policy.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to token ids and back."""
+        return self.engine.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a request may take, prompt and answer together: the least of model's, policy's and limits'."""
+        return self.engine.context
+
+    def bound(self) -> LoadedModel:
+        """What attestation says about it: digests of what was read, not of what was asked for."""
+        header = self.source.header_sha256
+        return LoadedModel(name=self.name, sha256=self.source.sha256.hex(),
+                           sealed_header_sha256=None if header is None else header.hex())
+
+    @property
+    def failure(self) -> str | None:
+        """The code of the error that ended it: a disk that lies or fails. None for one that answers."""
+        return self.source.failure if isinstance(self.source, StreamedSource) else None
+
+    @property
+    def streamed_plaintext(self) -> int:
+        """Bytes of plaintext weights that a model which must be streamed can have at one moment; 0 for another."""
+        return self.source.plaintext_nbytes if isinstance(
+            self.source, StreamedSource) and self.policy.streaming_decrypt is True else 0
+
+    @property
+    def residency(self) -> str:
+        """How its weights are kept, for the report of the boot."""
+        if isinstance(self.source, ForeignSource):
+            return "run by llama.cpp"
+        if not isinstance(self.source, StreamedSource):
+            return "resident"
+        kept = f", {self.source.kept_nbytes / 2**20:.1f} MiB kept encrypted" if self.source.kept_nbytes else ""
+        return (f"streamed by {self.source.fetched_by}, at most {self.source.plaintext_nbytes / 2**20:.1f} MiB of "
+                f"plaintext weights, {self.source.resident_nbytes / 2**20:.1f} MiB of them resident{kept}")
+
+    def close(self) -> None:
+        """Stop the engine, then give the weights back; nothing that asks the process to end comes between."""
+        with interrupts.later():
+            try:
+                self.engine.close()
+            finally:  # keys and weights are wiped, whatever went wrong
+                self.source.close()
+
+    def wipe(self) -> None:
+        """As `close`, and waits for no thread: what one still does with this memory ends the process at worst, which
+        must end anyway."""
+        try:
+            self.engine.wipe()
+        finally:
+            if isinstance(self.source, StreamedSource):
+                self.source.wipe()
+            else:
+                self.source.close()
+
+
+def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:
+    """Block formats of the matrices: vectors are decoded once, without a kernel."""
+    return {info.format.name for info in tensors.values() if len(info.shape) > 1}
+
+
+def formats_named_by(paths: list[Path]) -> frozenset[str]:
+    """Block formats that the files' headers name. Nothing is believed yet: what was loaded is compared later."""
+    names: set[str] = set()
+    for path in paths:
+        try:
+            names |= _matrix_formats(inspection.header(path).tensors)
+        except ModelError:
+            continue  # the models step reports it, with the pin
+    return frozenset(names)
+
+
+def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> StreamedSource:
+    """Stream a model, but for what is to be resident; what is kept encrypted is not read again."""
+    hidden, resident = model.access_pattern == "hidden", frozenset[str]()
+    if model.streaming_decrypt == "auto":
+        resident = residency.choose(tiles.tiling, share.resident or 0, hidden=hidden)
+    kept = residency.choose_kept(tiles.tiling, share.kept, resident)
+    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop)
+
+
+def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
+          share: Share, threads: int, kernels: KernelTable) -> Source:
+    """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
+    pin = bytes.fromhex(model.sha256)
+    header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
+    streamed = model.streaming_decrypt is True or (model.streaming_decrypt == "auto" and share.resident is not None)
+    try:
+        if model.publisher is not None:
+            modelkeys.check_publisher(model.publisher, pin, header_pin)
+        if header_pin is None:
+            if model.streaming_decrypt is True:
+                raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
+                                "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
+                                code="streaming")
+            if streamed:
+                return _streamed(model, open_tagged(path, pin, interleave=Packing(kernels), progress=progress,
+                                                    tile_size=native.plain_tile_size(threads)), share)
+            return open_resident(path, pin, progress, interleave=Packing(kernels))
+        if key is None:
+            raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
+        if streamed:
+            return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin), share)
+        return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
+    finally:
+        if key is not None:
+            key.wipe()
+
+
+def drafts_first(models: Iterable[Model]) -> list[Model]:
+    """The order to load models in: who drafts for others before them. A draft model has no draft itself."""
+    return sorted(models, key=lambda model: model.draft_model is not None)
+
+
+def users(policy: Policy, model: Model) -> int:
+    """Models of a policy that have this one for a draft."""
+    return sum(other.draft_model == model.name for other in policy.models)
+
+
+def _check_budget(model: Model, source: Source, threads: int, budget: int | None) -> None:
+    """Make a streamed model's buffers, of less plaintext where the budget is small. BootError when it can have more
+    than it may."""
+    if not isinstance(source, StreamedSource):
+        return
+    source.prepare(threads)
+    if model.streaming_decrypt is not True:
+        return
+    if budget is not None and source.plaintext_nbytes > budget:
+        source.narrow()
+    if budget is not None and source.plaintext_nbytes > budget:
+        raise BootError(
+            f"model {model.name}: {threads} threads hold {source.alive_limit} bytes of tiles, and with vectors "
+            f"{source.plaintext_nbytes} bytes of plaintext weights; tee.plaintext_budget leaves {budget}",
+            hint="seal the model with smaller tiles, or raise the budget", code="plaintext-budget")
+
+
+def plaintext_left(policy: Policy, running: Mapping[str, RunningModel]) -> int:
+    """What the plaintext budget leaves beside the models that are loaded."""
+    return policy.tee.plaintext_budget_bytes - sum(model.streamed_plaintext for model in running.values())
+
+
+def native_code() -> KernelTable:
+    """The kernels; and, for later, the system's libcrypto: nothing can be loaded once the process is in its sandbox."""
+    libcrypto.load()
+    return kernel_table.load()
+
+
+def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *, tolerant: bool) -> str:
+    """How each model is kept, and why, for the report of the boot. BootError when memory for secrets could not be
+    locked, unless that is tolerated."""
+    missing = locked.shortfall()
+    if missing is not None and not tolerant:
+        raise BootError(f"memory: {missing}", code="memory-lock", hint="raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in "
+                        "systemd, `--ulimit memlock=-1` of a container), or give the process CAP_IPC_LOCK")
+    kept = [", ".join([f"{name}: {model.residency} ({reasons[name]})", *([] if model.template else [NO_CHATS]),
+                       *(f"warning: {warning}" for warning in model.tokenizer.warnings)])
+            for name, model in running.items()]
+    return "; ".join(kept if missing is None else [*kept, missing])
+
+
+@contextlib.contextmanager
+def _named(model: Model) -> Iterator[None]:
+    """Say which of the policy's models an error of its file is about: the file's parsers do not know."""
+    try:
+        yield
+    except (ModelError, EngineError) as error:
+        if not error.summary.startswith("model "):
+            error.summary = f"model {model.name}: {error.summary}"
+        raise
+
+
+def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
+         progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
+         threads: int | None = None, draft: RunningModel | None = None, plaintext_budget: int | None = None,
+         share: Share | None = None, users: int = 1) -> RunningModel:
+    """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
+    that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here. `draft`: guesses for it, and
+    is closed after it. `plaintext_budget`: bytes of plaintext weights that the model may have if it must be streamed;
+    None is no limit. `share`: what it is given of the memory; None is all that policy and limits ask for. `users`:
+    models that it will draft for.
+
+    Raises ModelError, EngineError or BootError; nothing stays loaded then.
+    """
+    with _named(model):
+        share = Share(min(limits.concurrent_requests, most_slots(ROWS)), ROWS) if share is None else share
+        if share.foreign is not None:
+            return _foreign(model, limits, path, share, threads, progress)
+        kernels = kernel_table.load() if kernels is None else kernels
+        source = _open(model, path, key, progress, share, quota.cpus() if threads is None else threads, kernels)
+        if isinstance(source, StreamedSource):
+            source.users = users
+        return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
+
+
+def _foreign(model: Model, limits: Limits, path: Path, share: Share, threads: int | None,
+             progress: Callable[[int, int], None]) -> RunningModel:
+    """A model on llama.cpp. Its publisher's signature and its pin are checked as for any other."""
+    pin = bytes.fromhex(model.sha256)
+    if model.publisher is not None:
+        modelkeys.check_publisher(model.publisher, pin, None)
+    source = ForeignSource(path, pin, progress)
+    try:
+        engine = open_foreign(
+            source, context_length=positions(model, limits), slots=share.slots, rows=share.rows, threads=threads)
+        return RunningModel(model, source, engine, _template(model, source, engine))
+    except BaseException:
+        source.close()
+        raise
+
+
+def _template(model: Model, source: Source, engine: Engine) -> ChatTemplate | None:
+    """The model's chat template, once its engine runs: what is wrong with the model comes before it. The engine is
+    closed where the template is wrong."""
+    try:
+        return ChatTemplate.of_model(source.metadata, override=model.chat_template,
+                                     fallback=model.chat_template_fallback)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] | None, kernels: KernelTable,
+           threads: int | None, draft: RunningModel | None, share: Share,
+           plaintext_budget: int | None) -> RunningModel:
+    """Make an engine of an opened source, see `load`; the source is closed if that fails."""
+    try:
+        _check_budget(model, source, quota.cpus() if threads is None else threads, plaintext_budget)
+        used = _matrix_formats(source.tensors)
+        if tested is not None and not used <= tested:
+            raise BootError(
+                f"model {model.name}: uses {', '.join(sorted(used - tested))}, which the self-test did not cover",
+                code="self-test-incomplete", hint="the file changed between the self-test and loading")
+        length = positions(model, limits)
+        engine = Engine.open(
+            source, context_length=length, slots=share.slots, kv_cache=model.kv_cache, kernels=kernels,
+            threads=threads, draft=None if draft is None else draft.source, rows=share.rows)
+        return RunningModel(model, source, engine, _template(model, source, engine))
+    except EngineError as error:
+        source.close()
+        if error.code == "draft-vocabulary":
+            raise BootError(f"model {model.name}, draft_model {model.draft_model}: {error.summary}", code=error.code,
+                            hint=error.hint) from None
+        raise
+    except BaseException:
+        source.close()
+        raise

@@ -1,0 +1,1 @@
+"""Known answers: cryptography, entropy and kernels are proved before anything is served."""

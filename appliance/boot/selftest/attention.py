@@ -1,0 +1,80 @@
+"""Fixed inputs for the self-test of the attention kernels: a cache that is filled, and tiles of rows that read it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.engine.kernels.layouts.attention import (
+    BLOCK,
+    NOTHING,
+    POSITION,
+    SCRATCH_NBYTES,
+    head_nbytes,
+    state_nbytes,
+)
+from appliance.engine.kernels.runtime.memory import Memory
+from appliance.engine.kernels.runtime.table import KernelTable
+
+HEAD_SIZE = 80  # two and a half groups of 32, five vectors: whole and left-over parts of every loop
+POSITIONS = 100  # one block and a part
+TILES = (7, 2, 1)  # query rows: every tile is used
+
+
+def cached(part: str) -> NDArray[np.float32]:
+    """(POSITIONS, HEAD_SIZE) of `part` "keys" or "values"."""
+    return kernel_inputs.floats(f"attention {part}", POSITIONS, HEAD_SIZE)
+
+
+def queries(rows: int) -> NDArray[np.float32]:
+    """(rows, HEAD_SIZE)."""
+    return kernel_inputs.floats(f"attention {rows}", rows, HEAD_SIZE) * np.float32(2.0 ** -4)
+
+
+def positions(rows: int) -> list[int]:
+    """The last position that each row may see."""
+    return [POSITIONS - 1 - 9 * row for row in range(rows)]
+
+
+def _filled(table: KernelTable, cache_format: str) -> list[Memory]:
+    """Keys and values, stored position by position without being turned."""
+    stride = head_nbytes(cache_format, HEAD_SIZE)
+    rows = [kernel_inputs.placed(cached(part)) for part in ("keys", "values")]
+    angles = kernel_inputs.placed(np.tile(np.array([1, 0], np.float32), HEAD_SIZE // 2))
+    cache = [Memory(-(-POSITIONS // BLOCK) * stride) for _ in rows]
+    remember = table.function(f"remember_{cache_format}")
+    for position in range(POSITIONS):
+        key, value = (row.address + 4 * HEAD_SIZE * position for row in rows)
+        to_keys, to_values = (memory.address + position // BLOCK * stride for memory in cache)
+        remember(key, value, angles.address, to_keys, to_values, position % BLOCK, HEAD_SIZE)
+    return cache
+
+
+def remember(table: KernelTable, cache_format: str) -> bytes:
+    """The bytes of keys, then of values."""
+    return b"".join(memory.view(np.uint8).tobytes() for memory in _filled(table, cache_format))
+
+
+def query(table: KernelTable) -> bytes:
+    """Query rows with 8 bits."""
+    memory = kernel_inputs.placed(queries(TILES[0]))
+    table.function("query_q8")(memory.address, TILES[0], HEAD_SIZE)
+    return memory.view(np.uint8).tobytes()
+
+
+def attend(table: KernelTable, cache_format: str) -> bytes:
+    """The states of the rows of all TILES."""
+    cache, found = _filled(table, cache_format), []
+    for rows in TILES:
+        asked = kernel_inputs.placed(queries(rows))
+        if cache_format != "f16":
+            table.function("query_q8")(asked.address, rows, HEAD_SIZE)
+        states, scratch = Memory(state_nbytes(HEAD_SIZE) * rows), Memory(SCRATCH_NBYTES)
+        states.view(np.float32).reshape(rows, -1)[:, 0] = NOTHING
+        states.view(np.int32).reshape(rows, -1)[:, POSITION // 4] = positions(rows)
+        table.function(f"attend_{cache_format}")(
+            asked.address, states.address, rows, HEAD_SIZE, cache[0].address, cache[1].address,
+            head_nbytes(cache_format, HEAD_SIZE), 0, POSITIONS, scratch.address, 0)
+        found.append(states.view(np.uint8).tobytes())
+    return b"".join(found)

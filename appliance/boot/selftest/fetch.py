@@ -1,0 +1,167 @@
+"""Self-test of the kernels that fetch tiles: two records each must take, and each kind of damage it must refuse.
+
+Records and tags are made by `cryptography`, and checked by the kernel through libcrypto: each vouches for the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import order as kernel_order
+from appliance.engine.forward.packing import Packing, blocks
+from appliance.engine.kernels.layouts import fetch as fetch_layout
+from appliance.engine.kernels.runtime.memory import Memory
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.errors import EngineError
+from appliance.models.file import quants
+from appliance.models.file.tiling import RECORD_ALIGNMENT, record_nbytes
+from appliance.models.sources import native
+from appliance.secure import libcrypto
+
+TILES = (2 * 4096, 1024)  # bytes of plaintext of each; the first crosses pieces
+_FIRST = 259  # number of the first tile: its nonce has two bytes that are not zero
+_F16, _COLUMNS, _OFFSET = quants.FORMATS["F16"], 16, 70000  # of the plain tiles; where they begin in their file
+_STRIDE = record_nbytes(TILES[0])
+_READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64 * 2), ctypes.c_int32,
+                         ctypes.c_int64, ctypes.c_int32)  # preadv2, of one part
+_DAMAGE = ((5, "tag"), (TILES[0] + 3, "tag"), (_STRIDE - 1, "padding"))  # offset in the first record, what is found
+
+
+def plaintext() -> bytes:
+    """Of both tiles."""
+    return kernel_inputs.stream("fetch plaintext", sum(TILES)).tobytes()
+
+
+def _words(memory: Memory, names: dict[str, int], values: dict[str, int]) -> None:
+    for name, value in values.items():
+        memory.view(np.int64)[names[name] // 8] = value
+
+
+class _Case:
+    """A file of two records, and the tables that lead a kernel to them. A function in the place of preadv2 hands them
+    out: the sandbox may leave no file to write."""
+
+    def __init__(self, table: KernelTable, library: libcrypto.Library, kernel: str, records: bytes,
+                 stream: dict[str, int], matrix: dict[str, int]) -> None:
+        self._call, self._cipher = table.function(kernel), libcrypto.Cipher(library, _secret("key"))
+        self.records, self._read = records, _READ(self._hand_out)
+        self.tile, self._kept = Memory(TILES[0]), Memory(len(records) + RECORD_ALIGNMENT)
+        self._piece = Memory(RECORD_ALIGNMENT)
+        self._stream, self._worker, self._matrix = (Memory(nbytes) for nbytes in (
+            fetch_layout.STREAM_NBYTES, fetch_layout.WORKER_NBYTES, fetch_layout.MATRIX_NBYTES))
+        _words(self._stream, fetch_layout.STREAM, {
+            **native.functions(library), "READ": ctypes.cast(self._read, ctypes.c_void_p).value or 0,
+            "PIECE": RECORD_ALIGNMENT, "WORKERS": self._worker.address, "TILE_NBYTES": TILES[0], **stream})
+        _words(self._worker, fetch_layout.WORKER, {
+            "CONTEXT": self._cipher.address, "TILE": self.tile.address, "OTHER": self.tile.address,
+            "RECORD": self._piece.address})
+        _words(self._matrix, fetch_layout.MATRIX, {
+            "STREAM_TABLE": self._stream.address, "FIRST_TILE": _FIRST, "LAST": 1, "NBYTES": TILES[0],
+            "LAST_NBYTES": TILES[1], **matrix})
+
+    def _hand_out(self, _file: int, place: Any, _parts: int, offset: int, _flags: int) -> int:
+        address, nbytes = place.contents
+        data = self._now[offset:offset + nbytes]
+        ctypes.memmove(address, data, len(data))
+        return len(data)
+
+    def fetch(self, records: bytes, number: int, *, kept: bool = False) -> bytes:
+        """What is in the tile afterwards, and what was found wrong."""
+        self._now = records
+        ctypes.memmove(self._kept.address, records, len(records))
+        self.tile.view(np.uint8)[:] = 0xff
+        _words(self._stream, fetch_layout.STREAM, {"FAULT": 0})
+        _words(self._worker, fetch_layout.WORKER, {"HELD": 0, "OTHER_HELD": 0})
+        _words(self._matrix, fetch_layout.MATRIX, {"KEPT": self._kept.address if kept else 0})
+        self._call(self._matrix.address, number, 0)
+        fault = int(self._stream.view(np.int64)[fetch_layout.STREAM["FAULT"] // 8])
+        return self.tile.view(np.uint8).tobytes() + f"{fetch_layout.FAULTS[fault >> 48]} {fault & 0xffff}".encode()
+
+    def close(self) -> None:
+        """Free the key."""
+        self._cipher.close()
+
+
+def _secret(name: str) -> bytes:
+    return kernel_inputs.stream(f"fetch {name}", 32).tobytes()
+
+
+def _library() -> libcrypto.Library:
+    library = libcrypto.load()
+    if library is None:
+        raise EngineError("no libcrypto", code="libcrypto")
+    return library
+
+
+def _damaged(records: bytes, at: int) -> bytes:
+    return records[:at] + bytes([records[at] ^ 1]) + records[at + 1:]
+
+
+def _found(case: _Case, whole: tuple[bool, ...], damage: tuple[int, ...], cut: int) -> bytes:
+    """What a kernel makes of whole records (kept or not), damaged ones, one that is cut off, and a third."""
+    try:
+        found = [case.fetch(case.records, number, kept=kept) for number in range(2) for kept in whole]
+        found += [case.fetch(_damaged(case.records, at), 0) for at in damage]
+        found += [case.fetch(case.records[:cut], 1), case.fetch(case.records, 2)]
+        return b"".join(found)
+    finally:
+        case.close()
+
+
+def _wanted(first: bytes, second: bytes, times: int, damage: tuple[str, ...]) -> bytes:
+    """The right answer: both tiles, so many times each, and what is found of damage."""
+    empty = bytes(TILES[0])
+    found = [*[first + b"none 0"] * times, *[second.ljust(TILES[0], b"\xff") + b"none 0"] * times]
+    found += [empty + f"{fault} {_FIRST}".encode() for fault in damage]
+    return b"".join([*found, empty + f"end {_FIRST + 1}".encode(), empty + f"range {_FIRST + 2}".encode()])
+
+
+def fetch_sealed(table: KernelTable) -> bytes:
+    """What the kernel makes of whole and of damaged records. EngineError where there is no libcrypto."""
+    library, records, start = _library(), b"", 0
+    key, extra = _secret("key"), kernel_inputs.placed(np.frombuffer(_secret("header"), np.uint8))
+    for index, nbytes in enumerate(TILES):
+        sealed = AESGCM(key).encrypt((_FIRST + index).to_bytes(12, "big"), plaintext()[start:start + nbytes],
+                                     _secret("header"))
+        records += sealed.ljust(record_nbytes(nbytes), b"\0")
+        start += nbytes
+    case = _Case(table, library, "fetch_sealed", records, {"EXTRA": extra.address, "EXTRA_NBYTES": extra.nbytes},
+                 {"RECORD_NBYTES": _STRIDE, "LAST_RECORD_NBYTES": record_nbytes(TILES[1])})
+    return _found(case, (False, True), tuple(at for at, _ in _DAMAGE), _STRIDE + 100)
+
+
+def expected_sealed() -> bytes:
+    """The right answer, from the plaintext alone."""
+    whole = plaintext()
+    return _wanted(whole[:TILES[0]], whole[TILES[0]:], 2, tuple(fault for _, fault in _DAMAGE))
+
+
+def _rows() -> tuple[bytes, bytes]:
+    """Of both tiles as a plain file has them: rows of 16 columns, the last group not full."""
+    data = kernel_inputs.stream("fetch rows", sum(TILES)).tobytes()
+    return data[:TILES[0]], data[TILES[0]:-3 * _F16.row_nbytes(_COLUMNS)]
+
+
+def fetch_plain(table: KernelTable) -> bytes:
+    """What the kernel makes of whole and of damaged rows. EngineError where there is no libcrypto."""
+    library, packing, rows = _library(), Packing(table), _rows()
+    tags = kernel_inputs.placed(np.frombuffer(b"".join(
+        AESGCM(_secret("key")).encrypt((_OFFSET + TILES[0] * index).to_bytes(12, "big"), b"", each)
+        for index, each in enumerate(rows)), np.uint8))
+    case = _Case(table, library, "fetch_plain", bytes(_OFFSET) + b"".join(rows), {}, {
+        "OFFSET": _OFFSET, "RECORD_NBYTES": TILES[0], "LAST_RECORD_NBYTES": len(rows[1]), "CHUNK": RECORD_ALIGNMENT,
+        "ROW_NBYTES": _F16.row_nbytes(_COLUMNS), "PACK": packing.table(_F16), "BLOCKS": blocks(_F16, _COLUMNS),
+        "TAGS": tags.address})
+    return _found(case, (False,), (_OFFSET, _OFFSET + TILES[0] - 1), _OFFSET + TILES[0] + 100)
+
+
+def expected_plain() -> bytes:
+    """The right answer, from the rows alone."""
+    first, second = (kernel_order.interleave(_F16, each, len(each) // _F16.row_nbytes(_COLUMNS), _COLUMNS)
+                     for each in _rows())
+    return _wanted(first, second, 1, ("tag", "tag"))

@@ -1,0 +1,181 @@
+"""Self-test of the kernels: each is run on fixed inputs, and the bits of its output must be the known ones.
+
+Results are the same bits on every CPU, so that one table serves all targets. `known_answers.json` holds it: SHA-256 of
+the output by test; tests/goldens/kernel_answers.py makes it in plain numpy, without a kernel. A kernel without a known
+answer fails the test: none can be added and forgotten.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from appliance import packaged
+from appliance.boot.selftest import attention as kernel_attention
+from appliance.boot.selftest import fetch as kernel_fetch
+from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import search as kernel_search
+from appliance.boot.selftest import tiny_model as kernel_model
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
+from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
+from appliance.engine.kernels.runtime.memory import Memory
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.engine.kernels.runtime.threads import Pool
+from appliance.errors import EngineError, shortage
+from appliance.models.file import layout, quants
+from appliance.secure import libcrypto
+
+_SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
+_IN_STEP = b"all threads kept step"
+
+
+def quantise(table: KernelTable, kind: str, tokens: int, label: str, columns: int = kernel_inputs.COLUMNS) -> bytes:
+    """Activations of `tokens` rows of fixed floats, as the kernel lays them out."""
+    values = kernel_inputs.placed(kernel_inputs.floats(label, tokens, columns))
+    out = Memory(activation_nbytes(kind, columns, tokens))
+    table.function(f"quantise_{kind}")(values.address, 4 * columns, columns, out.address, 0, tokens, tokens)
+    return out.view(np.uint8).tobytes()
+
+
+def product(table: KernelTable, name: str, tokens: int, columns: int) -> bytes:
+    """float32 (tokens, ROWS): twice the product, for it is first written and then added to."""
+    rows, kind = kernel_inputs.ROWS, activation_kind(name)
+    weights = kernel_inputs.packed(name, kernel_inputs.weights(name, rows, columns), rows, columns)
+    activations = kernel_inputs.placed(np.frombuffer(
+        quantise(table, kind, tokens, f"product {tokens}", columns), np.uint8))
+    out = Memory(4 * rows * tokens)
+    call = table.function(f"product_{SHAPES[name].suffix}")
+    for accumulate in (0, 1):
+        call(weights.address, columns, activations.address, tokens, out.address, 4 * rows, accumulate, 0, rows // 16)
+    return out.view(np.uint8).tobytes()
+
+
+def gather(table: KernelTable, name: str) -> bytes:
+    """float32 (3, COLUMNS): the first, a middle and the last row, decoded."""
+    rows, columns = kernel_inputs.ROWS, kernel_inputs.COLUMNS
+    weights = kernel_inputs.packed(name, kernel_inputs.weights(name), rows, columns)
+    out = Memory(4 * columns * 3)
+    for index, row in enumerate((0, 21, rows - 1)):
+        table.function(f"gather_{SHAPES[name].suffix}")(
+            weights.address, columns, row, out.address + 4 * columns * index)
+    return out.view(np.uint8).tobytes()
+
+
+def pack(table: KernelTable, _name: str) -> bytes:
+    """Rows of every format in kernel order; the last group is not full."""
+    rows, columns, found, packing = kernel_inputs.ROWS - 3, kernel_inputs.COLUMNS, [], Packing(table)
+    for name in sorted(SHAPES):
+        block_format = quants.FORMATS[name]
+        out = Memory(layout.interleaved_nbytes(block_format, rows, columns))
+        packing(block_format, kernel_inputs.weights(name, rows, columns), rows, columns, out.view(np.uint8))
+        found.append(out.view(np.uint8).tobytes())
+    return b"".join(found)
+
+
+def _quantise_answer(table: KernelTable, kind: str) -> bytes:
+    return b"".join(quantise(table, kind, tokens, f"quantise {tokens}") for tokens in kernel_inputs.TOKENS)
+
+
+def _product_answer(table: KernelTable, suffix: str) -> bytes:
+    name = _SUFFIXES[suffix]
+    return b"".join(product(table, name, *sizes) for sizes in kernel_inputs.products(name))
+
+
+def _gather_answer(table: KernelTable, suffix: str) -> bytes:
+    return gather(table, _SUFFIXES[suffix])
+
+
+def _lockstep_answer(table: KernelTable, _name: str) -> bytes:
+    """Every kernel of the pool takes part in starting, running and stopping one."""
+    with Pool(table, 2) as pool:
+        pool.check()
+    return _IN_STEP
+
+
+def _step_answer(table: KernelTable, name: str) -> bytes:
+    return kernel_model.logits(table, name).tobytes()
+
+
+def _query_answer(table: KernelTable, _name: str) -> bytes:
+    return kernel_attention.query(table)
+
+
+Case = Callable[[KernelTable, str], bytes]
+_CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
+    (re.compile(rf"quantise_({'|'.join(ACTIVATIONS)})"), _quantise_answer),
+    (re.compile(rf"product_({'|'.join(_SUFFIXES)})"), _product_answer),
+    (re.compile(rf"gather_({'|'.join(_SUFFIXES)})"), _gather_answer),
+    (re.compile(r"lockstep_(run|work|stop|spin|probe)"), _lockstep_answer),
+    (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), kernel_attention.remember),
+    (re.compile(r"(query_q8)"), _query_answer),
+    (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), kernel_attention.attend),
+    (re.compile(r"(pack_rows)"), pack),
+    (re.compile(r"(fetch_sealed)"), lambda table, _name: kernel_fetch.fetch_sealed(table)),
+    (re.compile(r"(fetch_plain)"), lambda table, _name: kernel_fetch.fetch_plain(table)),
+    (re.compile(r"(find_spans)"), lambda table, _name: kernel_search.find_spans(table)),
+    (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
+)
+
+
+def _needed(name: str, formats: frozenset[str]) -> bool:
+    """Whether models in these block formats use a kernel; kernels that belong to no format always count."""
+    verb, _, rest = name.partition("_")
+    if verb in ("product", "gather") and rest in _SUFFIXES:
+        return _SUFFIXES[rest] in formats
+    if verb == "quantise" and rest in ACTIVATIONS:
+        return rest in {activation_kind(name) for name in formats if name in SHAPES}
+    return True
+
+
+def _unused() -> frozenset[str]:
+    """Kernels without a test: `step` has one for each format, and without libcrypto nobody calls those that fetch
+    tiles."""
+    return frozenset({"step"} if libcrypto.load() is not None else {"step", "fetch_sealed", "fetch_plain"})
+
+
+def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
+    """Tests to run: one a kernel, of all or of those that models in these block formats use; `step` once a format."""
+    tests = [name for name in table.names if name not in _unused() and (formats is None or _needed(name, formats))]
+    if "step" in table.names:
+        matrices = formats_of(table) if formats is None else formats & formats_of(table)
+        tests += [f"step/{name}" for name in sorted(matrices)] or ["step"]
+    return tests
+
+
+@functools.cache
+def known() -> dict[str, str]:
+    """SHA-256 (hex) of each test's right output. DamagedError where the file of them is."""
+    place = "boot/selftest/known_answers.json"
+    return dict(packaged.document(place, "SHA-256 of each kernel's answers", packaged.digests))
+
+
+def output(table: KernelTable, name: str) -> bytes | None:
+    """What a test's kernel makes of its fixed inputs; None if there are none for it."""
+    for pattern, case in _CASES:
+        match = pattern.fullmatch(name)
+        if match is not None:
+            return case(table, match[1])
+    return None
+
+
+def answer(table: KernelTable, name: str) -> tuple[str, str]:
+    """SHA-256 (hex) of a test's output: expected and found, or words where there is none.
+    EngineError where no thread could be started."""
+    try:
+        made = output(table, name)
+    except EngineError as error:
+        if shortage(error.__cause__ or error) is not None:  # which is no answer
+            raise
+        return known().get(name, "a known answer"), f"error {error.code}"
+    found = "no known answer" if made is None else hashlib.sha256(made).hexdigest()
+    return known().get(name, "a known answer"), found
+
+
+def formats_of(table: KernelTable) -> frozenset[str]:
+    """The block formats that a table has products for."""
+    return frozenset(name for name in quants.FORMATS if f"product_{SHAPES[name].suffix}" in table.names)

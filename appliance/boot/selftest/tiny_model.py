@@ -1,0 +1,133 @@
+"""A tiny model for the self-test of the forward pass: fixed weights in one block format, and a fixed way through it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.engine.families import llama_tensors as names
+from appliance.engine.families.llama import Architecture, Rope
+from appliance.engine.forward.forward import Forward
+from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.kernels.runtime.memory import Memory
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.engine.kernels.runtime.threads import Pool
+from appliance.models.file import layout, quants
+from appliance.models.file.gguf import TensorInfo
+from appliance.models.file.metadata import Metadata
+from appliance.models.sources.source import Weight
+
+THREADS = 2
+# Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a trained model.
+EXPONENTS = {"F32": -9, "F16": -9, "BF16": -9, "Q4_0": -6, "Q4_1": -7, "Q5_0": -7, "Q5_1": -8, "Q8_0": -10, "Q8_1": -10,
+             "Q2_K": -8, "Q3_K": -9, "Q4_K": -12, "Q5_K": -13, "Q6_K": -14}
+# Two query heads share a key-value head; rows of 256, as the largest blocks need.
+SHAPE = Architecture(
+    blocks=2, embedding=256, heads=4, kv_heads=2, head_size=64, feed_forward=512, vocabulary=96, context_length=512,
+    epsilon=1e-5, rope=Rope(scaling="none", base=10000.0, factor=1.0, original_context=512, magnitude=1.0))
+PROMPT = [(7 * i + 3) % SHAPE.vocabulary for i in range(300)]  # more positions than one attention span
+OTHER = [5, 90, 17]
+_WANTED = (0, 63, 64, 255, 256)
+_LONG, _SHORT = ("Q8_0", "Q4_K"), 40
+BIASES = frozenset(names.block(index, part, "bias") for index in range(SHAPE.blocks)
+                   for part in (names.QUERY, names.KEY, names.VALUE))
+_TILE_GROUPS = 3  # the last tile of each matrix has fewer
+_WHOLE = (names.KEY, names.UP)  # matrices in memory, beside others in tiles
+_FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+def prompt(format_name: str) -> list[int]:
+    """Tokens of the prompt: PROMPT for one format of each kind of quantised activations, else its beginning.
+    (What follows is attention over more spans, the same kernels in every format; emulated CPUs take minutes for it.)"""
+    return PROMPT if format_name in _LONG else PROMPT[:_SHORT]
+
+
+def tiled_prompt(format_name: str) -> list[int]:
+    """Tokens of the prompt that is read with matrices in tiles, by the formats with the long prompt: threads share its
+    tiles."""
+    return PROMPT[:_SHORT] if format_name in _LONG else []
+
+
+def tensors() -> dict[str, tuple[int, ...]]:
+    """Shapes of the model's tensors."""
+    return dict(names.required(SHAPE)) | {name: shape for name, shape in names.optional(SHAPE) if name in BIASES}
+
+
+def wanted(format_name: str) -> list[int]:
+    """Positions of the prompt whose logits are looked at; the last is one of them."""
+    last = len(prompt(format_name)) - 1
+    return [*(position for position in _WANTED if position < last), last]
+
+
+def weights(format_name: str, tensor: str, rows: int, columns: int) -> bytes:
+    """A matrix of the model, as rows of a GGUF file."""
+    scale = 2.0 ** EXPONENTS[format_name]
+    return kernel_inputs.weights(format_name, rows, columns, label=tensor, scale=scale)
+
+
+class FixedSource:
+    """A tile source with weights of one format, norms near 1, and biases near 0, all from `kernel_inputs`; with `tiled`
+    most matrices of blocks are handed out in tiles."""
+
+    def __init__(self, format_name: str, *, tiled: bool = False) -> None:
+        self.metadata: Metadata = {}
+        self.sha256 = bytes(32)
+        self._format = quants.FORMATS[format_name]
+        self._packed: dict[str, Memory] = {}
+        self._shapes, self._tiled = tensors(), tiled
+        self._fetch = _FETCH(lambda first, tile, _thread: first + tile * self._tile_nbytes[first])
+        self._tile_nbytes: dict[int, int] = {}  # by address of the first tile
+        self.tensors: Mapping[str, TensorInfo] = {}
+
+    def weight(self, name: str) -> Weight:
+        """A matrix in kernel order."""
+        rows, columns = self._shapes[name]
+        if name not in self._packed:
+            data = weights(self._format.name, name, rows, columns)
+            self._packed[name] = kernel_inputs.packed(self._format.name, data, rows, columns)
+        memory = self._packed[name]
+        nbytes = layout.interleaved_nbytes(self._format, rows, columns)
+        if self._tiled and name != names.EMBEDDING and not any(part in name for part in _WHOLE):
+            self._tile_nbytes[memory.address] = nbytes // layout.groups(rows) * _TILE_GROUPS
+            return Weight(self._format, rows, columns, 0, nbytes, ctypes.cast(self._fetch, ctypes.c_void_p).value or 0,
+                          memory.address, _TILE_GROUPS)
+        return Weight(self._format, rows, columns, memory.address, nbytes)
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
+        noise = kernel_inputs.stream(name, self._shapes[name][0]).astype(np.float32)
+        return np.float32(name not in BIASES) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
+    """Logits (positions, vocabulary): those `wanted` of a prompt that is read in two pieces, then two of a pass over
+    two slots; and, with matrices in tiles, the last of `tiled_prompt`, then one of a single row."""
+    rows: list[NDArray[np.float32]] = []
+    with Pool(table, THREADS) as pool:
+        cache = KVCache(SHAPE, 2, 512)
+        plan = names.TensorPlan(output=names.EMBEDDING, biases=BIASES)
+        forward = Forward(FixedSource(format_name), SHAPE, plan, cache, table, pool)
+        tokens, asked = prompt(format_name), wanted(format_name)
+        end, cut = len(tokens), len(tokens) * 16 // 25
+        for first, last in ((0, cut), (cut, end)):
+            here = [position - first for position in asked if first <= position < last]
+            rows.append(forward.run(tokens[first:last], range(first, last), [0] * (last - first), here).copy())
+        forward.run(OTHER[:2], [0, 1], [1, 1], [])
+        rows.append(forward.run([11, OTHER[2]], [end, 2], [0, 1], [0, 1]).copy())
+        forward.release()
+        tokens = tiled_prompt(format_name)
+        if tokens:
+            forward = Forward(FixedSource(format_name, tiled=True), SHAPE, plan, cache, table, pool)
+            end = len(tokens)
+            rows.append(forward.run(tokens, range(end), [0] * end, [end - 1]).copy())
+            rows.append(forward.run([11], [end], [0], [0]).copy())
+            forward.release()
+        cache.release()
+    return np.concatenate(rows)

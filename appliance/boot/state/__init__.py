@@ -1,0 +1,1 @@
+"""The state disk: sealed, in two slots and a log."""

@@ -1,0 +1,70 @@
+"""The audit log's way onto the state disk: lines wait until the disk's key is there, then each is one sealed record."""
+
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+from typing import Any
+
+from appliance.audit.log import AuditLog
+from appliance.boot.keys.providers import Secret
+from appliance.boot.state.disk import StateDisk
+from appliance.boot.state.format import AUDIT
+from appliance.errors import StateError
+from appliance.policy.schema import Policy
+
+_MOST_WAITING = 10_000  # lines; a boot writes some tens
+
+
+class StateSink(io.RawIOBase):
+    """A binary file for the audit log. What was never attached is lost when it is closed: a boot that failed before
+    its keys came, which its diagnostic on the console tells of."""
+
+    def __init__(self) -> None:
+        self._waiting: list[bytes] = []
+        self._disk: StateDisk | None = None
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def attach(self, disk: StateDisk) -> None:
+        """Write what waited, and from now on everything, to the disk. Raises StateError."""
+        for line in self._waiting:
+            disk.append(AUDIT, line)
+        self._waiting, self._disk = [], disk
+
+    def write(self, data: Any, /) -> int:
+        """One whole line. OSError when the disk does not take it."""
+        line = bytes(data)
+        if self._disk is None:
+            if len(self._waiting) >= _MOST_WAITING:
+                raise OSError(errno.ENOBUFS, "too many records wait for the state disk")
+            self._waiting.append(line)
+            return len(line)
+        try:
+            self._disk.append(AUDIT, line)
+        except StateError as error:
+            raise OSError(errno.EIO, error.summary) from None
+        return len(line)
+
+
+def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit: AuditLog) -> StateDisk | None:
+    """The policy's state disk, which takes over the key, with the audit log on it if `sink` is given. None where the
+    policy has no disk. Raises StateError; the key is wiped then."""
+    if policy.state is None or key is None:
+        return None
+    try:
+        disk = StateDisk(Path(policy.state.device), key, fresh=policy.state.key.provider == "ephemeral")
+    except BaseException:
+        key.wipe()
+        raise
+    try:
+        if sink is not None:
+            sink.attach(disk)
+        audit.write("state.opened", epoch=disk.epoch, disk=disk.disk.hex(), records=disk.records)
+    except BaseException:
+        disk.close()
+        raise
+    return disk

@@ -1,0 +1,246 @@
+"""The state disk: an append-only log and a snapshot, on a raw disk of the host's, sealed. docs/concepts/state.md.
+
+Every append and every save is on the disk when it returns. A process or machine that is killed at any point loses at
+most the record that it was writing. What the host alters is noticed; that it put back a whole older disk is not, from
+the disk alone: the epoch, one more at each boot, is in the audit log for that. A disk has one writer: `state_device`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from appliance.boot.keys.providers import Secret
+from appliance.boot.state import format as form
+from appliance.boot.state import history
+from appliance.boot.state.device import Device, read
+from appliance.boot.state.format import Frame, Reader, Session, Slot
+from appliance.errors import StateError
+from appliance.secure import stacks
+
+
+class StateDisk:
+    """An open state disk. Safe to call from several threads. Close it to save the snapshot for the last time."""
+
+    def __init__(self, path: Path, key: Secret, *, fresh: bool = False) -> None:
+        """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is there is given up,
+        which is what an ephemeral key means. A blank disk is formatted. Raises StateError."""
+        self._path, self._key = path, key
+        self._lock = threading.RLock()
+        self._broken = ""
+        self._closed = False
+        self._device = Device(path)
+        try:
+            self._size = self._device.size
+            if self._size < form.MIN_DISK_BYTES:
+                raise StateError(f"{path}: {self._size} bytes, at least {form.MIN_DISK_BYTES} are needed",
+                                 code="state-size")
+            self._heads = [b"", b""]  # of both slots, as they must still be when the next is written
+            self.disk, self._slot = self._found(fresh)
+            self._heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES) for place in (0, 1)]
+            self._last = self._device.read(self._slot.tail - form.TAG_BYTES, form.TAG_BYTES)
+            self._begin()
+        except BaseException:
+            self._device.close()
+            stacks.wipe()
+            raise
+
+    @property
+    def epoch(self) -> int:
+        """How often this disk was opened, this time included."""
+        return self._slot.epoch
+
+    @property
+    def records(self) -> int:
+        """Records in the log, those of earlier epochs included."""
+        return self._slot.sequence
+
+    @property
+    def saved(self) -> bytes:
+        """The snapshot as it was saved last."""
+        return self._slot.saved
+
+    @property
+    def free(self) -> int:
+        """Bytes left for the log."""
+        return self._size - self._slot.tail
+
+    def append(self, kind: int, payload: bytes) -> int:
+        """Write one record; its number. StateError when the disk is full, or failed before."""
+        with self._lock:
+            if self._broken:
+                raise StateError(f"{self._path}: {self._broken}", code="state-broken",
+                                 hint="the appliance must be restarted")
+            slot = self._slot
+            self._require_alone(self._frame_is_ours)
+            frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
+            stacks.wipe()  # which costs little beside a disk that writes
+            if len(frame) > self.free:
+                raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
+                                 hint="attach a larger disk; what is on this one can be read with: appliance state")
+            self._write(slot.tail, frame)
+            self._last = frame[-form.TAG_BYTES:]
+            self._slot = replace(slot, sequence=slot.sequence + 1, tail=slot.tail + len(frame),
+                                 chain=form.next_chain(slot.chain, frame), session_salt=self._session.salt)
+            return slot.sequence
+
+    def save(self, snapshot: bytes) -> None:
+        """Replace the snapshot, and note how far the log goes. StateError when it is too long or the disk fails."""
+        with self._lock:
+            if len(snapshot) > form.MAX_SAVED:
+                raise StateError(f"{len(snapshot)} bytes to save, at most {form.MAX_SAVED}", code="state-full")
+            slot = replace(self._slot, counter=self._slot.counter + 1, saved=snapshot)
+            data = form.seal_slot(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES), slot)
+            stacks.wipe()
+            self._require_alone(self._slots_are_ours)
+            self._write(form.SLOT_BYTES * (slot.counter % 2), data)
+            self._heads[slot.counter % 2] = data[:form.SLOT_HEAD_BYTES]
+            self._slot = slot
+
+    def close(self) -> None:
+        """Note how far the log goes, wipe the key and what came of it. Closing twice does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                if not self._broken:
+                    self.save(self._slot.saved)
+            finally:
+                self._device.close()
+                self._closed = True
+                self._broken = "closed"
+                self._key.wipe()
+                del self._session  # its key schedule, which OpenSSL wipes
+
+    def wipe(self) -> None:
+        """Wipe the key and what came of it, whatever another thread does with the disk; the process must end then."""
+        self._key.wipe()
+        self.__dict__.pop("_session", None)
+
+    def _found(self, fresh: bool) -> tuple[bytes, Slot]:
+        """The newer of the slots that authenticate, brought forward to the log's end; or those of a new disk."""
+        heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        opened = [found for found in (form.open_slot(self._key.data, head) for head in heads) if found is not None]
+        if fresh or (not opened and _never_used(heads, self._device.read(form.LOG_AT, form.HEAD_BYTES))):
+            return self._format()
+        if not opened:
+            raise StateError(f"{self._path}: neither slot opens", code="state-tampered",
+                             hint="another key, or another disk, or somebody altered it; to begin anew, zero the disk")
+        disk, slot = max(opened, key=lambda found: found[1].counter)
+        if {other for other, _ in opened} != {disk}:
+            raise StateError(f"{self._path}: the slots are of two disks", code="state-tampered")
+        return disk, self._recovered(disk, slot, [each for _, each in opened])
+
+    def _recovered(self, disk: bytes, slot: Slot, slots: list[Slot]) -> Slot:
+        """The newer slot, with what was appended after it was saved. StateError where log and slots do not fit."""
+        frames = read_frames(self._device.descriptor, Reader(self._key.data, disk))
+        for frame in history.checked(self._path, disk, slots, frames):
+            if frame.sequence < slot.sequence:
+                continue
+            epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == form.SESSION else slot.epoch
+            slot = replace(slot, epoch=max(slot.epoch, epoch), sequence=frame.sequence + 1, tail=frame.end,
+                           chain=frame.chain, session_salt=frame.salt)
+        return slot
+
+    def _format(self) -> tuple[bytes, Slot]:
+        """A new disk: both slots and the first header of the log are made blank first, then slot 0 is written."""
+        for place in (0, form.SLOT_BYTES, form.LOG_AT):
+            self._write(place, bytes(4096))
+        disk = secrets.token_bytes(form.ID_BYTES)
+        slot = Slot(0, 0, 0, form.LOG_AT, form.chain_start(disk), bytes(form.SALT_BYTES))
+        self._write(0, form.seal_slot(self._key.data, disk, secrets.token_bytes(form.SALT_BYTES), slot))
+        return disk, slot
+
+    def _begin(self) -> None:
+        """A new session: its frame carries the new epoch, and the slot after it."""
+        self._slot = replace(self._slot, epoch=self._slot.epoch + 1)
+        self._session = Session(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES))
+        self.append(form.SESSION, self.epoch.to_bytes(8, "little"))
+        self.save(self._slot.saved)
+
+    def _write(self, at: int, data: bytes) -> None:
+        """All of it, and onto the disk. After a failure nothing is written any more: a number is sealed once."""
+        try:
+            self._device.write(at, data)
+        except OSError as error:
+            self._broken = f"a write failed: {error.strerror}"
+            raise StateError(f"{self._path}: {error.strerror}", code="state-broken",
+                             hint="see that the disk works; the appliance must be restarted") from None
+
+    def _require_alone(self, ours: Callable[[], bool]) -> None:
+        """StateError once another appliance has written to the disk, as on another machine: nothing more is written,
+        for it would overwrite what the other one wrote."""
+        if not ours():
+            self._broken = "another appliance writes to this disk, or somebody altered it"
+            raise StateError(f"{self._path}: {self._broken}", code="state-shared",
+                             hint="give each appliance a disk of its own; the other one goes on with this one")
+
+    def _frame_is_ours(self) -> bool:
+        """Whether the log still ends with the last record that this one wrote or found."""
+        slot, size = self._slot, form.TAG_BYTES + form.HEAD_BYTES
+        near = self._device.read_anew(slot.tail - form.TAG_BYTES, size + form.MAX_SESSION_BYTES)
+        reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
+        wanted = reader.wanted(near[form.TAG_BYTES:size])
+        begun = wanted is not None and reader.accept(near[form.TAG_BYTES:form.TAG_BYTES + wanted]) is not None
+        return near[:form.TAG_BYTES] == self._last and not begun
+
+    def _slots_are_ours(self) -> bool:
+        """Whether both slots are those that this one wrote or found."""
+        return self._heads == [self._device.read_anew(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES)
+                               for place in (0, 1)]
+
+
+def read_frames(file: int, reader: Reader) -> Iterator[Frame]:
+    """Every frame from where the reader stands to the end of the log."""
+    while (size := reader.wanted(read(file, reader.tail, form.HEAD_BYTES))) is not None:
+        frame = reader.accept(read(file, reader.tail, size))
+        if frame is None:
+            return
+        yield frame
+
+
+def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
+    """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every record.
+
+    StateError if it cannot be read or nothing opens, or if the log is not the one that the slot knows."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for its writer
+    except OSError as error:
+        raise StateError(f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(kind := os.fstat(file).st_mode) and not stat.S_ISBLK(kind):
+            raise StateError(f"{path} is neither a disk nor a regular file")
+        heads = [read(file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        opened = [found for found in (form.open_slot(key.data, head) for head in heads) if found is not None]
+        if not opened and _never_used(heads, read(file, form.LOG_AT, form.HEAD_BYTES)):
+            raise StateError(f"{path} is blank: no boot has begun to use it", hint="is it the right disk?")
+        if not opened:
+            raise StateError(f"{path}: neither slot opens", code="state-tampered",
+                             hint="is it the right key, and the right disk?")
+        disk, slot = max(opened, key=lambda found: found[1].counter)
+        frames = read_frames(file, Reader(key.data, disk))
+        found = list(history.checked(path, disk, [each for _, each in opened], frames))
+    finally:
+        os.close(file)
+    return disk, slot, found
+
+
+def followed(path: Path, frames: list[Frame]) -> bool:
+    """Whether bytes follow the last record of a disk that `examine` read: one that was being written, what was there
+    before, or records that were altered behind what the slot knows."""
+    with path.open("rb") as file:
+        file.seek(frames[-1].end if frames else form.LOG_AT)
+        return any(file.read(form.HEAD_BYTES))
+
+
+def _never_used(slots: list[bytes], log: bytes) -> bool:
+    """Whether a disk is blank, or was left in the middle of its formatting: the other slot and the log are blank."""
+    first, second = slots
+    begun = first[:8].rstrip(b"\0")
+    blank = begun == form.SLOT_MAGIC or (form.SLOT_MAGIC.startswith(begun) and not any(first[8:4096]))
+    return blank and not any(second[:4096]) and not any(log)

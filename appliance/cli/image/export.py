@@ -1,0 +1,106 @@
+"""`appliance image export|kubevirt|sbom`: an image for clouds and clusters, and papers about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from appliance.cli import numbers, passphrase
+from appliance.imaging.disk import formats
+from appliance.imaging.papers import kubevirt, manifest, provenance, sbom
+from appliance.imaging.predict import predict
+from appliance.policy import load
+from appliance.signed import keyfile
+
+
+def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `export`, `kubevirt` and `sbom`."""
+    summary = "write an image's disk in a cloud's format"
+    disk = actions.add_parser("export", help=summary, description=summary)
+    disk.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
+    disk.add_argument("--format", choices=formats.FORMATS, required=True,
+                      help="raw; qcow2: OpenStack, KubeVirt; vhd: Azure; tar: Google Cloud (disk.raw in .tar.gz)")
+    disk.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to make or to replace")
+    disk.add_argument("--json", action="store_true", help="print the file and its size as JSON")
+    summary = "render a policy as KubeVirt objects"
+    cluster = actions.add_parser("kubevirt", help=summary, description=summary)
+    cluster.add_argument("file", metavar="FILE", type=Path, help="the policy")
+    cluster.add_argument("--container", metavar="NAME@sha256:DIGEST", required=True,
+                         help="the container with /disk/disk.qcow2 and, for SEV-SNP, /boot/appliance.efi")
+    cluster.add_argument("--platform", help="where the policy allows several")
+    cluster.add_argument("--name", help="of the objects (default: the policy's)")
+    cluster.add_argument("--cpus", metavar="N", type=numbers.CPUS, default=1,
+                         help="virtual CPUs of each (default: %(default)s)")
+    cluster.add_argument("--memory", metavar="MIB", type=numbers.MEBIBYTES,
+                         help="memory of each (default: by the policy's memory budget, or 768)")
+    cluster.add_argument("--models-claim", metavar="NAME", help="the volume claim with the models' disk")
+    cluster.add_argument("--state-claim", metavar="NAME", help="the volume claim of the state disk")
+    cluster.add_argument("--replicas", metavar="N", type=numbers.whole(1, (1 << 31) - 1), default=1,
+                         help="machines (default: %(default)s)")
+    cluster.add_argument("-o", "--output", metavar="FILE", type=Path, help="where it goes (default: standard output)")
+    cluster.add_argument("--json", action="store_true", help="print where it went as JSON (it is JSON in any case)")
+    summary = "write an image's SBOM (CycloneDX 1.6) and provenance (SLSA v1) into its folder"
+    papers = actions.add_parser("sbom", help=summary, description=summary)
+    papers.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
+    papers.add_argument("--policy", metavar="FILE", type=Path, help="name the models of this policy too")
+    papers.add_argument("--builder", metavar="URI", default=provenance.DEFAULT_BUILDER,
+                        help="who built it (default: %(default)s)")
+    papers.add_argument("--key", metavar="KEY.pem", type=Path,
+                        help="sign the provenance with the builder's Ed25519 key, as a DSSE envelope")
+    papers.add_argument("--json", action="store_true", help="print the files and their sizes as JSON, in a list")
+
+
+def tell(args: argparse.Namespace, size: int) -> None:
+    """Print which file was made, and how large it is."""
+    print(json.dumps({"file": str(args.output), "size": size}) if args.json else f"{args.output}: {size / 1e6:.1f} MB")
+
+
+def _export(args: argparse.Namespace) -> int:
+    with tqdm(unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        def progress(done: int, total: int) -> None:
+            bar.total, bar.n = total, done
+            bar.refresh()
+
+        size = formats.export(args.image, args.format, args.output, progress)
+    tell(args, size)
+    return 0
+
+
+def _kubevirt(args: argparse.Namespace) -> int:
+    text = kubevirt.render(load(args.file), kubevirt.Options(
+        args.container, args.platform, args.name, args.cpus, args.memory, args.models_claim, args.state_claim,
+        args.replicas))
+    if args.output is None:
+        sys.stdout.write(text.decode())
+    else:
+        keyfile.write_whole(args.output, text)
+        if args.json:
+            print(json.dumps({"file": str(args.output), "size": len(text)}))
+    return 0
+
+
+def _sbom(args: argparse.Namespace) -> int:
+    document = manifest.read(args.image)
+    files = predict.checked_files(args.image, document)
+    loaded = load(args.policy) if args.policy else None
+    made = sbom.make(document, loaded)
+    key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
+    statement = provenance.statement(
+        document, {**files, sbom.NAME: provenance.digest(made)}, args.builder)
+    (args.image / provenance.ENVELOPE_NAME).unlink(missing_ok=True)
+    written = {sbom.NAME: made, provenance.STATEMENT_NAME: statement}
+    if key is not None:
+        written[provenance.ENVELOPE_NAME] = provenance.envelope(statement, key)
+    for name, data in written.items():
+        keyfile.write_whole(args.image / name, data)
+    done = {str(args.image / name): len(data) for name, data in written.items()}
+    print(json.dumps([{"file": file, "size": size} for file, size in done.items()]) if args.json else
+          "\n".join(f"{file}: {size} bytes" for file, size in done.items()))
+    return 0
+
+
+ACTIONS = {"export": _export, "kubevirt": _kubevirt, "sbom": _sbom}

@@ -1,0 +1,126 @@
+"""`appliance model`: inspect and pin model files; seal, unseal, verify and sign them; make keys, seal them to a TPM."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from appliance.boot.planning import fitness, inspection
+from appliance.boot.planning.fitness import Fitness
+from appliance.boot.planning.inspection import Inspection
+from appliance.cli.model import seal as model_seal
+from appliance.cli.model import tpm as model_tpm
+from appliance.cli.model.output import bar, printable, quoted, warn_unfit
+from appliance.errors import ModelError, UnsupportedError
+from appliance.sealing import digests
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, text in (("inspect", "say what a model file contains, plain or sealed"),
+                       ("pin", "print the model block of a policy that pins this file")):
+        action = actions.add_parser(name, help=text, description=text)
+        action.add_argument("file", type=Path, help="a GGUF file, or a sealed one")
+        action.add_argument("--json", action="store_true", help="print JSON")
+    model_seal.add_actions(actions)
+    model_tpm.add_action(actions)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one action; exit code 0, 1 where `verify` refuses, or 2 by the error that the dispatcher prints."""
+    if args.action == "tpm-seal":
+        return model_tpm.run(args)
+    if args.action in model_seal.ACTIONS:
+        return model_seal.ACTIONS[args.action](args)
+    return _inspect(args) if args.action == "inspect" else _pin(args)
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    try:
+        found = inspection.inspect(args.file)
+    except ModelError:
+        fitness.header(args.file)  # what its metadata say against it comes first
+        raise
+    fit = fitness.of_file(args.file)
+    if args.json:
+        print(json.dumps({**dataclasses.asdict(found), **_as_json(fit), "warnings": fit.warnings}, indent=2))
+        return 0
+    for label, value in _lines(found, fit):
+        print(f"{label:<16}{value}")
+    return 0
+
+
+def _as_json(fit: Fitness) -> dict[str, object]:
+    """Whether a file runs here; else why not, and what to do."""
+    error = fit.refusal
+    return {"runs": fit.runs, "reason": None if error is None else error.summary,
+            "hint": None if error is None else error.hint}
+
+
+def _fit_lines(fit: Fitness) -> list[tuple[str, object]]:
+    error = fit.refusal
+    if error is None:
+        return [("runs here", "yes"), *(("warning", warning) for warning in fit.warnings)]
+    return [("runs here", f"no: {error.summary}"), ("", f"hint: {error.hint}" if error.hint else None)]
+
+
+def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
+    """The report as (label, value), what the file does not say left out."""
+    rows: list[tuple[str, object]] = [
+        ("file", found.path), ("size", _bytes(found.size)), *_fit_lines(fit), *_sealed_lines(found),
+        ("GGUF version", found.gguf_version), ("name", found.name),
+        ("architecture", found.architecture), ("context length", found.context_length), ("blocks", found.blocks),
+        ("embedding", found.embedding_length), ("heads", found.heads), ("KV heads", found.kv_heads),
+        ("weights", f"{found.weights:,}"), ("tokenizer", found.tokenizer), ("pre-tokenizer", _pre_tokenizer(found)),
+        ("vocabulary", found.vocabulary), ("chat template", "yes" if found.chat_template else "no"),
+    ]
+    rows += [(f"  {use.name}", f"{use.tensors} tensors, {use.weights:,} weights, {_bytes(use.nbytes)}")
+             for use in found.formats]
+    rows += [(printable(key.removeprefix("general.")), value) for key, value in found.licence.items()]
+    return [(label, printable(str(value))) for label, value in rows if value is not None]
+
+
+def _pre_tokenizer(found: Inspection) -> str | None:
+    """The pre-tokenizer that the file names, or the one that is used in its place."""
+    used = found.pre_tokenizer_used
+    if found.pre_tokenizer or used is None:
+        return found.pre_tokenizer
+    return f"{used} (the file names none)"
+
+
+def _sealed_lines(found: Inspection) -> list[tuple[str, object]]:
+    use = found.sealed
+    if use is None:
+        return []
+    return [("sealed", "by its own words: nothing below is authenticated without the key"), ("sha256", use.sha256),
+            ("header sha256", use.sealed_header_sha256), ("plain size", _bytes(use.plain_size)),
+            ("tiles", f"{use.tiles:,} of at most {_bytes(use.tile_size)}")]
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} bytes ({count / 2**20:.1f} MiB)"
+
+
+def _pin(args: argparse.Namespace) -> int:
+    if inspection.is_sealed(args.file):
+        warn_unfit(args.file)
+        return model_seal.pin_sealed(args)
+    try:
+        inspection.header(args.file, any_format=True)
+    except UnsupportedError:  # llama.cpp may run it
+        pass
+    except ModelError:
+        fitness.header(args.file)  # what its metadata say against it comes first
+        raise
+    fit = warn_unfit(args.file)
+    with bar("hashing") as progress:
+        digest, size = digests.sha256_of(args.file, progress)
+    if args.json:
+        print(json.dumps({"file": args.file.name, "sha256": digest.hex(), "size": size, **_as_json(fit)}, indent=2))
+    else:
+        print(f"model {quoted(args.file.stem)} {{\n  file   = {quoted(args.file.name)}\n"
+              f"  sha256 = \"{digest.hex()}\"\n}}")
+    return 0

@@ -1,0 +1,82 @@
+"""What the actions of `appliance model` print with: progress bars, quoted names, the model block of a policy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from appliance.boot.planning import fitness
+from appliance.boot.planning.fitness import Fitness
+from appliance.models.file.disk import Progress
+
+
+@contextlib.contextmanager
+def bar(title: str) -> Iterator[Progress]:
+    """A progress bar for one file on standard error, where that is a terminal."""
+    with bars() as progress:
+        yield lambda done, total: progress(title, done, total)
+
+
+class _Bars:
+    """One bar for each step, the last one open."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Any] = {}
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if step not in self._open:
+            self.close()
+            self._open[step] = tqdm(total=total, desc=step, unit="B", unit_scale=True, unit_divisor=1024,
+                                    file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)
+        found = self._open[step]
+        found.update(done - found.n)
+
+    def close(self) -> None:
+        for found in self._open.values():
+            found.close()
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[_Bars]:
+    """Progress bars, one after the other."""
+    made = _Bars()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def printable(text: str) -> str:
+    """Text of an untrusted file, so that it cannot drive the terminal."""
+    return text if text.isprintable() else repr(text)
+
+
+def warn_unfit(path: Path) -> Fitness:
+    """Say on standard error that a model file cannot run here, and why, if so."""
+    fit = fitness.of_file(path)
+    if fit.refusal is not None:
+        print(f"note: this file cannot run here: {printable(fit.refusal.summary)}", file=sys.stderr)
+        if fit.refusal.hint:
+            print(f"  hint: {fit.refusal.hint}", file=sys.stderr)
+    return fit
+
+
+def quoted(text: str) -> str:
+    """A literal string of the policy language: JSON's escapes, and no interpolation."""
+    return json.dumps(text).replace("${", "$${").replace("%{", "%%{")
+
+
+def sealed_block(path: Path, sha256: bytes, header_sha256: bytes, key: Path | None) -> str:
+    """The model block of a policy for a sealed file; `key` as its key file, for development."""
+    where = "/path/to/key" if key is None else str(key.absolute())
+    return (f"model {quoted(path.stem)} {{\n  file                 = {quoted(path.name)}\n"
+            f"  sha256               = \"{sha256.hex()}\"\n"
+            f"  sealed_header_sha256 = \"{header_sha256.hex()}\"\n\n"
+            f"  key {{\n    provider = \"file\" # for platforms = [\"simulated\"]; else \"broker\" or \"tpm\"\n"
+            f"    path     = {quoted(where)}\n  }}\n}}")

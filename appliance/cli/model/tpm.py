@@ -1,0 +1,60 @@
+"""`appliance model tpm-seal`: give a sealed model's key to this machine's TPM, for one boot that it measures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.attestation.tpm.chip.client import DEVICE
+from appliance.boot.keys import tpm as tpmkeys
+from appliance.boot.keys.document import LAST_VERSION
+from appliance.boot.keys.providers import FileKey
+from appliance.cli import numbers
+from appliance.errors import AttestationError
+from appliance.policy import load
+
+HELP = "seal a model's key to PCRs of this machine's TPM"
+DESCRIPTION = """Write FILE.tpm-key beside a sealed model: its key, given out by this TPM while the PCRs have the values
+that they have now, or that measurements.json predicts. Whoever runs the TPM can read the key: of a vTPM that is the
+host, so policies allow it on the platforms tpm and simulated alone."""
+
+
+def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the action."""
+    action = actions.add_parser("tpm-seal", help=HELP, description=DESCRIPTION)
+    action.add_argument("file", type=Path, help="the sealed model that the key opens")
+    action.add_argument("--key", type=Path, required=True, help="the key file, mode 0600")
+    action.add_argument("--key-version", type=numbers.whole(1, LAST_VERSION), required=True, metavar="N",
+                        help="the version that policies name")
+    action.add_argument("--pcrs", type=numbers.listed(0, 23, "4,9,11"), required=True, metavar="N,N,…",
+                        help="as in the policy: 4,9,11 for example")
+    action.add_argument("--measurements", type=Path, metavar="FILE",
+                        help="seal to the boot of this image, not to the PCRs as they are now")
+    action.add_argument("--machine", metavar="NAME", help="the recorded machine whose PCR 0 and 7 are meant")
+    action.add_argument("--policy", type=Path, metavar="FILE",
+                        help="with --measurements: the policy that PCR 15 will hold")
+    action.add_argument("--tpm", type=Path, default=DEVICE, metavar="PATH",
+                        help="the TPM: a device, or a simulator's Unix socket (default: %(default)s)")
+    action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Seal, and say what belongs into the policy."""
+    pcrs: Mapping[int, bytes] | list[int] = args.pcrs
+    if args.measurements is not None:
+        digest = None if args.policy is None else load(args.policy).digest
+        measured = tpmkeys.read_measurements(args.measurements)
+        pcrs = tpmkeys.predicted(args.pcrs, measured, args.machine, digest)
+    elif args.policy is not None or args.machine is not None:
+        raise AttestationError(f"{'--machine' if args.policy is None else '--policy'} needs --measurements",
+                               code="tpm-prediction", hint="without it a key is sealed to the PCRs as they are now")
+    with FileKey(args.key, args.key_version, bare=True).key() as key:
+        path = tpmkeys.seal_key(key, args.key_version, pcrs, args.file, args.tpm)
+    if args.json:
+        print(json.dumps({"file": str(path), "pcrs": args.pcrs, "version": args.key_version}, indent=2))
+    else:
+        print(f'{path}: put it beside the model. In the policy:\n\nkey {{\n  provider = "tpm"\n'
+              f"  version  = {args.key_version}\n  pcrs     = {args.pcrs}\n}}")
+    return 0

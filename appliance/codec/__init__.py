@@ -1,0 +1,1 @@
+"""Bytes to values and back, one spelling each, nothing malleable."""

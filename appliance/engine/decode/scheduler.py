@@ -1,0 +1,322 @@
+"""Many requests, one engine: a thread of its own runs passes over all running answers and feeds in waiting ones.
+
+Waiting requests are served round-robin across tenants and in order within one, so a busy tenant delays the others by at
+most one turn. Running answers share every pass (`engine_batch`). Slots are not all given away:
+
+    for others   one slot stays for tenants who hold none, where there are two or more slots
+    for short    long prompts wait while `LONG_PROMPTS` of their tenant are being read, or as many as
+                 it may have more slots, and these fill a pass; short ones pass them
+
+With one slot tenants take turns, an answer each. Safe to use from any thread.
+
+`on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. Where a request was
+cancelled while it waited, that one step may come in the thread of another that needs its room. It must return at once
+(hand the step to an event loop or a queue). After an error in the engine the handle gets `on_error` instead of a last
+step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from appliance.engine.decode.batcher import Batcher, Running, Timings
+from appliance.engine.decode.generation import CANCELLED, Generation, GenerationRequest, Step
+from appliance.engine.decode.prompt_share import SHORT_ROWS
+from appliance.engine.engine import Engine
+from appliance.errors import CapacityError, EngineError, ModelError
+
+LONG_PROMPTS = 4  # of a tenant that are read at the same time: more would all be done late
+
+OnStep = Callable[[Step], None]
+OnStart = Callable[[], None]
+OnError = Callable[[EngineError | ModelError], None]
+
+
+class Handle:
+    """A submitted request."""
+
+    def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError,
+                 on_start: OnStart) -> None:
+        self.tenant = tenant
+        self.timings: Timings | None = None  # from the moment the request left the queue
+        self._generation, self._on_step, self._on_error, self._on_start = generation, on_step, on_error, on_start
+        self._cancelled = threading.Event()
+        self._done = threading.Event()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._generation.request.prompt_ids)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self._generation.tokens)
+
+    def cancel(self) -> None:
+        """Ask for an end: the answer's last step says "cancelled", unless it ends by itself first."""
+        self._cancelled.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the last step; False when the time is over."""
+        return self._done.wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy a scheduler is."""
+
+    queued: int
+    running: int
+
+
+class Scheduler:
+    """Takes the engine until it is closed."""
+
+    def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
+                 tenants: Collection[str] | None = None) -> None:
+        """`concurrent`: answers running at the same time (at most, and by default, what the engine can); `queue`:
+        requests that may wait; `tenants`: who may ask (None: not known). Starts the engine's thread."""
+        if queue < 0 or (concurrent is not None and concurrent < 1):
+            raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
+        self._engine = engine
+        self._batcher: Batcher = engine.acquire()
+        self._concurrent = min(concurrent or engine.concurrent, engine.concurrent)
+        self._queue_limit, self._tenants = queue, None if tenants is None else frozenset(tenants)
+        self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
+        self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
+        self._queued = 0
+        self._starting: Handle | None = None  # from the queue on its way to a slot
+        self._change = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            engine.release()
+            raise
+
+    def submit(self, request: GenerationRequest, tenant: str, on_step: OnStep,
+               on_error: OnError = lambda error: None, on_start: OnStart = lambda: None) -> Handle:
+        """Queue a request; `on_start` is called, as `on_step` is, when it gets its slot.
+
+        EngineError or CapacityError, at once, when it can never run or there is no room.
+        """
+        generation = self._engine.generation(request)
+        handle = Handle(generation, tenant, on_step, on_error, on_start)
+        if self._full():
+            self._drop_waiting()  # a pass may take long, and who left would have the room of others
+        with self._change:
+            if self._closing:
+                raise EngineError("the service is shutting down", code="engine-closed")
+            if self._full():
+                raise CapacityError(f"{self._queued} requests are waiting; allowed: {self._queue_limit}",
+                                    hint="try again later", code="queue-full")
+            self._waiting.setdefault(tenant, deque()).append(handle)
+            self._queued += 1
+            self._change.notify()
+        return handle
+
+    @property
+    def load(self) -> Load:
+        """Requests in the queue and in the engine."""
+        with self._change:
+            return Load(self._queued, self._taken())
+
+    @property
+    def passes(self) -> int:
+        """Passes of the engine since its start."""
+        return self._batcher.passes
+
+    def _full(self) -> bool:
+        with self._change:
+            return self._queued >= self._queue_limit + self._concurrent - self._taken()
+
+    def _taken(self) -> int:
+        return len(self._running) + (self._starting is not None)
+
+    def close(self, seconds: float | None = None) -> bool:
+        """Refuse new requests, cancel those at hand, give the engine back. False when a pass takes longer than
+        `seconds`: the engine is still in use then."""
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # --- the engine's thread ------------------------------------------------------------------------------------------
+    def _loop(self) -> None:
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._engine.release()
+
+    def _turn(self) -> bool:
+        """Admit, drop, run one pass; False when all is done. A defect, or want of memory, must leave nobody waiting for
+        ever, nor those who come later."""
+        try:
+            if not self._admit():
+                return False
+            self._drop_cancelled()
+            self._pass()
+        except Exception as error:  # noqa: BLE001
+            self._fail(_internal(error))
+        return True
+
+    def _admit(self) -> bool:
+        """Wait for work and move requests from the queue to free slots; False when all is done."""
+        with self._change:
+            while not self._running and not self._queued and not self._closing:
+                self._change.wait()
+            if self._closing:
+                self._cancel_everything()
+        while (handle := self._take()) is not None:
+            self._start(handle)
+        with self._change:
+            return bool(self._running or self._queued) or not self._closing
+
+    def _take(self) -> Handle | None:
+        """The next request on its way to a slot; None where none waits or there is no room."""
+        with self._change:
+            self._starting = self._next()
+            return self._starting
+
+    def _start(self, handle: Handle) -> None:
+        """Give a request a slot. It takes a while for a long prompt, so nobody who submits waits for it."""
+        try:
+            running = self._batcher.add(handle._generation, handle.tenant)
+        except MemoryError as error:
+            self._starting = None
+            self._end(handle, _internal(error))
+            return
+        handle.timings = running.timings
+        with self._change:
+            self._running[running.slot] = (running, handle)
+            self._starting = None
+        with contextlib.suppress(Exception):  # a broken callback must not stop the others
+            handle._on_start()
+
+    def _next(self) -> Handle | None:
+        """Take the first request that may have a slot, of the tenant whose turn it is; that tenant goes to the back."""
+        holders = {handle.tenant for _, handle in self._running.values()}
+        for tenant, handles in self._waiting.items():
+            handle = self._first(tenant, handles, holders)
+            if handle is not None:
+                handles.remove(handle)
+                self._waiting.move_to_end(tenant)
+                if not handles:
+                    del self._waiting[tenant]
+                self._queued -= 1
+                return handle
+        return None
+
+    def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
+        """The request of a tenant that may have a slot now."""
+        own = self._concurrent - len(self._running) - self._kept(tenant, holders)
+        if own < 1:
+            return None
+        if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
+            return handles[0]
+        return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
+
+    def _kept(self, tenant: str, holders: Collection[str]) -> int:
+        """Slots that stay free for others than a tenant."""
+        others = self._tenants is None or not self._tenants <= {*holders, tenant}
+        return int(tenant in holders and others and self._concurrent > 1)
+
+    def _cancel_everything(self) -> None:
+        for handles in self._waiting.values():
+            for handle in handles:
+                handle.cancel()
+        for _, handle in self._running.values():
+            handle.cancel()
+
+    def _drop_cancelled(self) -> None:
+        """End cancelled answers, running or waiting."""
+        for running, handle in list(self._running.values()):
+            if handle._cancelled.is_set():
+                self._finish(running, handle, handle._generation.cancel())
+        self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        """End cancelled requests that wait."""
+        dropped: list[Handle] = []
+        with self._change:
+            for tenant, handles in list(self._waiting.items()):
+                # Asked once of each: others are cancelled meanwhile.
+                for handle in [handle for handle in handles if handle._cancelled.is_set()]:
+                    handles.remove(handle)
+                    dropped.append(handle)
+                if not handles:
+                    del self._waiting[tenant]
+            self._queued -= len(dropped)
+        for handle in dropped:
+            self._deliver(handle, Step(None, "", CANCELLED))
+            handle._done.set()
+
+    def _pass(self) -> None:
+        """One pass of the engine over all running answers."""
+        if not self._running:
+            return
+        try:
+            steps = self._batcher.step()
+        except (EngineError, ModelError) as error:  # ModelError: a streamed model whose disk fails or lies
+            self._fail(error)
+            return
+        for running, step in steps:
+            _, handle = self._running[running.slot]
+            if step.error is not None:
+                self._fail_one(running, handle, step.error)
+            elif step.finish_reason is not None:
+                self._finish(running, handle, step)
+            elif not self._deliver(handle, step):
+                handle.cancel()
+
+    def _finish(self, running: Running, handle: Handle, step: Step) -> None:
+        self._remove(running)
+        self._deliver(handle, step)
+        handle._done.set()
+
+    def _remove(self, running: Running) -> None:
+        self._batcher.remove(running)
+        with self._change:
+            del self._running[running.slot]
+
+    def _fail(self, error: EngineError | ModelError) -> None:
+        """A pass failed: every running answer ends with the error."""
+        for running, handle in list(self._running.values()):
+            self._fail_one(running, handle, error)
+        if self._starting is not None:
+            handle, self._starting = self._starting, None
+            self._end(handle, error)
+
+    def _fail_one(self, running: Running, handle: Handle, error: EngineError | ModelError) -> None:
+        """An answer ends with an error."""
+        self._remove(running)
+        self._end(handle, error)
+
+    @staticmethod
+    def _end(handle: Handle, error: EngineError | ModelError) -> None:
+        """Tell of an error in the place of a last step."""
+        with contextlib.suppress(Exception):  # a broken callback must not stop the others
+            handle._on_error(error)
+        handle._done.set()
+
+    @staticmethod
+    def _deliver(handle: Handle, step: Step) -> bool:
+        """Call `on_step`; False when it raised."""
+        try:
+            handle._on_step(step)
+        except Exception:  # noqa: BLE001  a broken callback must not stop the others
+            return False
+        return True
+
+
+def _internal(error: Exception) -> EngineError:
+    """What is told of an error that nobody foresaw."""
+    return EngineError(f"the engine failed: {type(error).__name__}", code="engine-internal")

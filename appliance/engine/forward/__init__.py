@@ -1,0 +1,1 @@
+"""Tokens to logits: the program of a pass, its buffers, cache and tile tables."""

@@ -1,0 +1,1 @@
+"""Attention over a cache, for each of its formats."""

@@ -1,0 +1,147 @@
+"""Attention of query rows over a cache of keys and values, with an online softmax: one kernel for a cache format.
+
+    attend_F(query, state, rows, head_size, keys, values, stride, first, last, scratch, follow)
+
+adds positions first..last-1 (`first` a multiple of BLOCK) to the states of `rows` query rows. `keys` and `values` are
+those of position 0 of one slot, layer and key-value head, `stride` bytes between blocks of BLOCK positions, in the
+order that `attention_f16` or `attention_quantised` describes. `scratch`: SCRATCH_NBYTES. `follow`: bytes from the last
+block to the one that the thread wants next, in keys and values alike, which is prefetched; 0: not known.
+
+A *query row* is one query head of one token. All rows that share a key-value head, over a few tokens, form a
+tile and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
+  0   f32  largest score so far      4  i32  position, the last one it may see
+  64  f32x16  sums of weights, by lane     128  f32 (head_size) weighted values
+
+Order, the same for every tile shape, batch and thread count: positions in blocks of BLOCK from 0 on, blocks in spans
+of SPAN from 0 on; a span starts from nothing; spans are merged in ascending order. What a row must not see has weight
+zero, which changes no bit. A position whose key or value was not finite makes every row NaN that sees it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numba.core import types
+
+from appliance.engine.kernels.code.attention import f16 as attention_f16
+from appliance.engine.kernels.code.attention import quantised as attention_quantised
+from appliance.engine.kernels.code.attention.emit import gather, scores, tile_shape, weigh
+from appliance.engine.kernels.code.rows.activation import exp2_f32
+from appliance.engine.kernels.compiler.emit import Code, Val
+from appliance.engine.kernels.compiler.jit import device
+from appliance.engine.kernels.compiler.vector import (
+    align_frame,
+    f32,
+    fma_f32,
+    get_f32,
+    i64,
+    load_f32,
+    operation,
+    set_f32,
+    splat_f32,
+    store_f32,
+    sum_f32,
+)
+from appliance.engine.kernels.layouts.attention import (
+    BLOCK,
+    CACHE_FORMATS,
+    LANES,
+    NOTHING,
+    QUANTS,
+    SUMS,
+    VALUES,
+    WEIGHTS_NBYTES,
+)
+from appliance.engine.kernels.runtime.registry import kernel
+
+SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)"
+
+
+def _parts(cache_format: str) -> tuple[Any, ...]:
+    """The emitters of scores and of weighted values, of a few rows and vectors."""
+    quants = QUANTS[cache_format]
+    if not quants:
+        return attention_f16.score_sums, attention_f16.gather_vectors
+    return tuple(functools.partial(part, quants)
+                 for part in (attention_quantised.score_sums, attention_quantised.gather_vectors))
+
+
+def _tile(cache_format: str, rows: int) -> Any:
+    """The operation on `rows` query rows and one block."""
+    score_sums, gather_vectors = _parts(cache_format)
+
+    def tile(code: Code, query: Val, head_size: Val, state: Val, keys: Val, values: Val, position: Val, count: Val,
+             weights: Val, ahead: Val) -> None:
+        spread = head_size * 4 + VALUES
+        found = scores(code, rows, query, keys, head_size, ahead, score_sums)
+        shrink = [weigh(code, found[row], state + spread * row, position, weights + WEIGHTS_NBYTES * row)
+                  for row in range(rows)]
+        at_once = tile_shape(code)[0]
+        for first in range(0, rows, at_once):
+            gather(code, head_size, functools.partial(
+                gather_vectors, code, range(first, min(first + at_once, rows)), shrink, state + VALUES, spread, values,
+                head_size, count, weights, ahead if first == 0 else None))
+    tile.__name__, tile.__doc__ = f"tile_{rows}", f"One block for {rows} query rows."
+    return operation(types.void, *[i64] * 9)(tile)
+
+
+def _attend(cache_format: str) -> Any:
+    tile_1, tile_2, tile_3, tile_4 = (_tile(cache_format, rows) for rows in (1, 2, 3, 4))
+
+    def attend(query: int, state: int, rows: int, head_size: int, keys: int, values: int, stride: int,
+               first: int, last: int, scratch: int, follow: int) -> None:
+        align_frame()
+        spread = 4 * head_size + VALUES
+        for position in range(first, last, BLOCK):
+            count = min(BLOCK, last - position)
+            k, v = keys + position // BLOCK * stride, values + position // BLOCK * stride
+            ahead = stride if position + BLOCK < last else follow
+            row = 0
+            while row + 4 <= rows:
+                tile_4(query + 4 * head_size * row, head_size, state + spread * row, k, v, position, count, scratch,
+                       ahead)
+                row += 4
+                ahead = 0
+            q, s = query + 4 * head_size * row, state + spread * row
+            if rows - row == 3:
+                tile_3(q, head_size, s, k, v, position, count, scratch, ahead)
+            elif rows - row == 2:
+                tile_2(q, head_size, s, k, v, position, count, scratch, ahead)
+            elif rows - row == 1:
+                tile_1(q, head_size, s, k, v, position, count, scratch, ahead)
+    return attend
+
+
+for _format in CACHE_FORMATS:
+    kernel(f"attend_{_format}", SIGNATURE)(_attend(_format))
+
+
+@device
+def start(state: int, rows: int, head_size: int) -> None:
+    """Empty the states of `rows` query rows, but for their positions."""
+    for row in range(rows):
+        place = state + (4 * head_size + VALUES) * row
+        set_f32(place, f32(NOTHING))
+        for i in range((head_size + LANES) // LANES):
+            store_f32(place + SUMS + 64 * i, splat_f32(f32(0.0)))
+
+
+@device
+def merge(total: int, part: int, head_size: int) -> None:
+    """Add the state of a later span to the state of all earlier ones."""
+    one, two = get_f32(total), get_f32(part)
+    peak = max(one, two)
+    keep, take = exp2_f32(splat_f32(one - peak)), exp2_f32(splat_f32(two - peak))
+    set_f32(total, peak)
+    for i in range((head_size + LANES) // LANES):
+        place = total + SUMS + 64 * i
+        store_f32(place, fma_f32(load_f32(part + SUMS + 64 * i), take, load_f32(place) * keep))
+
+
+@device
+def finish(total: int, out: int, head_size: int) -> None:
+    """The attended values of a query row: weighted values over the sum of weights."""
+    scale = splat_f32(f32(1.0) / sum_f32(load_f32(total + SUMS)))
+    for i in range(head_size // LANES):
+        store_f32(out + 64 * i, load_f32(total + VALUES + 64 * i) * scale)

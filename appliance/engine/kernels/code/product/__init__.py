@@ -1,0 +1,1 @@
+"""Products of weights and activations, for each block format and kind of CPU."""

@@ -1,0 +1,1 @@
+"""Work on rows: norms, rotations, activations, quantisation."""

@@ -1,0 +1,1 @@
+"""The search of a text by an automaton."""

@@ -1,0 +1,403 @@
+"""Matches of a pattern in a text, in time that is linear in both: 64 positions at once, each bit of a word one.
+
+    count = find_spans(search)
+
+`search`: a table of `search_layout`. For each block of text a program of whole-stream operations says, from the end of
+the pattern to its beginning, from which positions its rest matches. At each match's start a walk then takes the first
+choice that succeeds, and never goes back. The result is how many spans were found, POSITION where to go on; -1 for a
+walk that leaves its block, which no program of `engine.search` has.
+
+With OPEN a span is a single position: each from which a path through the pattern reaches the end of the text, so that
+text to come may matter.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import types
+
+from appliance.engine.kernels.compiler.emit import I8, I64, Code, Val
+from appliance.engine.kernels.compiler.jit import device
+from appliance.engine.kernels.compiler.vector import get_i32, get_i64, i64, operation, set_i64
+from appliance.engine.kernels.layouts.search import GIVEN, STEP_NBYTES, STEPS, WALK_NBYTES, WALKS, S, T, W
+from appliance.engine.kernels.runtime.registry import kernel
+
+I1 = ir.IntType(1)
+LANES = 8  # words of a vector
+UNIT = 64  # bits of a word, and positions that are classified together
+
+SHIFTED, EITHER, DIFFER, PREVIOUS, GAINED, AGAIN = range(len(STEPS))
+ACCEPT, MOVE, CHOICE, JUMP, RUN, ENTER, TEST = range(len(WALKS))
+ONES, NOWHERE, BEGIN, END, LAST_LINE, BEYOND, ROOT, FORCED = range(len(GIVEN))
+
+
+def _load(code: Code, address: Val) -> Val:
+    return code.load(address, I64, LANES, align=8)
+
+
+def _funnel(code: Code, name: str, high: Val, low: Val, count: Val) -> Val:
+    return code.call(f"llvm.{name}.v{LANES}i64", high.type, high, low, code.splat(count, LANES))
+
+
+@operation(types.void, i64, i64, i64, i64)
+def shifted(code: Code, to: Val, a: Val, b: Val, count: Val) -> None:
+    """8 words of `a`, and those `count` bits (below 64) after `b`."""
+    code.store(to, _load(code, a) & _funnel(code, "fshr", _load(code, b + 8), _load(code, b), count))
+
+
+@operation(types.void, i64, i64)
+def moved_up(code: Code, to: Val, a: Val) -> None:
+    """8 words, each bit one position later."""
+    code.store(to, _funnel(code, "fshl", _load(code, a), _load(code, a - 8), code.constant(I64, 1)))
+
+
+@operation(types.void, i64, i64, i64)
+def either(code: Code, to: Val, a: Val, b: Val) -> None:
+    """8 words, or."""
+    code.store(to, _load(code, a) | _load(code, b))
+
+
+@operation(types.void, i64, i64, i64)
+def differ(code: Code, to: Val, a: Val, b: Val) -> None:
+    """8 words, exclusive or."""
+    code.store(to, _load(code, a) ^ _load(code, b))
+
+
+@operation(i64, i64, i64, i64, i64)
+def gained(code: Code, have: Val, a: Val, rest: Val, queue: Val) -> Val:
+    """8 words of a turn: what is new goes to `a`; not zero if anything is."""
+    before, found = _load(code, have), _load(code, a)
+    new = found & (before ^ -1)
+    code.store(a, new)
+    code.store(have, before | new)
+    code.store(queue, before | new | _load(code, rest))
+    return code.call(f"llvm.vector.reduce.or.v{LANES}i64", I64, new)
+
+
+@operation(types.void, i64, i64, i64)
+def marked(code: Code, to: Val, rows: Val, place: Val) -> None:
+    """One bit of each of 8 rows as a byte."""
+    signs = (_load(code, rows) << code.splat(place, LANES)).compare("<", 0)
+    code.b.store(code.b.bitcast(signs.ir, I8), code.pointer(to, I8))
+
+
+@operation(i64, i64)
+def trailing(code: Code, word: Val) -> Val:
+    """Zeros below the lowest bit of a word that is not zero."""
+    return code.call("llvm.cttz.i64", I64, word, code.constant(I1, 1))
+
+
+@operation(i64, i64)
+def leading(code: Code, word: Val) -> Val:
+    """Zeros above the highest bit of a word that is not zero."""
+    return code.call("llvm.ctlz.i64", I64, word, code.constant(I1, 1))
+
+
+@device
+def bit(stream: int, place: int) -> int:
+    """The bit of a position."""
+    return get_i64(stream + 8 * (place >> 6)) >> (place & 63) & 1
+
+
+@device(inline=False)
+def next_bit(stream: int, place: int, limit: int, flip: int) -> int:
+    """The first position from `place` on, below `limit`, whose bit is 1 (`flip` = -1: 0); `limit` if there is none."""
+    index = place >> 6
+    word = (get_i64(stream + 8 * index) ^ flip) & (-1 << (place & 63))
+    while word == 0:
+        index += 1
+        if index << 6 >= limit:
+            return limit
+        word = get_i64(stream + 8 * index) ^ flip
+    return min(limit, (index << 6) + trailing(word))
+
+
+@device(inline=False)
+def last_bit(stream: int, place: int, least: int) -> int:
+    """The last position up to `place`, from `least` on, whose bit is 1; -1 if there is none."""
+    index = place >> 6
+    word = get_i64(stream + 8 * index) << (63 - (place & 63))
+    if word != 0:
+        found = place - leading(word)
+        return found if found >= least else -1
+    while index << 6 > least:
+        index -= 1
+        word = get_i64(stream + 8 * index)
+        if word != 0:
+            found = (index << 6) + 63 - leading(word)
+            return found if found >= least else -1
+    return -1
+
+
+# --- the block ------------------------------------------------------------------------------------------------
+@device(inline=False)
+def fill(stream: int, count: int, word: int) -> None:
+    """Words of a stream."""
+    for index in range(count):
+        set_i64(stream + 8 * index, word)
+
+
+@device(inline=False)
+def fill_from(stream: int, count: int, place: int) -> None:
+    """A stream whose bits are 1 from a position on."""
+    for index in range(count):
+        before = place - (index << 6)
+        set_i64(stream + 8 * index, -1 if before <= 0 else 0 if before >= 64 else -1 << before)
+
+
+@device
+def put_bit(stream: int, place: int) -> None:
+    """Set the bit of a position."""
+    at = stream + 8 * (place >> 6)
+    set_i64(at, get_i64(at) | (1 << (place & 63)))
+
+
+@device(inline=False)
+def given(p: int, origin: int, count: int) -> None:
+    """The streams that do not depend on classes."""
+    streams, stride, end = get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), get_i64(p + S.END) - origin
+    is_open = get_i64(p + S.OPEN)
+    for name in (NOWHERE, BEGIN, END, LAST_LINE, FORCED):
+        fill(streams + stride * name, count, 0)
+    fill(streams + stride * ONES, count, -1)
+    if origin == 0:
+        put_bit(streams + stride * BEGIN, 0)
+    if end < count << 6:
+        put_bit(streams + stride * END, end)
+        if end > 0 and get_i32(get_i64(p + S.TEXT) + 4 * (origin + end - 1)) == 10:
+            put_bit(streams + stride * LAST_LINE, end - 1)
+            if is_open:
+                put_bit(streams + stride * FORCED, end - 1)
+    fill_from(streams + stride * BEYOND, count, end if is_open else count << 6)
+    fill_from(streams + stride * ROOT, count, end if is_open else 0)
+
+
+@device(inline=False)
+def rows_of(p: int, origin: int) -> None:
+    """The row numbers of 64 characters to the buffer's second half; -1 beyond the end."""
+    text, pages, buffer = get_i64(p + S.TEXT), get_i64(p + S.PAGES), get_i64(p + S.BUFFER) + 8 * UNIT
+    count = min(UNIT, get_i64(p + S.END) - origin)
+    for index in range(UNIT):
+        row = -1
+        if index < count:
+            point = i64(get_i32(text + 4 * (origin + index)))
+            row = i64(get_i32(get_i64(pages + 8 * (point >> 8)) + 4 * (point & 255)))
+        set_i64(buffer + 8 * index, row)
+
+
+@device(inline=False)
+def classify_unit(p: int, stream: int) -> None:
+    """A word of the stream of each class, from row numbers; `stream`: the first class's, at this word."""
+    rows, groups, classes = get_i64(p + S.ROWS), get_i64(p + S.GROUPS), get_i64(p + S.CLASSES)
+    buffer, stride, absent = get_i64(p + S.BUFFER), get_i64(p + S.STRIDE), -get_i64(p + S.OPEN)
+    for group in range(groups):
+        present = 0
+        for index in range(UNIT):
+            row = get_i64(buffer + 8 * (UNIT + index))
+            word = absent if row < 0 else get_i64(rows + 8 * (row * groups + group))
+            set_i64(buffer + 8 * index, word)
+            present |= word
+        for number in range(min(64, classes - 64 * group)):
+            to = stream + stride * (64 * group + number)
+            set_i64(to, 0)
+            if present >> number & 1:
+                for part in range(UNIT // LANES):
+                    marked(to + part, buffer + 8 * LANES * part, 63 - number)
+
+
+@device(inline=False)
+def classify(p: int, origin: int, count: int) -> None:
+    """The streams of all classes."""
+    first = get_i64(p + S.STREAMS) + get_i64(p + S.STRIDE) * len(GIVEN)
+    for index in range(count):
+        rows_of(p, origin + (index << 6))
+        classify_unit(p, first + 8 * index)
+
+
+# --- the program ----------------------------------------------------------------------------------------------
+@device(inline=False)
+def run_shifted(to: int, a: int, b: int, amount: int, count: int) -> None:
+    """See `search_layout.STEPS`."""
+    b += 8 * (amount >> 6)
+    amount &= 63
+    for at in range(0, 8 * count, 8 * LANES):
+        shifted(to + at, a + at, b + at, amount)
+
+
+@device(inline=False)
+def run_either(to: int, a: int, b: int, count: int) -> None:
+    """See `search_layout.STEPS`."""
+    for at in range(0, 8 * count, 8 * LANES):
+        either(to + at, a + at, b + at)
+
+
+@device(inline=False)
+def run_differ(to: int, a: int, b: int, count: int) -> None:
+    """See `search_layout.STEPS`."""
+    for at in range(0, 8 * count, 8 * LANES):
+        differ(to + at, a + at, b + at)
+
+
+@device(inline=False)
+def run_previous(to: int, a: int, count: int) -> None:
+    """See `search_layout.STEPS`."""
+    for at in range(0, 8 * count, 8 * LANES):
+        moved_up(to + at, a + at)
+    set_i64(to, get_i64(to) & -2)
+
+
+@device(inline=False)
+def run_gained(step: int, streams: int, stride: int, turn: int, count: int) -> int:
+    """A turn of a loop; not zero if anything was new."""
+    have, a = streams + stride * get_i64(step + T.TO), streams + stride * get_i64(step + T.A)
+    rest, queue = streams + stride * get_i64(step + T.B), streams + stride * get_i64(step + T.QUEUE)
+    anything = 0
+    for at in range(0, 8 * count, 8 * LANES):
+        anything |= gained(have + at, a + at, rest + at, queue + at)
+    for number in range(get_i64(step + T.PLANE_COUNT)):
+        if turn >> number & 1:
+            plane = streams + stride * (get_i64(step + T.PLANES) + number)
+            run_either(plane, plane, a, count)
+    return anything
+
+
+@device(inline=False)
+def turn_over(p: int, step: int, count: int) -> bool:
+    """The end of a turn of a loop; whether there is another."""
+    counter = get_i64(p + S.COUNTERS) + 8 * get_i64(step + T.SLOT)
+    turn = get_i64(counter) + 1
+    goes_on = turn < get_i64(step + T.AMOUNT)
+    if get_i64(step + T.KIND) == GAINED and not run_gained(
+            step, get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), turn, count):
+        goes_on = False
+    set_i64(counter, turn if goes_on else 0)
+    return goes_on
+
+
+@device(inline=False)
+def run_steps(p: int, count: int) -> None:
+    """The whole program on a block."""
+    streams, stride, first, index = get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), get_i64(p + S.STEPS), 0
+    while index < get_i64(p + S.STEP_COUNT):
+        step = first + STEP_NBYTES * index
+        kind, to = get_i64(step + T.KIND), streams + stride * get_i64(step + T.TO)
+        a, b = streams + stride * get_i64(step + T.A), streams + stride * get_i64(step + T.B)
+        index += 1
+        if kind == SHIFTED:
+            run_shifted(to, a, b, get_i64(step + T.AMOUNT), count)
+        elif kind == EITHER:
+            run_either(to, a, b, count)
+        elif kind == DIFFER:
+            run_differ(to, a, b, count)
+        elif kind == PREVIOUS:
+            run_previous(to, a, count)
+        elif turn_over(p, step, count):
+            index = get_i64(step + T.BACK)
+
+
+# --- the walk -------------------------------------------------------------------------------------------------
+@device(inline=False)
+def run_wide(stream: int, ends: int, at: int, place: int) -> int:
+    """`run_end` for WIDTH characters at a time."""
+    width, low, high, lazy = get_i64(at + W.WIDTH), get_i64(at + W.LOW), get_i64(at + W.HIGH), get_i64(at + W.LAZY)
+    found, turn = -1, 0
+    while True:
+        if turn >= low and bit(ends, place):
+            found = place
+            if lazy:
+                return found
+        if turn == high or bit(stream, place) == 0:
+            return found
+        place += width
+        turn += 1
+
+
+@device(inline=False)
+def run_end(streams: int, stride: int, at: int, place: int) -> int:
+    """Where a run ends; -1 if it cannot."""
+    stream, ends = streams + stride * get_i64(at + W.STREAM), streams + stride * get_i64(at + W.OTHER)
+    if get_i64(at + W.WIDTH) != 1:
+        return run_wide(stream, ends, at, place)
+    least, most = place + get_i64(at + W.LOW), place + get_i64(at + W.HIGH)
+    if get_i64(at + W.LAZY):
+        found = next_bit(ends, least, most + 1, 0)
+        return found if found <= most else -1
+    return last_bit(ends, next_bit(stream, place, most, -1), least)
+
+
+@device(inline=False)
+def another_turn(streams: int, stride: int, at: int, place: int, turn: int) -> bool:
+    """Whether a loop takes another turn."""
+    high = get_i64(at + W.HIGH)
+    if turn < get_i64(at + W.LOW) or turn == high:
+        return turn < high
+    if get_i64(at + W.LAZY):
+        return bit(streams + stride * get_i64(at + W.OTHER), place) == 0
+    planes, least = streams + stride * get_i64(at + W.PLANES), 0
+    for number in range(get_i64(at + W.PLANE_COUNT)):
+        least |= bit(planes + stride * number, place) << number
+    return 0 < least <= high - turn
+
+
+@device(inline=False)
+def walk(p: int, place: int, limit: int) -> int:
+    """The end of the match that starts at `place`; -1 beyond `limit`."""
+    streams, stride, counters = get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), get_i64(p + S.COUNTERS)
+    at = get_i64(p + S.WALK)
+    while 0 <= place <= limit:
+        kind, skip = get_i64(at + W.KIND), 1
+        if kind == ACCEPT:
+            return place
+        if kind == MOVE:
+            place += get_i64(at + W.WIDTH)
+        elif kind == CHOICE:
+            skip = 1 if bit(streams + stride * get_i64(at + W.STREAM), place) else get_i64(at + W.NEXT)
+        elif kind == JUMP:
+            skip = get_i64(at + W.NEXT)
+        elif kind == RUN:
+            place = run_end(streams, stride, at, place)
+        else:
+            counter = counters + 8 * get_i64(at + W.SLOT)
+            turn = 0 if kind == ENTER else get_i64(counter) + 1
+            if kind == TEST and not another_turn(streams, stride, at, place, turn - 1):
+                turn, skip = 0, get_i64(at + W.NEXT)
+            set_i64(counter, turn)
+        at += WALK_NBYTES * skip
+    return -1
+
+
+@device(inline=False)
+def take_block(p: int, origin: int, place: int, limit: int, spans: int) -> int:
+    """Add the matches that start from `place` to before `limit`; how many spans there are now, -1 for a fault."""
+    root = get_i64(p + S.STREAMS) + get_i64(p + S.STRIDE) * get_i64(p + S.ROOT)
+    capacity, out, is_open = get_i64(p + S.CAPACITY), get_i64(p + S.SPANS), get_i64(p + S.OPEN)
+    while spans < capacity and place < limit:  # a match may have ended beyond it
+        place = next_bit(root, place, limit, 0)
+        if place >= limit:
+            break
+        end = place + 1 if is_open else walk(p, place, place + get_i64(p + S.WIDTH))
+        if end <= place:
+            return -1
+        set_i64(out + 16 * spans, origin + place)
+        set_i64(out + 16 * spans + 8, origin + end)
+        spans += 1
+        place = end
+    set_i64(p + S.POSITION, origin + place)
+    return spans
+
+
+@kernel("find_spans", "i8(i8)")
+def find_spans(p: int) -> int:
+    """See above."""
+    end, is_open, spans = get_i64(p + S.END), get_i64(p + S.OPEN), 0
+    reach, stop = get_i64(p + S.WIDTH) + UNIT, min(end, get_i64(p + S.STOP))
+    while 0 <= spans < get_i64(p + S.CAPACITY) and get_i64(p + S.POSITION) < stop:
+        origin = max(get_i64(p + S.POSITION) - 1, 0)
+        needed = end - origin + (reach if is_open else 1)
+        count = min(get_i64(p + S.WORDS), (needed + 64 * LANES - 1) // (64 * LANES) * LANES)
+        given(p, origin, count)
+        classify(p, origin, count)
+        run_steps(p, count)
+        place, limit = get_i64(p + S.POSITION) - origin, min(end - origin, (get_i64(p + S.WORDS) << 6) - reach)
+        spans = take_block(p, origin, place, limit, spans)
+    return spans

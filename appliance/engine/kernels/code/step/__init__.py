@@ -1,0 +1,1 @@
+"""The compiled step: one pass, all layers."""

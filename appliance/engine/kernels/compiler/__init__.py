@@ -1,0 +1,1 @@
+"""Python to LLVM, at build time."""

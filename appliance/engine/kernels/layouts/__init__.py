@@ -1,0 +1,1 @@
+"""Where each field lies in the tables that kernels read."""

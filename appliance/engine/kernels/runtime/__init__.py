@@ -1,0 +1,1 @@
+"""The compiled library, its threads and tables, and the check at its border."""

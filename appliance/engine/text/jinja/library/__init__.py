@@ -1,0 +1,1 @@
+"""Filters, tests and methods that templates may call."""

@@ -1,0 +1,1 @@
+"""Process 1 of the virtual machine. Standard library only."""

@@ -1,0 +1,1 @@
+"""The bytes of a disk image: partitions, file systems, hash trees, boot files."""

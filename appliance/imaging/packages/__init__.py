@@ -1,0 +1,1 @@
+"""Packages by pinned hash: resolve, fetch, unpack."""

@@ -1,0 +1,1 @@
+"""Documents about an image: manifest, SBOM, provenance, deployment files."""

@@ -1,0 +1,1 @@
+"""Measurements that an image will have, computed before it boots."""

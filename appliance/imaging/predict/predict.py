@@ -1,0 +1,186 @@
+"""What hardware will measure when it starts an image, from the files of its folder alone: `measurements.json`.
+
+    files     the manifest, and that each file has the digest that it says
+    image     the unified kernel image consists of the parts beside it; the command line names the root hash
+    tpm       PCRs by event, for a boot from disk.raw
+    sev-snp   launch digests, for `-kernel appliance.efi` with kernel-hashes=on
+    tdx       MRTD and RTMRs, for a boot from disk.raw
+    golden    PCR 0 and 7, recorded on machines
+
+docs/concepts/measurements.md says what each of them covers; the format is docs/formats/measurements.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import ValidationError
+
+from appliance.attestation.binding import Build, describe
+from appliance.attestation.judge import measurements
+from appliance.attestation.judge.measurements import Golden, Measurements, SevSnp, Tdx, Tpm
+from appliance.errors import ImageError
+from appliance.imaging.papers import manifest
+from appliance.imaging.predict import firmware as predict_firmware
+from appliance.imaging.predict import gpt as predict_gpt
+from appliance.imaging.predict import idblock as predict_idblock
+from appliance.imaging.predict import snp as predict_snp
+from appliance.imaging.predict import tdx as predict_tdx
+from appliance.imaging.predict import tpm as predict_tpm
+from appliance.imaging.predict import uki as predict_uki
+from appliance.imaging.predict.uki import Uki
+from appliance.policy import inputfile
+from appliance.signed import keyfile
+
+OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"
+GUEST_FEATURES = 1  # SEV_FEATURES: SNP active, nothing else
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Snp:
+    """A SEV-SNP launch: firmware, shapes of guest, and the keys of an ID block if one is wanted."""
+
+    firmware: Path
+    vcpus: tuple[int, ...] = (1, 2, 4)
+    cpu_models: tuple[str, ...] = ("EPYC-v4",)
+    id_key: ec.EllipticCurvePrivateKey | None = None
+    author_key: ec.EllipticCurvePrivateKey | None = None
+    guest_policy: int = predict_idblock.STRICT_POLICY
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which image, and for which machines. Without firmware nothing is predicted for SEV-SNP and TDX."""
+
+    folder: Path
+    snp: Snp | None = None
+    tdx_firmware: Path | None = None
+    golden: tuple[Golden, ...] = ()
+    key: Ed25519PrivateKey | None = field(default=None, repr=False)
+
+
+def predict(options: Options) -> Measurements:
+    """Compute the measurements and write them, signed if there is a key, into the image's folder.
+
+    Raises ImageError if a file is not the one that the manifest names, or nothing can be said of it.
+    """
+    document = manifest.read(options.folder)
+    files = checked_files(options.folder, document)
+    uki = predict_uki.parse((options.folder / "appliance.efi").read_bytes())
+    _consistent(options.folder, document, uki)
+    log = predict_tpm.events(uki, predict_gpt.event(options.folder / "disk.raw"))
+    found = _assembled(document, files, sev_snp=_sev_snp(options.snp, uki.pe.data), tdx=_tdx(options.tdx_firmware, log),
+                       tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}))
+    write(options.folder, found, options.key)
+    return found
+
+
+def write(folder: Path, found: Measurements, key: Ed25519PrivateKey | None) -> None:
+    """Write the file and its signature; without a key an older signature goes."""
+    data = found.to_json()
+    signature = None if key is None else measurements.sign(data, key)
+    (folder / SIGNATURE).unlink(missing_ok=True)
+    keyfile.write_whole(folder / OUTPUT, data)
+    if signature is not None:
+        keyfile.write_whole(folder / SIGNATURE, signature)
+
+
+def entry(document: Mapping[str, Any], *path: str) -> Any:
+    """A value of the manifest by its keys. Raises ImageError, naming what is absent."""
+    value: Any = document
+    for key in path:
+        if not isinstance(value, Mapping) or key not in value:
+            raise ImageError(f"{manifest.NAME}: {'.'.join(path)} is absent", hint="build the image again")
+        value = value[key]
+    return value
+
+
+def checked_files(folder: Path, document: Mapping[str, Any], names: Sequence[str] = manifest.FILES) -> dict[str, str]:
+    """Name → SHA-256 of files of the image, hashed here. Raises ImageError naming one that differs."""
+    found = {}
+    for name in names:
+        wanted = entry(document, "files", name, "sha256")
+        try:
+            with (folder / name).open("rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ImageError(f"{folder / name}: {error.strerror}") from None
+        if found[name] != wanted:
+            raise ImageError(f"{folder / name}: SHA-256 {found[name]}, the manifest says {wanted}",
+                             code="image-file", hint="the file was changed since the build: build again")
+    return found
+
+
+def _consistent(folder: Path, document: Mapping[str, Any], uki: Uki) -> None:
+    """The unified image is made of the parts that lie beside it, and its command line fixes the root."""
+    for name, section in (("vmlinuz", ".linux"), ("initrd.cpio", ".initrd"), ("cmdline", ".cmdline")):
+        if (folder / name).read_bytes() != uki.section(section):
+            raise ImageError(f"{folder}: {name} is not the section {section} of appliance.efi", code="image-file")
+    root_hash = entry(document, "verity", "root_hash")
+    if not isinstance(root_hash, str) or _DIGEST.fullmatch(root_hash) is None:
+        raise ImageError(f"{manifest.NAME}: verity.root_hash is no SHA-256")
+    words = uki.section(".cmdline").decode("ascii").split(" ")
+    if words.count(f"roothash={root_hash}") != 1 or sum(word.startswith("roothash=") for word in words) != 1:
+        raise ImageError("appliance.efi: its command line does not name the root hash of the manifest, once",
+                         code="image-file")
+
+
+def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SevSnp, ...]:
+    if snp is None:
+        return ()
+    firmware, digest = _firmware(snp.firmware)
+    found = predict_snp.launch_digests(firmware, kernel, vcpus=snp.vcpus, cpu_models=snp.cpu_models,
+                                       guest_features=GUEST_FEATURES)
+    return tuple(
+        SevSnp(vmm="qemu", vcpus=vcpus, cpu_model=model, guest_features=f"{GUEST_FEATURES:#x}",
+               firmware_sha256=digest, launch_digest=value.hex(),
+               id_block=None if snp.id_key is None else predict_idblock.make(
+                   value, snp.id_key, snp.author_key, guest_policy=snp.guest_policy))
+        for (vcpus, model), value in found.items())
+
+
+def _tdx(path: Path | None, log: list[predict_tpm.Event]) -> tuple[Tdx, ...]:
+    if path is None:
+        return ()
+    firmware, digest = _firmware(path)
+    none, first, second, third = predict_tpm.rtmrs(log)
+    return tuple(
+        Tdx(firmware_sha256=digest, page_order=order, mrtd=predict_tdx.mrtd(firmware, order).hex(),
+            rtmr=(none, first.hex(), second.hex(), third.hex()), unverified=predict_tdx.UNVERIFIED)
+        for order in predict_tdx.ORDERS)
+
+
+def _firmware(path: Path) -> tuple[predict_firmware.Firmware, str]:
+    try:
+        data = inputfile.read(path, predict_firmware.MAX_BYTES + 1)
+    except OSError as error:
+        raise ImageError(f"firmware {path}: {error.strerror}") from None
+    return predict_firmware.parse(data, f"firmware {path}"), hashlib.sha256(data).hexdigest()
+
+
+def _in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
+    names = [shape.machine for shape in golden]
+    for name in names:
+        if names.count(name) > 1:
+            raise ImageError(f"golden values: machine {name!r} stands twice")
+    return tuple(sorted(golden, key=lambda shape: shape.machine))
+
+
+def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SevSnp, ...],
+               tdx: tuple[Tdx, ...], tpm: Tpm) -> Measurements:
+    """The whole, checked as a reader checks it."""
+    build = {name: entry(document, "build", name) for name in ("version", "code_sha384", "kernels_sha384")}
+    try:
+        found = Measurements(format="appliance/measurements/v1", build=Build.model_validate(build), image=files,
+                             policy_sha384=entry(document, "policy", "sha384"), sev_snp=sev_snp, tdx=tdx, tpm=tpm)
+    except ValidationError as error:
+        raise ImageError(f"{manifest.NAME}: {describe(error)}") from None
+    return measurements.parse(found.to_json())

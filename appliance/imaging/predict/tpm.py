@@ -1,0 +1,93 @@
+"""The events of a boot from the image's disk, in order, and the registers that they give: TPM PCRs and TDX RTMRs.
+
+The boot is UEFI firmware (OVMF) with an empty variable store that starts \\EFI\\BOOT\\BOOTX64.EFI from the image's
+system partition at its first attempt, without option ROMs and with Secure Boot off. Whatever a host does otherwise
+gives other values. Sources: TCG PC Client Platform Firmware Profile 1.06, section 3.3.4 (registers) and 10 (events);
+UEFI 2.10, section 38.4.1 (which RTMR stands for which PCR); systemd-stub(7).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.attestation.judge.measurements import PREDICTED_PCRS, ZERO_PCRS, PcrEvent, Tpm
+from appliance.imaging.predict.uki import MEASURED, Uki
+
+EV_SEPARATOR, EV_EVENT_TAG, EV_IPL = 0x4, 0x6, 0xD
+EV_EFI_BOOT_SERVICES_APPLICATION, EV_EFI_GPT_EVENT, EV_EFI_ACTION = 0x80000003, 0x80000006, 0x80000007
+SEPARATOR = bytes(4)
+SEPARATED = (2, 3, 4, 5, 6)  # of those that are predicted here; firmware separates 0, 1 and 7 too
+CALLING = b"Calling EFI Application from Boot Option"
+EXIT_CALLED = b"Exit Boot Services Invocation"
+EXIT_DONE = b"Exit Boot Services Returned with Success"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One measurement: `digests` by algorithm name."""
+
+    pcr: int
+    kind: int
+    what: str
+    digests: dict[str, bytes]
+
+
+def _of(pcr: int, kind: int, what: str, data: bytes) -> Event:
+    return Event(pcr, kind, what, {name: hashlib.new(name, data).digest() for name in ("sha256", "sha384")})
+
+
+def _program(what: str, uki: Uki) -> Event:
+    pe = uki.pe if what == "appliance.efi" else uki.kernel
+    return Event(4, EV_EFI_BOOT_SERVICES_APPLICATION, f"program {what}",
+                 {name: pe.authenticode(name) for name in ("sha256", "sha384")})
+
+
+def events(uki: Uki, gpt: bytes) -> list[Event]:
+    """Every event of the predicted registers, in the order of the boot; `gpt` is UEFI_GPT_DATA of the disk."""
+    found = [_of(4, EV_EFI_ACTION, f'action "{CALLING.decode()}"', CALLING)]
+    found += [_of(pcr, EV_SEPARATOR, "separator: firmware hands over", SEPARATOR) for pcr in SEPARATED]
+    found += [_of(5, EV_EFI_GPT_EVENT, "partition table of the disk", gpt), _program("appliance.efi", uki)]
+    for name in MEASURED:
+        found += [_of(11, EV_IPL, f"name of section {name}", name.encode("ascii") + b"\x00"),
+                  _of(11, EV_IPL, f"content of section {name}", uki.section(name))]
+    found += [_program("kernel", uki),
+              _of(9, EV_EVENT_TAG, "command line of the kernel", uki.load_options()),
+              _of(9, EV_EVENT_TAG, "initrd of the kernel", uki.initrd())]
+    return [*found, _of(5, EV_EFI_ACTION, f'action "{EXIT_CALLED.decode()}"', EXIT_CALLED),
+            _of(5, EV_EFI_ACTION, f'action "{EXIT_DONE.decode()}"', EXIT_DONE)]
+
+
+def extend(digests: Sequence[bytes], algorithm: str) -> bytes:
+    """A register after these digests, from zero."""
+    value = bytes(hashlib.new(algorithm).digest_size)
+    for digest in digests:
+        value = hashlib.new(algorithm, value + digest).digest()
+    return value
+
+
+def pcrs(log: Sequence[Event]) -> Tpm:
+    """The TPM part of the measurements, without golden values."""
+    values = {str(pcr): (extend([event.digests["sha256"] for event in log if event.pcr == pcr], "sha256").hex(),)
+              for pcr in PREDICTED_PCRS}
+    if any(event.pcr in ZERO_PCRS for event in log):
+        raise AssertionError("nothing extends PCR 12 or PCR 13")
+    return Tpm(bank="sha256", pcrs=values, golden=(), events=tuple(
+        PcrEvent(pcr=event.pcr, kind=event.kind, sha256=event.digests["sha256"].hex(), what=event.what)
+        for event in sorted(log, key=lambda event: event.pcr)))
+
+
+def rtmrs(log: Sequence[Event]) -> tuple[None, bytes, bytes, bytes]:
+    """RTMR 0 to 3 of the same boot in a TD. RTMR 0 depends on what the VMM hands over and is not predicted.
+
+    RTMR 1 takes PCR 2 to 6 and one separator for all of them (edk2, TdTcg2Dxe); RTMR 2 takes PCR 8 to 15; nothing
+    of ours extends RTMR 3.
+    """
+    first, separated = [], False
+    for event in log:
+        if 2 <= event.pcr <= 6 and not (event.kind == EV_SEPARATOR and separated):
+            first.append(event.digests["sha384"])
+            separated = separated or event.kind == EV_SEPARATOR
+    second = [event.digests["sha384"] for event in log if 8 <= event.pcr <= 15]
+    return None, extend(first, "sha384"), extend(second, "sha384"), bytes(48)

@@ -1,0 +1,1 @@
+"""Boot an image in QEMU on this machine."""

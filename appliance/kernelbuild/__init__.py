@@ -1,0 +1,1 @@
+"""Build kernels ahead of time, and keep what was built."""

@@ -1,0 +1,1 @@
+"""llama.cpp as a second engine, for developers. Never in the image."""

@@ -1,0 +1,40 @@
+"""Which engine runs a model: ours, or llama.cpp where a development policy allows it and ours does not know the model.
+
+How our engine keeps the weights, resident or streamed, is `budget`'s to say.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from appliance.boot.planning import inspection
+from appliance.engine.families import llama as architecture
+from appliance.errors import ApplianceError, UnsupportedError
+from appliance.llamacpp import engine as foreign
+from appliance.models.file import gguf_kind
+from appliance.policy.schema import Model
+
+
+def foreign_reason(model: Model, path: Path, *, simulated: bool) -> str | None:
+    """Why `model` is given to llama.cpp; None where our engine runs it, or is to say why it does not.
+
+    Never on a hardware platform: no one checks what that library does with its input, and it is not in the image.
+    Never a sealed model, nor one that must be streamed: it would lie decrypted in memory. The library is
+    loaded here, before the boot's sandbox.
+    """
+    if not simulated or model.sealed_header_sha256 is not None or model.streaming_decrypt is True:
+        return None
+    try:
+        header = inspection.header(path)
+        gguf_kind.check(header.metadata, len(header.tensors))
+    except ApplianceError:
+        return None
+    try:
+        architecture.read(header.metadata)
+    except UnsupportedError as error:
+        if foreign.available():
+            foreign.library()
+            return error.summary
+    except ApplianceError:
+        pass
+    return None

@@ -1,0 +1,1 @@
+"""The sealed container: its header, and its tiles."""

@@ -1,0 +1,1 @@
+"""Who delivers a model's tiles: resident or streamed, plain or sealed."""

@@ -1,0 +1,69 @@
+"""What every way of keeping a model shares: the header of its GGUF file, and lookups that say what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.models.file import gguf_kind, quants
+from appliance.models.file.gguf import GGUFFile, TensorInfo
+from appliance.models.file.metadata import Metadata
+
+
+class Opened:
+    """An open model: whoever opened it closes it, or leaves a `with` block."""
+
+    gguf: GGUFFile
+    sha256: bytes
+    """SHA-256 (32 bytes) of the GGUF file that the weights came from."""
+    header_sha256: bytes | None = None
+    """SHA-256 (32 bytes) of a sealed file's header; None for a plain file."""
+    closed = False
+    """Whether its memory was given back."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def metadata(self) -> Metadata:
+        """The model's key-value pairs."""
+        return self.gguf.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """What the model has, by name."""
+        return self.gguf.tensors
+
+    def tensor(self, name: str, dimensions: int) -> TensorInfo:
+        """The matrix (2 dimensions) or vector (1) of a name; FormatError when there is none of this kind, ModelError
+        when the model was closed."""
+        if self.closed:
+            raise ModelError("the model was closed")
+        info = self.tensors.get(name)
+        if info is None or len(info.shape) != dimensions:
+            found = "missing" if info is None else f"of shape {info.shape}"
+            raise FormatError(f"tensor {name!r} is {found}; needed: a {'matrix' if dimensions == 2 else 'vector'}")
+        return info
+
+    def close(self) -> None:
+        """Give the memory back. Addresses handed out before are void from here on."""
+        raise NotImplementedError
+
+
+def check_runnable(file: GGUFFile) -> None:
+    """UnsupportedError for what is not one whole model, for block formats that do not run here, for tensors of more
+    than two dimensions, and for vectors in blocks."""
+    gguf_kind.check(file.metadata, len(file.tensors))
+    for info in file.tensors.values():
+        quants.require(info.format, f"tensor {info.name!r}")
+        if len(info.shape) > 2:
+            raise UnsupportedError(f"tensor {info.name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
+        if len(info.shape) == 1 and info.format.elements > 1:
+            raise UnsupportedError(f"tensor {info.name!r} is a vector of {info.format.name}; "
+                                   "supported: vectors of F32, F16 and BF16")

@@ -1,0 +1,61 @@
+"""A sealed model decrypted once, whole, into memory: each tile is authenticated on its way, and the key is dropped."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.models.file.disk import Progress
+from appliance.models.sealed.reader import SealedModel, open_sealed
+from appliance.models.sources.opened import check_runnable
+from appliance.models.sources.resident import ALIGNMENT, ResidentSource, vector
+from appliance.models.sources.tile_threads import ordered
+from appliance.secure.locked import anonymous, discard
+
+
+def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
+                         sha256: bytes | None = None, progress: Progress | None = None) -> ResidentSource:
+    """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read. Arguments and errors as
+    `open_sealed`; ModelError also for too little memory."""
+    with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model:
+        check_runnable(model.gguf)
+        return _decrypted(model, progress)
+
+
+def _decrypted(model: SealedModel, progress: Progress | None) -> ResidentSource:
+    """Every tensor of `model` in memory. Errors as `read_tile`."""
+    offsets: dict[str, int] = {}
+    nbytes = 0
+    for segment in model.tiling.segments:
+        if segment.info is not None:
+            offsets[segment.info.name] = nbytes
+            nbytes += segment.units * segment.unit_nbytes
+            nbytes += -nbytes % ALIGNMENT
+    arena = anonymous(nbytes, "the model's weights", secret=True)
+    try:
+        _decrypt(model, arena, offsets, progress)
+        with memoryview(arena) as view:
+            vectors = {name: vector(info, view[offsets[name]:offsets[name] + info.nbytes])
+                       for name, info in model.tensors.items() if len(info.shape) == 1}
+    except BaseException:
+        discard(arena, secret=True)
+        raise
+    return ResidentSource(model.gguf, model.sha256, arena, offsets, vectors, model.header_sha256)
+
+
+def _decrypt(model: SealedModel, arena: mmap.mmap, offsets: Mapping[str, int], progress: Progress | None) -> None:
+    """Every tile straight to its place, by a few threads."""
+    def read(number: int) -> int:
+        tile = model.tiling.tile(number)
+        if tile.segment.info is not None:
+            start = offsets[tile.segment.info.name] + tile.first_unit * tile.segment.unit_nbytes
+            with memoryview(arena) as view, view[start:start + tile.nbytes] as place:
+                model.read_tile(number, place)
+        return tile.record_nbytes
+
+    done = 0
+    for nbytes in ordered(read, range(len(model.tiling))):
+        done += nbytes
+        if progress is not None:
+            progress(done, model.tiling.end - model.tiling.base)

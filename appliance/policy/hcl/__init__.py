@@ -1,0 +1,1 @@
+"""HCL text to a tree of literals, with positions, and back."""

@@ -1,0 +1,1 @@
+"""Versions of the policy language: frozen tables, differences, upgrade."""

@@ -1,0 +1,1 @@
+"""Memory that is locked, and wiped."""

@@ -1,0 +1,1 @@
+"""May a request be answered: tenants, quotas, limits, redaction."""

@@ -1,0 +1,239 @@
+"""How much one API key may ask: requests a minute, tokens a minute and a day, on the monotonic clock.
+
+The host owns the wall clock, so no limit reads it. A window slides: in no 60 seconds (or 24 hours) of monotonic
+time does an API key get more than its limit. A request is charged for its prompt
+and for all the tokens that it may generate when it is admitted; what it did not use is given back when it ends. So
+no burst of long requests overshoots. Charged counts are the rounded ones, so the rate-limit headers tell no more
+than `usage` does.
+
+Counters live in memory. With a state disk they outlive the appliance (quotas.py): what was charged weighs on for as
+long as it had left, the time in which the appliance did not run not counted. Without one they start anew.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from appliance.service.api.problems import RequestError
+
+MINUTE, DAY = 60.0, 86400.0
+SLOTS = 600  # entries that a window keeps at most; charges of one slot expire together, late rather than early
+
+KEPT_SHARE = 4  # one place in this many, at most, is kept for tenants who hold none
+PARTS = 8    # of a window, into which charges are rounded when they are written down
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Charge:
+    """An amount that weighs on a window until a time."""
+
+    expires: float
+    amount: int
+
+
+class Window:
+    """At most `limit` in any `seconds`; a limit of None charges nothing."""
+
+    def __init__(self, limit: int | None, seconds: float, clock: Clock = time.monotonic) -> None:
+        self.limit = limit
+        self._seconds = seconds
+        self._clock = clock
+        self._charges: deque[Charge] = deque()
+        self._used = 0
+        self.changes = 0  # how often anything was charged or given back
+
+    @property
+    def remaining(self) -> int:
+        """What may be charged now."""
+        self._expire()
+        return 0 if self.limit is None else max(0, self.limit - self._used)
+
+    def wait(self, amount: int) -> float:
+        """Seconds until `amount` could be charged: 0 now, infinity never."""
+        self._expire()
+        if self.limit is None or self._used + amount <= self.limit:
+            return 0.0
+        excess = self._used + amount - self.limit
+        for charge in self._charges:
+            excess -= charge.amount
+            if excess <= 0:
+                return max(0.0, charge.expires - self._clock())
+        return math.inf
+
+    def charge(self, amount: int) -> Charge:
+        """Charge `amount`; `wait` was asked before. The result takes a later refund."""
+        slot = max(self._seconds / SLOTS, 1.0)  # of a minute, no shorter than a second
+        expires = (math.floor(self._clock() / slot) + 1) * slot + self._seconds
+        if self.limit is None:
+            return Charge(expires, 0)
+        self.changes += 1
+        if not self._charges or self._charges[-1].expires < expires:
+            self._charges.append(Charge(expires, 0))
+        self._charges[-1].amount += amount
+        self._used += amount
+        return self._charges[-1]
+
+    def refund(self, charge: Charge, amount: int) -> None:
+        """Give back a part of a charge; nothing if it has expired meanwhile."""
+        self._expire()
+        if self.limit is not None and charge.expires > self._clock():
+            self.changes += 1
+            charge.amount -= amount
+            self._used -= amount
+
+    def reset(self) -> float:
+        """Seconds until nothing weighs on the window."""
+        self._expire()
+        return max(0.0, self._charges[-1].expires - self._clock()) if self._used else 0.0
+
+    def left(self) -> list[tuple[int, int]]:
+        """What weighs on the window, as pairs (how many `PARTS` of it still, amount): rounded up, late, never early."""
+        self._expire()
+        now, sums = self._clock(), dict[int, int]()
+        for charge in self._charges:
+            parts = math.ceil((charge.expires - now) * PARTS / self._seconds - 1e-9)
+            sums[parts] = sums.get(parts, 0) + charge.amount
+        return [(parts, amount) for parts, amount in sorted(sums.items()) if amount > 0]
+
+    def restore(self, left: Iterable[tuple[int, int]]) -> None:
+        """Put back what `left` told, into a window on which nothing weighs yet."""
+        if self.limit is not None:
+            now = self._clock()
+            self._charges.extend(Charge(now + parts * self._seconds / PARTS, amount) for parts, amount in sorted(left))
+            self._used = sum(charge.amount for charge in self._charges)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while self._charges and self._charges[0].expires <= now:
+            self._used -= self._charges.popleft().amount
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Limits of one API key; None: no such limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+
+
+class Account:
+    """The three windows of one API key."""
+
+    def __init__(self, rates: Rates, clock: Clock = time.monotonic) -> None:
+        self.requests = Window(rates.requests_per_minute, MINUTE, clock)
+        self.minute = Window(rates.tokens_per_minute, MINUTE, clock)
+        self.day = Window(rates.tokens_per_day, DAY, clock)
+
+    def admit_request(self) -> None:
+        """Charge one request, or refuse it with the time to wait."""
+        if (wait := self.requests.wait(1)) > 0:
+            raise RequestError("rate_limit_exceeded", "too many requests in a minute", retry_after=wait)
+        self.requests.charge(1)
+
+    def admit_tokens(self, tokens: int) -> Grant:
+        """Charge what a request may use at most, or refuse it with the time to wait."""
+        for window, code, period in ((self.minute, "rate_limit_exceeded", "minute"),
+                                     (self.day, "insufficient_quota", "day")):
+            wait = window.wait(tokens)
+            if math.isinf(wait):
+                raise RequestError(code, f"the request may take {tokens} tokens, more than the limit of {window.limit} "
+                                         f"tokens a {period}: shorten it or lower max_tokens",
+                                   retry_after=wait)
+            if wait > 0:
+                raise RequestError(code, f"too many tokens in a {period}", retry_after=wait)
+        return Grant(self, tokens, self.minute.charge(tokens), self.day.charge(tokens))
+
+    def windows(self) -> dict[str, Window]:
+        """The windows by name."""
+        return {"requests": self.requests, "minute": self.minute, "day": self.day}
+
+    def headers(self) -> dict[str, str]:
+        """OpenAI's rate-limit headers, for the limits that exist."""
+        found: dict[str, str] = {}
+        for name, window in (("requests", self.requests), ("tokens", self.minute)):
+            if window.limit is not None:
+                found[f"x-ratelimit-limit-{name}"] = str(window.limit)
+                found[f"x-ratelimit-remaining-{name}"] = str(window.remaining)
+                found[f"x-ratelimit-reset-{name}"] = f"{math.ceil(window.reset())}s"
+        return found
+
+
+@dataclass
+class Grant:
+    """Tokens charged ahead for one request."""
+
+    account: Account
+    tokens: int
+    minute: Charge
+    day: Charge
+
+    def settle(self, used: int) -> None:
+        """Give back what was not used; called once, when the request ends however it ends."""
+        unused = max(0, self.tokens - used)
+        self.account.minute.refund(self.minute, unused)
+        self.account.day.refund(self.day, unused)
+        self.tokens -= unused
+
+
+class Accounts:
+    """The accounts of all keys, by the SHA-256 of each."""
+
+    def __init__(self, rates: Rates, clock: Clock = time.monotonic) -> None:
+        self._rates = rates
+        self._clock = clock
+        self._accounts: dict[bytes, Account] = {}
+
+    def of(self, key_digest: bytes) -> Account:
+        """The account of a key that the policy knows."""
+        if key_digest not in self._accounts:
+            self._accounts[key_digest] = Account(self._rates, self._clock)
+        return self._accounts[key_digest]
+
+    def __iter__(self) -> Iterator[tuple[bytes, Account]]:
+        """Each account that was asked for, by the SHA-256 of its key."""
+        return iter(self._accounts.items())
+
+    @property
+    def changes(self) -> int:
+        """A number that changes with every charge and refund."""
+        return sum(window.changes for _, account in self for window in account.windows().values())
+
+
+class Places:
+    """Requests in progress, `most` at the same time; one whose body is there in part counts. Some places
+    are kept for tenants who hold none, so that one tenant cannot have them all."""
+
+    def __init__(self, most: int, tenants: Collection[str], retry_after: Callable[[str], float] = lambda tenant: 1,
+                 ) -> None:
+        """`tenants`: who may ask, by name; `retry_after`: seconds after which a refused one may come again."""
+        self._most, self._tenants, self._retry_after = most, frozenset(tenants), retry_after
+        self._held: Counter[str] = Counter()
+
+    def held(self, tenant: str | None = None) -> int:
+        """Places that are taken, by a tenant or by all."""
+        return self._held.total() if tenant is None else self._held[tenant]
+
+    def free(self, tenant: str) -> int:
+        """Places that a tenant may take."""
+        without = self._tenants - self._held.keys()
+        kept = 0 if tenant in without else min(len(without), self._most // KEPT_SHARE)
+        return self._most - self._held.total() - kept
+
+    def take(self, tenant: str) -> None:
+        """Take a place. RequestError where none is free, or those that are free are kept for others."""
+        if self.free(tenant) <= 0:
+            raise RequestError("too_many_requests", retry_after=self._retry_after(tenant))
+        self._held[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """Give a place back."""
+        self._held[tenant] -= 1
+        if not self._held[tenant]:
+            del self._held[tenant]

@@ -1,0 +1,75 @@
+"""Quota counters on the state disk: written every second in which something was charged, and at the end.
+
+The snapshot is canonical JSON (docs/formats/state-disk.md). Who kills the appliance can take back what was charged in
+the last second, no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Collection
+
+from appliance.boot.state.disk import StateDisk
+from appliance.codec.canonical import canonical
+from appliance.errors import StateError
+from appliance.service.admission.limits import Accounts
+
+INTERVAL_SECONDS = 1.0
+FORMAT = "appliance/quotas/v1"
+
+
+def snapshot(accounts: Accounts) -> bytes:
+    """All that weighs on any account."""
+    found = {}
+    for digest, account in accounts:
+        left = {name: [list(pair) for pair in window.left()] for name, window in account.windows().items()}
+        if any(left.values()):
+            found[digest.hex()] = left
+    return canonical({"accounts": found, "format": FORMAT})
+
+
+def restore(accounts: Accounts, data: bytes, known: Collection[bytes]) -> None:
+    """Put back what `snapshot` wrote, for keys that are still known. StateError for anything else than a snapshot."""
+    if not data:
+        return
+    try:
+        value = json.loads(data)
+        if value["format"] != FORMAT:
+            raise ValueError(value["format"])
+        for text, left in value["accounts"].items():
+            digest = bytes.fromhex(text)
+            if digest in known:
+                for name, window in accounts.of(digest).windows().items():
+                    window.restore((int(parts), int(amount)) for parts, amount in left[name])
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise StateError("the state disk's snapshot is not one of quotas", code="state-snapshot",
+                         hint="another version wrote it") from None
+
+
+class Keeper:
+    """Writes the snapshot while the service runs."""
+
+    def __init__(self, accounts: Accounts, disk: StateDisk) -> None:
+        self._accounts, self._disk = accounts, disk
+        self._written = accounts.changes
+
+    async def run(self, failed: Callable[[StateError], None]) -> None:
+        """Until it is cancelled, or the disk fails: then `failed` is called."""
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            changes = self._accounts.changes
+            if changes == self._written:
+                continue
+            try:
+                await asyncio.to_thread(self._disk.save, snapshot(self._accounts))
+            except StateError as error:
+                failed(error)
+                return
+            self._written = changes
+
+    def finish(self) -> None:
+        """The last snapshot; a disk that failed has none."""
+        with contextlib.suppress(StateError):
+            self._disk.save(snapshot(self._accounts))

@@ -1,0 +1,82 @@
+"""Who asks: an API key to a tenant of the policy, in constant time over all keys.
+
+A key is never stored: the policy holds its SHA-256, and the presented key's SHA-256 is compared with every one of
+them without leaving early, so that neither the time nor the order tells how close a guess came. Keys are random
+(`appliance key new`), so a plain hash is enough: there is no weak key to guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from appliance.policy.schema import Tenant
+from appliance.service.api.problems import RequestError
+
+MAX_KEY_BYTES = 512
+
+Right = Literal["ask", "watch"]  # ask models; read metrics
+RIGHTS: dict[str, frozenset[Right]] = {
+    "user": frozenset({"ask"}), "auditor": frozenset({"watch"}), "admin": frozenset({"ask", "watch"}),
+}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A tenant, by one of its keys; limits are counted for each key."""
+
+    tenant: Tenant
+    key_digest: bytes = field(repr=False)  # SHA-256, 32 bytes
+
+    @property
+    def name(self) -> str:
+        """The tenant's name in the policy."""
+        return self.tenant.name
+
+    def require(self, right: Right) -> None:
+        """Refuse a caller whose role does not have a right."""
+        if right not in RIGHTS[self.tenant.role]:
+            raise RequestError("permission_denied")
+
+    def may_ask(self, model: str) -> bool:
+        """Whether the policy allows this tenant a model."""
+        return model in self.tenant.models
+
+
+class Tenants:
+    """All tenants of a policy. Without any, no key is valid."""
+
+    def __init__(self, tenants: Iterable[Tenant]) -> None:
+        self._known = tuple(
+            (bytes.fromhex(digest), tenant) for tenant in tenants for digest in tenant.api_key_sha256)
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """SHA-256 of every key that is valid."""
+        return frozenset(known for known, _ in self._known)
+
+    @property
+    def askers(self) -> frozenset[str]:
+        """Names of tenants who may ask some model."""
+        return frozenset(tenant.name for _, tenant in self._known if tenant.models and "ask" in RIGHTS[tenant.role])
+
+    def askers_of(self, model: str) -> frozenset[str]:
+        """Names of tenants who may ask a model."""
+        return frozenset(tenant.name for _, tenant in self._known
+                         if model in tenant.models and "ask" in RIGHTS[tenant.role])
+
+    def authenticate(self, authorization: str | None) -> Caller:
+        """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if there is none."""
+        scheme, _, key = (authorization or "").partition(" ")
+        presented = key.strip().encode("latin-1", "replace")  # as it came in the header
+        digest = hashlib.sha256(presented[:MAX_KEY_BYTES]).digest()
+        found: Caller | None = None
+        for known, tenant in self._known:
+            if hmac.compare_digest(known, digest):
+                found = Caller(tenant, known)
+        if found is None or scheme.lower() != "bearer" or len(presented) > MAX_KEY_BYTES:
+            raise RequestError("invalid_api_key")
+        return found

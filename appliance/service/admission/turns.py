@@ -1,0 +1,133 @@
+"""The queue of schema 2: who waits for what, in which order, and when a refused request may come again.
+
+    text    a request's body, until it is tokens: `concurrent_requests` at the same time
+    answer  from the first byte of work to the last byte that leaves: as many
+    house   all that were let in, waiting ones included: `queued_requests` more
+
+A waiting request holds tokens only, so many may wait. Tenants take turns, and some places stay for those who hold none,
+as `limits.Places` has it. All of it belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+
+from appliance.service.admission.limits import Clock, Places
+from appliance.service.api.problems import FOLLOWED, RequestError
+
+QUEUE_SECONDS = 600.0  # that a request waits at most: common clients wait no longer
+_MEMORY = 0.9  # weight of the past in how long places are held
+_FIRST_GUESS = 10.0  # seconds that a place is held, before any was given back
+_MARGIN = 1.5  # who comes too early is refused again; who comes late finds a queue that is full of work
+
+
+class Ticket:
+    """A request that waits for a place or has one."""
+
+    def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None]) -> None:
+        self.tenant, self.begin = tenant, begin
+        self.since: float | None = None  # when it got its place
+        self._turns: Turns | None = turns
+
+    def leave(self) -> None:
+        """Give the place back, or stop waiting; a second call does nothing."""
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            turns._leave(self)
+
+
+class Turns:
+    """`most` places, for which requests wait in turn."""
+
+    def __init__(self, most: int, tenants: Collection[str], clock: Clock = time.monotonic) -> None:
+        """`tenants`: who may ask, by name."""
+        self.most = most
+        self.seconds: float | None = None  # that a place is held, lately
+        self._places, self._clock = Places(most, tenants), clock
+        self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()  # the tenant at the front is next
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def in_progress(self) -> int:
+        """Requests that have one."""
+        return self._places.held()
+
+    def held(self, tenant: str) -> int:
+        """Places that a tenant has."""
+        return self._places.held(tenant)
+
+    def ask(self, tenant: str, begin: Callable[[], None]) -> Ticket:
+        """Wait for a place. `begin` is called when there is one, maybe at once; it must not raise."""
+        ticket = Ticket(self, tenant, begin)
+        self._waiting.setdefault(tenant, deque()).append(ticket)
+        self._advance()
+        return ticket
+
+    async def place(self, tenant: str) -> Ticket:
+        """A place, once there is one. RequestError after too long a time."""
+        has_one = asyncio.Event()
+        ticket = self.ask(tenant, has_one.set)
+        try:
+            async with asyncio.timeout(QUEUE_SECONDS):
+                await has_one.wait()
+        except BaseException as error:
+            ticket.leave()
+            if isinstance(error, TimeoutError):
+                raise waited_too_long() from None
+            raise
+        return ticket
+
+    def _leave(self, ticket: Ticket) -> None:
+        if ticket.since is None:
+            handles = self._waiting[ticket.tenant]
+            handles.remove(ticket)
+            if not handles:
+                del self._waiting[ticket.tenant]
+        else:
+            seconds = self._clock() - ticket.since
+            self.seconds = seconds if self.seconds is None else _MEMORY * self.seconds + (1 - _MEMORY) * seconds
+            self._places.leave(ticket.tenant)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Give places to those whose turn it is."""
+        while (tenant := next((each for each in self._waiting if self._places.free(each) > 0), None)) is not None:
+            ticket = self._waiting[tenant].popleft()
+            self._waiting.move_to_end(tenant)
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+            self._places.take(tenant)
+            ticket.since = self._clock()
+            ticket.begin()
+
+
+class Queue:
+    """Both kinds of places, and when refused requests may come again."""
+
+    def __init__(self, concurrent: int, tenants: Collection[str], clock: Clock = time.monotonic) -> None:
+        self.texts = Turns(concurrent, tenants, clock)
+        self.answers = Turns(concurrent, tenants, clock)
+        self._clock = clock
+        self._returns: dict[str, float] = {}  # when a tenant's last refused request is told to come again
+
+    def retry_after(self, tenant: str) -> float:
+        """Seconds after which a tenant's refused request finds room: refused ones return one by one, as fast as the
+        tenant's requests, or all where it has none, give places back."""
+        now, places = self._clock(), self.answers.held(tenant) or self.answers.most
+        seconds = _FIRST_GUESS if self.answers.seconds is None else self.answers.seconds
+        self._returns = {name: due for name, due in self._returns.items() if due > now}
+        due = min(self._returns.get(tenant, now) + _MARGIN * seconds / places, now + FOLLOWED)
+        self._returns[tenant] = due
+        return due - now
+
+
+def waited_too_long() -> RequestError:
+    """The refusal of a request whose turn did not come."""
+    return RequestError("overloaded", f"the request has waited {QUEUE_SECONDS:.0f} seconds for its turn", retry_after=1)

@@ -1,0 +1,1 @@
+"""Answer a request that was admitted, and record it."""

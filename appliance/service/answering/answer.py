@@ -1,0 +1,152 @@
+"""A generation as the event loop sees it: the engine's steps, redacted and counted, as pieces of an answer.
+
+The scheduler runs in its own thread and calls back there for each step; the call only puts the step into an inbox of
+the event loop. Cancelling is a flag that the scheduler looks at before each token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Callable
+
+from appliance.engine.decode.scheduler import Handle
+from appliance.service.admission.admit import Job
+from appliance.service.admission.privacy import round_up
+from appliance.service.admission.redaction import Redactor
+from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
+from appliance.service.answering.exchange import Exchange
+from appliance.service.answering.inbox import Arrived, Inbox, pack
+from appliance.service.api.answers import Finish, Usage
+from appliance.service.api.events import Piece
+from appliance.service.api.problems import RequestError
+from appliance.service.context import Service
+
+
+class Generation:
+    """One answer under way.
+
+    Its times count from the request's arrival under schema 1. Under schema 2 they count from the moment at which the
+    model begins with it: a request that waits for its turn waits up to `QUEUE_SECONDS` before that.
+    """
+
+    def __init__(self, service: Service, exchange: Exchange, job: Job) -> None:
+        self._service = service
+        self._exchange = exchange
+        self._job = job
+        self._redactor = Redactor(service.rules_for("answer"))
+        self._inbox = Inbox()
+        self._first: Arrived | None = None
+        self._tokens = 0
+        self._over = False  # the last step came, or the time is over
+        self._since = exchange.arrived if service.queue is None else None
+        self._begun = asyncio.Event()  # or failed
+        self._handle: Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for `limits.answer_timeout`
+
+    def submit(self) -> None:
+        """Have it run in its turn."""
+        if self._service.queue is None:
+            self._run()
+        else:
+            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._run_in_turn)
+            self._exchange.closing.append(ticket.leave)
+
+    def _run_in_turn(self) -> None:
+        """Run it now that there is a place, for whose sake another request has just ended."""
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001 - of this request, not of the one that ended
+            self._fail(error)
+
+    def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def call(function: Callable[..., None], *values: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(function, *values)
+
+        tenant = self._exchange.caller.name if self._exchange.caller else ""
+        self._handle = self._job.model.scheduler.submit(
+            self._job.generation, tenant, lambda step: call(self._arrive, pack(step), step.finish_reason is not None),
+            lambda error: call(self._fail, error), lambda: call(self._started))
+        self._exchange.closing.append(self._close)
+
+    def _close(self) -> None:
+        """The request is over."""
+        self._over = True
+        if self._handle is not None:
+            self._handle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _started(self) -> None:
+        """The model begins with it."""
+        if self._since is None:
+            self._since = time.monotonic()
+        self._begun.set()
+        milliseconds = self._service.policy.limits.answer_timeout_ms
+        if milliseconds is not None and not self._over:
+            self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
+
+    def _arrive(self, packed: bytes, last: bool) -> None:
+        if not self._over:
+            self._over = last
+            self._inbox.put(packed)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._over:
+            self._over = True
+            self._inbox.fail(error)
+        self._begun.set()
+
+    def _expire(self) -> None:
+        """The time of the whole answer is over: what came before may still leave."""
+        self._fail(RequestError("answer_timeout"))
+        if self._handle is not None:
+            self._handle.cancel()
+
+    async def begin(self) -> None:
+        """Wait for the first step; RequestError when it does not come in the time that the policy gives."""
+        try:
+            if self._since is None:
+                async with asyncio.timeout(self._left(self._exchange.arrived, QUEUE_SECONDS)):
+                    await self._begun.wait()
+        except TimeoutError:
+            raise waited_too_long() from None
+        since = self._exchange.arrived if self._since is None else self._since
+        try:
+            async with asyncio.timeout(self._left(since, self._service.policy.limits.first_token_timeout_ms / 1000)):
+                self._first = await self._inbox.get()
+        except TimeoutError:
+            raise RequestError("first_token_timeout") from None
+        self._exchange.first_token = time.monotonic() - self._exchange.arrived
+
+    @staticmethod
+    def _left(since: float, seconds: float) -> float:
+        return max(0.0, since + seconds - time.monotonic())
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """The answer's pieces, each with text that may leave; the last has the finish reason and the usage."""
+        if self._first is None:
+            await self.begin()
+        words, step = self._job.model.tokenizer, self._first or await self._inbox.get()
+        while True:
+            text = await self._redacted(step.text)
+            self._tokens += step.counted
+            self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
+            if step.finish is not None:
+                break
+            yield Piece(text, step.logged(words))
+            step = await self._inbox.get()
+        self._exchange.finish = step.finish
+        finish: Finish = "length" if step.finish == "length" else "stop"
+        usage = Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens)
+        yield Piece(text + await self._redacted(None), step.logged(words), finish, usage)
+
+    async def _redacted(self, piece: str | None) -> str:
+        """What may leave after the next piece, or (None) after the last. What takes long is done in a thread."""
+        work = self._redactor.finish if piece is None else functools.partial(self._redactor.feed, piece)
+        return work() if self._redactor.quick(piece or "") else await asyncio.to_thread(work)

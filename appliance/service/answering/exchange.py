@@ -1,0 +1,107 @@
+"""One request and what may be said about it: the record that the audit log and the metrics are filled from.
+
+Nothing here holds content. Handlers write down facts as they learn them; the guard reports them once at the end.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from litestar.types import Scope
+
+from appliance.audit.log import new_request_id
+from appliance.service.admission.privacy import Pacer, Timing
+from appliance.service.admission.tenants import Caller
+from appliance.service.api.problems import RequestError
+
+INFERENCE = ("/v1/chat/completions", "/v1/completions")
+FIXED = frozenset({"/health", "/metrics", "/v1/attestation", "/v1/attestation/activation", "/v1/models", *INFERENCE})
+ONE_MODEL = "/v1/models/{model}"
+_URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
+
+
+def path_of(target: bytes, scheme: str) -> str | None:
+    """The path that a request's target (without its query) names, as routes are found by it: without slashes at its
+    end, and one where there were several. None for what is neither a path nor a URL of the connection's own scheme
+    (RFC 9112 §3.2).
+
+    An encoded slash stays encoded: it is a part of a name, to whoever reads the target on the way, and ours have none.
+    """
+    if not target.startswith(b"/"):
+        found = _URL.fullmatch(target)
+        if found is None or found[1].lower() != scheme.encode():
+            return None
+        target = found[2] or b"/"
+    parts = [part for part in target.decode("ascii").split("/") if part]
+    return "/" + "/".join(part if "/" in unquote(part) else unquote(part) for part in parts)
+
+
+def endpoint(path: str) -> str:
+    """The route that a path belongs to, from a closed set: `other` for what is no route of ours."""
+    if path in FIXED:
+        return path
+    head, _, name = path.rpartition("/")
+    return ONE_MODEL if head == "/v1/models" and name else "other"
+
+
+@dataclass
+class Exchange:
+    """A request under way. Times are of the monotonic clock."""
+
+    endpoint: str
+    timing: Timing
+    request_id: str = field(default_factory=new_request_id)
+    arrived: float = field(default_factory=time.monotonic)
+    pacer: Pacer = field(init=False)
+    caller: Caller | None = None
+    model: str | None = None
+    streamed: bool | None = None  # what the caller asked for
+    streaming: bool = False  # events are on their way, and pace themselves
+    cut_short: bool = False  # the service ends: nothing is held back any more
+    prompt_tokens: int | None = None  # rounded, as the caller sees them
+    completion_tokens: int | None = None
+    finish: str | None = None
+    first_token: float | None = None  # seconds from arrival
+    status: int = 0
+    code: str | None = None  # set: the request was refused, and why
+    param: str | None = None  # the parameter that a refusal names; what a client made up is not told further
+    started: bool = False  # the head of a streamed answer may leave: that is recorded
+    recorded: str = ""  # the event of its own record, once that is written, or cannot be
+    duration_us: int = 0  # as recorded
+    spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
+    headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
+    closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
+    forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
+
+    def __post_init__(self) -> None:
+        self.pacer = Pacer(self.timing, self.arrived)
+
+    @property
+    def paced(self) -> bool:
+        """Whether the answer's end is held to the grid as a whole."""
+        return self.endpoint in INFERENCE and not (self.streaming or self.cut_short)
+
+    @property
+    def known(self) -> Caller:
+        """The caller; RequestError where nobody has shown a key."""
+        if self.caller is None:
+            raise RequestError("invalid_api_key")
+        return self.caller
+
+    def close(self) -> None:
+        """Run what must end with the request, last registered first; a second call does nothing."""
+        while self.closing:
+            self.closing.pop()()
+
+    @classmethod
+    def of(cls, scope: Scope) -> Exchange:
+        """The exchange of a request."""
+        found: Any = scope["state"]["exchange"]
+        if not isinstance(found, cls):
+            raise TypeError("a request without an exchange")
+        return found

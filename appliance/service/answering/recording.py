@@ -1,0 +1,115 @@
+"""The audit log's view of a request: recorded before the end of its answer leaves, never after.
+
+    whole answer or refusal   `request.done` or `request.refused`, then its first byte
+    streamed answer           `stream.started`, then its first byte; its own record, then its last events
+
+So every byte that a client gets belongs to a record that is written already. Where a record cannot be written, the
+answer's end stays here and the client gets `audit_unavailable` in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from appliance.errors import AuditError
+from appliance.service.admission.privacy import bucket_us
+from appliance.service.answering.exchange import Exchange
+from appliance.service.api.problems import RequestError
+
+if TYPE_CHECKING:
+    from appliance.service.context import Service
+
+
+DONE, REFUSED = "request.done", "request.refused"
+
+
+def before_head(service: Service, exchange: Exchange) -> None:
+    """Record what is about to leave: a whole answer, or that a stream starts. RequestError `audit_unavailable` where
+    nothing may leave."""
+    if exchange.streaming and exchange.code is None:
+        service.require_audit()
+        _write(service, exchange, "stream.started", {
+            "request": exchange.request_id, "endpoint": exchange.endpoint, **_who(exchange)})
+        exchange.started = True
+    else:
+        before_end(service, exchange)
+
+
+def before_end(service: Service, exchange: Exchange) -> None:
+    """Write the request's own record, unless it is written. RequestError `audit_unavailable` where it cannot be."""
+    if exchange.recorded:
+        return
+    if exchange.code is None:
+        service.require_audit()
+    _settle(service, exchange)
+
+
+def refused(service: Service, exchange: Exchange, error: Exception) -> RequestError:
+    """The refusal that ends a stream, after its record; another one where that record cannot be written."""
+    found = service.refuse(exchange, error)
+    try:
+        before_end(service, exchange)
+    except RequestError as lost:
+        return service.refuse(exchange, lost)
+    return found
+
+
+def at_last(service: Service, exchange: Exchange) -> None:
+    """Write the record of a request whose end did not leave: its client has gone, or its stream was cut. Of a whole
+    answer that broke off after its record there are two."""
+    broken = exchange.recorded == DONE and exchange.code is not None
+    if exchange.recorded and not broken:
+        return
+    if exchange.streaming and exchange.code is None:
+        exchange.finish = "cancelled"  # also where the model had ended: the client did not hear of it
+    with contextlib.suppress(RequestError):
+        _settle(service, exchange)
+
+
+def _settle(service: Service, exchange: Exchange) -> None:
+    exchange.recorded = DONE if exchange.code is None else REFUSED
+    exchange.duration_us = _duration_us(exchange)
+    facts = {"request": exchange.request_id, "endpoint": exchange.endpoint, "status": exchange.status or 499,
+             **_who(exchange), "duration_us": exchange.duration_us}
+    if exchange.code is not None:
+        streamed = _generated(exchange) if exchange.started else {}  # of a stream that was cut: what left before
+        _write(service, exchange, REFUSED, {
+            **facts, **streamed, "code": exchange.code, "param": exchange.param})
+        service.refusals[exchange.code] += 1
+        return
+    first = exchange.first_token
+    first_us = None if first is None else bucket_us(first, exchange.timing.first_token)
+    _write(service, exchange, DONE, {
+        **facts, **_generated(exchange), "finish": exchange.finish, "first_token_us": first_us})
+    service.answered += 1
+
+
+def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, object]) -> None:
+    """One record. RequestError where the log does not take it, and nothing is tried again for this request."""
+    try:
+        service.audit.write(event, **facts)
+    except AuditError as error:
+        exchange.recorded, exchange.duration_us = REFUSED, _duration_us(exchange)
+        service.lose_audit(error)
+        raise RequestError("audit_unavailable") from None
+
+
+def _who(exchange: Exchange) -> dict[str, str | None]:
+    return {"tenant": exchange.caller.name if exchange.caller else None, "model": exchange.model}
+
+
+def _generated(exchange: Exchange) -> dict[str, int | None]:
+    """What there is of an answer; tokens are rounded."""
+    return {"streamed": exchange.streamed, "prompt_tokens": exchange.prompt_tokens,
+            "completion_tokens": exchange.completion_tokens}
+
+
+def _duration_us(exchange: Exchange) -> int:
+    """From the request's head to the moment at which its end may leave: where that is padded, the multiple that it was
+    held to, without the jitter that came on top."""
+    held = exchange.pacer.held
+    if held is not None:
+        return round(held * 1e6)
+    return bucket_us(time.monotonic() - exchange.arrived, exchange.timing.total)

@@ -1,0 +1,167 @@
+"""The messages of a chat, and what is done with each key that servers and libraries write.
+
+A conversation that another server answered continues here. So an assistant's message may have what
+OpenAI, vLLM, llama.cpp, Ollama, DeepSeek, OpenRouter or LiteLLM wrote into it:
+
+    taken     role, content (absent: empty), name, thoughts, a refusal (where content is empty)
+    ignored   IGNORED: keys that say nothing a template reads (ids, dates, caching marks, citations)
+    empty     EMPTY: keys that may be there without a value
+    refused   tool calls, their results, audio and pictures, by name; and any other key
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import ErrorDetails
+
+from appliance.service.api.dialects import THOUGHTS, same
+
+# Keys of messages and parts that no template reads: ids, dates, marks, citations, signatures
+IGNORED = frozenset({
+    "annotations", "cache_control", "citations", "created", "created_at", "createdAt", "experimental_providerMetadata",
+    "id", "index", "metadata", "object", "providerMetadata", "providerOptions", "provider_metadata",
+    "provider_options", "provider_specific_fields", "reasoning_details", "reasoning_signature", "signature", "status",
+    "thinking_blocks", "timestamp"})
+
+# Keys without effect while they have one of these values, which null always is.
+EMPTY: dict[str, tuple[Any, ...]] = {
+    "audio": (), "function_call": ({},), "images": ([],), "logprobs": ([],), "partial": (False,), "prefix": (False,),
+    "tool_call_id": ("",), "tool_calls": ([],), "tool_name": ("",), "type": ("message",)}
+
+_TOOLS = "this service does not call tools"
+REFUSED = {  # keys that ask for something, and what is said of them
+    "audio": "this service takes text only", "images": "this service takes text only",
+    "function_call": _TOOLS, "tool_calls": _TOOLS, "tool_call_id": _TOOLS, "tool_name": _TOOLS,
+    "partial": "this service does not continue a message", "prefix": "this service does not continue a message"}
+
+TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
+_HIDDEN = frozenset({"reasoning", "redacted_thinking", "thinking"})  # parts with thoughts
+_NOT_TEXT = frozenset({
+    "audio", "document", "file", "image", "image_url", "input_audio", "input_file", "input_image", "tool_call",
+    "tool-call", "tool_result", "tool-result", "tool_use", "video_url"})
+
+
+class Wire(BaseModel):
+    """A part of a request: strict, frozen, and null is the same as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """Also inside: a client that sends an answer's message back says `"refusal": null` in
+        it."""
+        return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+class TextPart(Wire):
+    """One part of a message's content: text, by the names of two of OpenAI's APIs."""
+
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        return _plain_part(value) if isinstance(value, dict) else value
+
+
+class Message(Wire):
+    """One turn of a conversation. `developer` is OpenAI's newer name of `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    name: str | None = None
+    reasoning_content: str | None = None  # by whichever of its names it came
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """The message without what says nothing, its parts joined."""
+        if not isinstance(value, dict):
+            return value
+        kept = value if value.keys() == _USUAL and None not in value.values() else _without_marks(value)
+        if kept.get("role") == "assistant":
+            kept = _assistant(kept)
+        content = kept.get("content")
+        return {**kept, "content": _joined(content)} if isinstance(content, list) else kept
+
+    @property
+    def text(self) -> str:
+        """The content, its parts on lines of their own."""
+        return str(self.content)
+
+
+_USUAL = {"role", "content"}
+_PART = {"type", "text"}
+_TEXT = TextPart.model_construct(type="text", text="")
+
+
+def unsupported(finding: ErrorDetails) -> str | None:
+    """Return the refusal of something that this service knows but does not support, else None."""
+    path, value = finding["loc"], finding["input"]
+    if len(path) < 3 or path[0] != "messages":
+        return None
+    if finding["type"] == "extra_forbidden" and len(path) == 3:
+        return REFUSED.get(str(path[2]))
+    if finding["type"] == "literal_error" and path[2] == "role" and value in ("tool", "function"):
+        return f"{_TOOLS}, and takes no message with the role {value}"
+    if finding["type"] == "literal_error" and path[-1] == "type" and isinstance(value, str) and value in _NOT_TEXT:
+        return f"this service takes text only; found: {value}"
+    return None
+
+
+def _without_marks(value: dict[str, Any]) -> dict[str, Any]:
+    """A message or part without what says nothing."""
+    return {name: item for name, item in value.items() if not (
+        item is None or name in IGNORED or (name in EMPTY and any(same(item, each) for each in EMPTY[name])))}
+
+
+def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
+    """A part by the names of Chat Completions."""
+    kept = _without_marks(part)
+    if kept.get("type") == "refusal" and "refusal" in kept:
+        kept["text"] = kept.pop("refusal")
+    return kept
+
+
+def _joined(parts: list[Any]) -> str | list[Any]:
+    """Join the text of all parts. Where one is not text, return the list for its refusal, with
+    stand-ins before it: an object for each part would take many times the memory and time."""
+    texts: list[str] = []
+    for part in parts:
+        if not isinstance(part, dict):
+            break
+        kept = part if part.keys() == _PART else _plain_part(part)
+        text = kept.get("text")
+        if kept.keys() != _PART or kept["type"] not in TEXTS or not isinstance(text, str):
+            break
+        texts.append(text)
+    else:
+        return "\n".join(texts)
+    return [*[_TEXT] * len(texts), *parts[len(texts):]]
+
+
+def _assistant(message: dict[str, Any]) -> dict[str, Any]:
+    """An answer that comes back: its thoughts by one name, its refusal as what it said."""
+    content, refusal = message.get("content"), message.get("refusal")
+    if isinstance(content, str) and content and message.keys() == _USUAL:
+        return message
+    kept = {name: item for name, item in message.items() if name not in THOUGHTS or not isinstance(item, str)}
+    if isinstance(content, list):
+        kept["content"] = [part for part in content if not (isinstance(part, dict) and _is_hidden(part))]
+    if isinstance(refusal, str):
+        del kept["refusal"]
+    if content in (None, ""):
+        kept["content"] = refusal if isinstance(refusal, str) else ""
+    thoughts = [text for text in map(message.get, THOUGHTS) if isinstance(text, str) and text]
+    if thoughts:
+        kept["reasoning_content"] = thoughts[0]
+    return kept
+
+
+def _is_hidden(part: dict[str, Any]) -> bool:
+    kind = part.get("type")
+    return isinstance(kind, str) and kind in _HIDDEN

@@ -1,0 +1,44 @@
+"""The names of the API's parameters: a closed list, so that a log may say which one a refusal is about.
+
+A path such as `messages.3.content` becomes the longest name that the list has, `messages.content`. What a client made
+up, as keys of `metadata` and parameters that nobody knows, is in no list.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from appliance.service.api import dialects, messages
+from appliance.service.api.wire import ChatRequest, CompletionRequest
+
+_OF_QUERIES = ("nonce", "challenge")
+
+
+def known(path: str | None) -> str | None:
+    """The name of the parameter that a refusal's `param` leads to; None where the list has none."""
+    steps = [step for step in (path or "").split(".") if not step.isdecimal()]
+    names = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
+    return next((name for name in names if name in NAMES), None)
+
+
+def _names(kind: type[BaseModel], before: str = "") -> Iterator[str]:
+    """The fields of a type and, after a point, of the types within it."""
+    for name, field in kind.model_fields.items():
+        yield before + name
+        for inner in _types(field.annotation):
+            yield from _names(inner, f"{before}{name}.")
+
+
+def _types(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _types(argument)
+
+
+NAMES = frozenset({
+    *_names(ChatRequest), *_names(CompletionRequest), *dialects.TABLE, *dialects.DROPPED, *_OF_QUERIES,
+    *(f"messages.{name}" for name in messages.REFUSED)})

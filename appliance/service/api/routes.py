@@ -1,0 +1,119 @@
+"""The endpoints. Each handler names its types and leaves the work to the modules below."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from litestar import Request, Response, get, post
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+from litestar.params import FromPath
+from litestar.response import Stream
+
+from appliance.attestation.collect.attestor import Channel
+from appliance.attestation.tpm.credential import FORMAT
+from appliance.service.answering import metrics as metrics_module
+from appliance.service.answering.evidences import PLAIN
+from appliance.service.answering.exchange import Exchange
+from appliance.service.answering.respond import JSON, answer, begin, gathered, parts
+from appliance.service.api.answers import ChatShape, TextShape
+from appliance.service.api.cards import ModelList, card
+from appliance.service.api.problems import RequestError
+from appliance.service.api.wire import ChatRequest, CompletionRequest
+
+Incoming = Request[Any, Any, Any]
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+def asks(connection: Connection, _handler: BaseRouteHandler) -> None:
+    """Only for a key whose role may ask models."""
+    _identify(connection).require("ask")
+
+
+def watches(connection: Connection, _handler: BaseRouteHandler) -> None:
+    """Only for a key whose role may read metrics."""
+    _identify(connection).require("watch")
+
+
+def _identify(connection: Connection) -> Any:
+    exchange = Exchange.of(connection.scope)
+    exchange.caller = connection.app.state.service.tenants.authenticate(connection.headers.get("authorization"))
+    return exchange.caller
+
+
+@post("/v1/chat/completions", status_code=200, guards=[asks])
+async def chat(request: Incoming) -> Response[Any]:
+    """An answer to a conversation."""
+    service, exchange = parts(request)
+    wanted, generation = await begin(request, ChatRequest)
+    shape = ChatShape(exchange.request_id, wanted.model, service.fingerprint, wanted.include_usage)
+    return await answer(request, wanted, generation, shape)
+
+
+@post("/v1/completions", status_code=200, guards=[asks])
+async def complete(request: Incoming) -> Response[Any]:
+    """A text that goes on from a prompt."""
+    service, exchange = parts(request)
+    wanted, generation = await begin(request, CompletionRequest)
+    shape = TextShape(exchange.request_id, wanted.model, service.fingerprint, wanted.include_usage)
+    return await answer(request, wanted, generation, shape)
+
+
+@get("/v1/models", guards=[asks])
+async def models(request: Incoming) -> Response[Any]:
+    """The models that the caller may ask."""
+    service, exchange = parts(request)
+    allowed = [model for model in service.models.values() if exchange.caller and exchange.caller.may_ask(model.name)]
+    cards = ModelList(data=[card(model, service.policy.limits) for model in allowed])
+    return Response(cards.model_dump_json().encode(), media_type=JSON)
+
+
+@get("/v1/models/{name:str}", guards=[asks])
+async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
+    """One of them."""
+    service, exchange = parts(request)
+    if exchange.caller is None:
+        raise TypeError("a guarded request without a caller")
+    model = service.model_for(exchange.caller, name)
+    exchange.model = model.name
+    return Response(card(model, service.policy.limits).model_dump_json().encode(), media_type=JSON)
+
+
+@get("/v1/attestation")
+async def attestation(request: Incoming) -> Response[Any]:
+    """Evidence for a nonce. Open to all: a client checks it before it shows its key."""
+    service, exchange = parts(request)
+    channel: Channel = request.scope["state"].get("channel", PLAIN)
+    evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel)
+    service.audit.write("attestation.made", request=exchange.request_id, generation=evidence.statement["generation"],
+                        nonces=evidence.statement["nonces"]["size"])
+    pieces = service.evidences.pieces(evidence)
+    return Stream(gathered(iter(pieces)), media_type=JSON, headers={"content-length": str(sum(map(len, pieces)))})
+
+
+@get("/v1/attestation/activation")
+async def activation(request: Incoming) -> Response[Any]:
+    """A TPM's answer to a challenge. Open to all, as evidence is: it gives away nothing but that the TPM opened it."""
+    service, _exchange = parts(request)
+    answer = await service.activations.answer(request.query_params.getall("challenge", []))
+    return Response(json.dumps({"format": FORMAT, "answer": answer.hex()}).encode(), media_type=JSON)
+
+
+@get("/health")
+async def health(request: Incoming) -> Response[Any]:
+    """Whether requests are accepted (200) or not (503), and how the boot went. Open to all."""
+    service, _exchange = parts(request)
+    headers = None if service.ready else RequestError("shutting_down").headers
+    return Response(json.dumps(service.health()).encode(), media_type=JSON, headers=headers,
+                    status_code=200 if service.ready else 503)
+
+
+@get("/metrics", guards=[watches])
+async def metrics(request: Incoming) -> Response[Any]:
+    """Counters in Prometheus' text format."""
+    service, _exchange = parts(request)
+    return Response(service.metrics.text(), media_type=metrics_module.CONTENT_TYPE)
+
+
+HANDLERS = [chat, complete, models, one_model, attestation, activation, health, metrics]

@@ -1,0 +1,245 @@
+"""Requests as they arrive: JSON text in, one frozen request type out, or a refusal that names the parameter.
+
+This module knows the OpenAI wire format and nothing of tenants, engines or policies. A body passes these steps:
+
+    document     JSON to an object; what is wrong is said, and where
+    redaction    the fields that the policy drops are gone
+    dialects     what asks for nothing is gone too, other servers' names become ours, the rest is refused by name
+    types        here and in `messages`; a parameter that none declares is refused, never silently without effect
+
+Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions, with the
+names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`, `chat_template_kwargs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from appliance.engine.text.stops import MAX_STOPS
+from appliance.service.api import dialects, document, findings
+from appliance.service.api.dialects import Endpoint
+from appliance.service.api.messages import Message, Wire
+from appliance.service.api.problems import RequestError
+
+MAX_BIASED_TOKENS = 1024
+MAX_VARIABLES, VARIABLE_CHARACTERS = 16, 1024  # of a chat template, and of the text of one
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+
+def _whole(value: Any) -> Any:
+    """4.0 as 4: some languages have one kind of number only."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT else value
+
+
+EXACT = 1 << 53  # up to here each integer is a float
+# Bounds on sampling are the policy's; here a number is only a number.
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 31)]
+
+
+class StreamOptions(Wire):
+    """What a stream carries besides text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False  # the policy's size_padding decides about sizes
+    continuous_usage_stats: bool = False
+
+    @field_validator("include_obfuscation", "continuous_usage_stats")
+    @classmethod
+    def _is_off(cls, value: bool) -> bool:
+        if value:
+            raise PydanticCustomError("unsupported_parameter", "this service does not support true")
+        return value
+
+
+class SamplingRequest(Wire):
+    """The parameters that chat and text completions share; None means that the policy's default applies."""
+
+    endpoint: ClassVar[Endpoint] = "completions"
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    temperature: Finite | None = None
+    top_p: Finite | None = None
+    top_k: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)] | None = None
+    min_p: Finite | None = None
+    presence_penalty: Finite | None = None
+    frequency_penalty: Finite | None = None
+    repeat_penalty: Finite | None = None
+    logit_bias: Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)] | None = None
+    seed: Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    max_tokens: Count | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    @field_validator("top_k", mode="before")
+    @classmethod
+    def _all_is_zero(cls, value: Any) -> Any:
+        """vLLM turns top_k off by -1, llama.cpp by 0."""
+        return 0 if dialects.same(value, -1) else value
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_by_token(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for token, bias in (value or {}).items():
+            if not (token.isascii() and token.isdigit() and len(token) < 10 and token == str(int(token))):
+                raise ValueError("keys are token ids")
+            if not -100 <= bias <= 100:
+                raise ValueError("values lie between -100 and 100")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
+        """An empty sequence stops nothing."""
+        return [each for each in value if each] if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _options_need_stream(self) -> SamplingRequest:
+        if self.include_usage and not self.stream:
+            raise RequestError("invalid_value", "stream_options needs stream = true", param="stream_options")
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop sequences, none, one or many, as a tuple."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """The caller's bound on generated tokens."""
+        return self.max_tokens
+
+    @property
+    def bound_name(self) -> str:
+        """The name by which the caller gave that bound."""
+        return "max_tokens"
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives per token the caller wants; None: no log probabilities at all."""
+        return None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage event."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class ChatRequest(SamplingRequest):
+    """`POST /v1/chat/completions`."""
+
+    endpoint: ClassVar[Endpoint] = "chat"
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _scalars_by_name(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name, item in (value or {}).items():
+            if _VARIABLE.fullmatch(name) is None:
+                raise ValueError("keys are names of variables")
+            if not (item is None or (isinstance(item, str) and len(item) <= VARIABLE_CHARACTERS)
+                    or (isinstance(item, int | float) and -(1 << 63) <= item < 1 << 63)):
+                raise ValueError(f"values are booleans, numbers of 64 bits, null, or texts of at most "
+                                 f"{VARIABLE_CHARACTERS} characters")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("invalid_value", "top_logprobs needs logprobs = true", param="top_logprobs")
+        if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
+            raise RequestError("invalid_value", "max_tokens and max_completion_tokens differ", param="max_tokens")
+        return self
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """The caller's bound on generated tokens, by its new or its old name."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def bound_name(self) -> str:
+        """See `SamplingRequest`."""
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives per token; 0: the chosen token's own log probability only."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the chat template gets by name."""
+        return self.chat_template_kwargs or {}
+
+
+class CompletionRequest(SamplingRequest):
+    """`POST /v1/completions`. `prompt` is text or token ids, or a list of one of these."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] | Annotated[
+        list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
+    logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=5)] | None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _only_one(cls, value: Any) -> Any:
+        match value:
+            case [[int(), *_] as ids]:
+                return ids
+            case [list() | str(), _, *_]:
+                raise ValueError(f"allowed: one prompt; found: {len(value)}")
+        return value
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives per token."""
+        return self.logprobs
+
+    @property
+    def text(self) -> str | None:
+        """The prompt as text, None when it came as token ids."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return self.prompt[0] if isinstance(self.prompt[0], str) else None
+
+
+R = TypeVar("R", bound=SamplingRequest)
+
+
+def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
+    """Read a request body strictly; raises RequestError with the path of the first parameter at fault.
+
+    `drop` names fields (`metadata.user_id`; a list on the way stands for each of its items) that the policy
+    removes before anything else looks at them, by whichever name they come.
+    """
+    body_object = document.read(body)
+    for path in dialects.spelled(drop):
+        _remove(body_object, path.split("."))
+    dialects.settle(body_object, kind.endpoint)
+    try:
+        return kind.model_validate(body_object)
+    except ValidationError as error:
+        raise findings.refusal(error) from None
+
+
+def _remove(value: Any, path: list[str]) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _remove(item, path)
+    elif isinstance(value, dict) and len(path) == 1:
+        value.pop(path[0], None)
+    elif isinstance(value, dict):
+        _remove(value.get(path[0]), path[1:])

@@ -1,0 +1,1 @@
+"""Bytes on connections: listeners, TLS, framing, bodies, the end of the process."""

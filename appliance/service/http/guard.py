@@ -1,0 +1,213 @@
+"""The outermost layer of the service: every request passes here once on its way in and once on its way out.
+
+It gives each request an id of ours, puts the same few headers on every answer, holds answers back to the timing
+grid, lets nothing end before it is recorded, turns whatever escapes into an answer without content, stops the
+generation of a request that is over, and counts each request in the metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+
+from appliance.errors import AuditError
+from appliance.service.admission.privacy import pad_event
+from appliance.service.answering import recording
+from appliance.service.answering.exchange import INFERENCE, Exchange, endpoint, path_of
+from appliance.service.api.events import failure
+from appliance.service.api.problems import RequestError
+from appliance.service.http.framing import Framing
+from appliance.service.residue import Scrubber
+
+if TYPE_CHECKING:
+    from appliance.service.context import Service
+
+PIECE_BYTES = 16 * 1024  # of a body that are handed over at once; a TLS record holds as many
+HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
+SINGLE = (b"authorization", b"content-encoding", b"content-type")  # of which a request has one at most
+
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "server": "appliance",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Guard:
+    """An ASGI application around the Litestar application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+        self._scrubber = Scrubber()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; exceptions never leave, but for cancellation, which is answered first."""
+        if scope["type"] != ScopeType.HTTP:
+            await self._app(scope, receive, send)
+            return
+        # The framework routes by it: what is padded is what is answered.
+        scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
+        exchange = Exchange(endpoint(scope["path"]), self._service.timing)
+        scope.setdefault("state", {})["exchange"] = exchange
+        framing: Framing | None = scope["state"].get("framing")
+        reply = Reply(exchange, send, self._service, framing)
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body for it
+        self._service.metrics.in_flight.inc()
+        try:
+            self._service.require_audit()
+            check_head(scope)
+            if framing is not None and framing.error is not None:
+                raise framing.error
+            await self._app(inner, receive, reply)
+        except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
+            await self._rescue(exchange, reply, reply.withheld or error)
+        except asyncio.CancelledError:  # the service ends, and has no time left
+            if not reply.started or (exchange.streaming and not reply.ended):
+                exchange.cut_short = True
+                await self._rescue(exchange, reply, RequestError("shutting_down", retry_after=5))
+            raise
+        finally:
+            self._service.metrics.in_flight.dec()
+            self._finish(exchange)
+            scope["headers"].clear()  # type: ignore[attr-defined]  # a list: the connection keeps it, and the key
+            scope["state"].clear()
+            self._scrubber.request_ended()
+
+    def refuse_malformed(self, code: str) -> None:
+        """Record bytes that were no HTTP request; the protocol has answered them."""
+        exchange = Exchange("other", self._service.timing)
+        exchange.status, exchange.code = RequestError(code).status, code
+        self._finish(exchange)
+
+    async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
+        """Answer for an exception that no handler took. A stream that has not ended tells it in its last event; another
+        answer is just broken off."""
+        refused = self._service.refuse(exchange, error)
+        if reply.started:
+            if exchange.streaming and not reply.ended:
+                await self._end_stream(exchange, reply, refused)
+            return
+        try:
+            await reply.problem(refused, self._service.refusal_body(exchange, refused))
+        except RequestError as lost:  # the refusal could not be recorded
+            refused = self._service.refuse(exchange, lost)
+            await reply.problem(refused, self._service.refusal_body(exchange, refused))
+
+    async def _end_stream(self, exchange: Exchange, reply: Reply, refused: RequestError) -> None:
+        """Send a refusal as a stream's last event; one that cannot be recorded breaks the stream off."""
+        last = pad_event(failure(refused), self._service.policy.privacy.size_padding_bytes)
+        with contextlib.suppress(RequestError):
+            await reply({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _finish(self, exchange: Exchange) -> None:
+        """Stop what still runs for the request, record it if its end did not leave, and count it."""
+        exchange.close()
+        recording.at_last(self._service, exchange)
+        self._service.metrics.record(exchange)
+        try:
+            self._service.record_failures()
+        except AuditError as error:
+            self._service.lose_audit(error)
+
+
+class Reply:
+    """The way out. The head of an answer waits for its first body bytes, so that both leave together, and each for the
+    record that it belongs to."""
+
+    def __init__(self, exchange: Exchange, send: Send, service: Service, framing: Framing | None = None) -> None:
+        """`framing` of the connection knows whether it ends with this answer."""
+        self._exchange, self._send, self._service, self._framing = exchange, send, service, framing
+        self._head: Message | None = None
+        self._held = b""  # of the body
+        self.started = self.ended = False
+        self.withheld: RequestError | None = None  # why an answer did not leave; what raised it may be wrapped
+
+    async def __call__(self, message: Message) -> None:
+        """Send one ASGI message."""
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        if self._head is not None:
+            head, self._head = self._head, None
+            if self._exchange.paced:
+                await self._exchange.pacer.hold_end()
+            self._exchange.status = head["status"]  # type: ignore[typeddict-item]
+            self._recorded(recording.before_head)
+            head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
+            self.started = True
+            await self._send(head)
+        body: bytes = message.get("body", b"")  # type: ignore[assignment]
+        more = bool(message.get("more_body", False))
+        if not more:
+            self._recorded(recording.before_end)
+        await self._pieces(self._held + body, more)
+
+    def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
+        try:
+            write(self._service, self._exchange)
+        except RequestError as lost:
+            self.withheld = lost
+            raise
+
+    async def _pieces(self, body: bytes, more: bool) -> None:
+        """Send a body, or a part of it, little by little: each piece waits until the client took those before. Over TLS
+        a piece is a record, whose length all can see: so spaces fill up the one in which the body ends, and the last
+        alone is short."""
+        own = self._exchange.spaces
+        least, spaces = 1 if own is None else PIECE_BYTES, 0 if more else own or 0
+        start, left = 0, not more
+        while left or len(body) - start >= least:
+            piece = body[start:start + PIECE_BYTES]
+            filling = min(spaces, PIECE_BYTES - len(piece))
+            start, spaces = start + len(piece), spaces - filling
+            left = not more and (start < len(body) or spaces > 0)
+            self.ended = not (more or left)
+            await self._send({"type": "http.response.body", "body": piece + b" " * filling,
+                              "more_body": more or left})
+        self._held = body[start:]
+
+    async def problem(self, error: RequestError, body: bytes) -> None:
+        """Send a refusal as the whole answer."""
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        self._head = None
+        await self({"type": "http.response.start", "status": error.status, "headers": headers})
+        await self({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
+        spaces = self._exchange.spaces or 0
+        ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
+        kept: list[tuple[bytes, bytes]] = [
+            (name, str(int(value) + spaces).encode() if name.lower() == b"content-length" else value)
+            for name, value in head["headers"]]  # type: ignore[typeddict-item]
+        ends = self._framing is not None and self._framing.ends_connection
+        if ends and not any(name.lower() == b"connection" for name, _ in kept):
+            kept.append((b"connection", b"close"))
+        return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
+
+
+def check_head(scope: HTTPScope) -> None:
+    """Refuse a head that is too large (the parser bounds only heads that arrive in parts), methods of no use, targets
+    that name no path, and heads that two readers can take for two different requests: two API keys, two media
+    types, or two lengths (RFC 9112 §6.1)."""
+    headers = list(scope["headers"])
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    if size + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_BYTES or len(headers) > MAX_HEADERS:
+        raise RequestError("headers_too_large")
+    names = [name for name, _ in headers]
+    if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
+        raise RequestError("malformed_request")
+    wanted = ("POST",) if endpoint(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
+    if scope["method"] not in wanted:
+        raise RequestError("not_found" if endpoint(scope["path"]) == "other" else "method_not_allowed")
+    if not scope["path"]:
+        raise RequestError("malformed_request")

@@ -1,0 +1,1 @@
+"""Documents that people signed: approvals, tenant lists, publishers."""

@@ -1,0 +1,168 @@
+"""The signed list of tenants: who may ask, kept outside of the policy so that a new API key changes nothing that
+clients verify. Specification: docs/formats/tenant-list.md.
+
+The policy pins the authority that signs it and the lowest version that is accepted; the file may come from any disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import ValidationError
+
+from appliance.codec import filekind
+from appliance.codec.canonical import canonical
+from appliance.errors import PolicyError, about
+from appliance.policy import Policy, inputfile
+from appliance.policy.schema import Tenant
+
+FORMAT = "appliance/tenants/v1"
+DOMAIN = b"appliance/tenant-list/v1\n"
+MAX_BYTES, MAX_TENANTS = 4 << 20, 4096
+_KEYS, _LIST_KEYS, _TENANT_KEYS = {"format", "list", "signature"}, {"appliance", "version", "tenants"}, {
+    "name", "role", "models", "api_key_sha256"}
+
+
+@dataclass(frozen=True)
+class TenantList:
+    """A list that holds for a policy. `version` is None where the tenants stand in the policy itself."""
+
+    tenants: tuple[Tenant, ...]
+    version: int | None = None
+
+
+def _wrong(problem: str, code: str = "tenants-malformed", hint: str | None = None) -> PolicyError:
+    return PolicyError(f"tenant list: {problem}", code=code,
+                       hint=hint or "write it with `appliance tenants LIST.json --key KEY.pem -o OUT`")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("a key appears twice")
+    return dict(pairs)
+
+
+def decode(data: bytes, keys: set[str]) -> dict[str, Any]:
+    """A JSON object with just these keys. Raises PolicyError `tenants-malformed`."""
+    if len(data) > MAX_BYTES:
+        raise _wrong(f"{len(data)} bytes, at most {MAX_BYTES}")
+    try:
+        value = json.loads(data, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError):
+        raise _wrong(f"not JSON, or a key stands twice{filekind.instead(data)}") from None
+    if not isinstance(value, dict) or set(value) != keys:
+        raise _wrong(f"expected an object with {', '.join(sorted(keys))}")
+    return value
+
+
+def _tenant(value: Any) -> Tenant:
+    if not isinstance(value, dict) or set(value) != _TENANT_KEYS:
+        raise _wrong(f"a tenant is an object with {', '.join(sorted(_TENANT_KEYS))}")
+    try:
+        return Tenant.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise _wrong(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def check(listed: Any) -> TenantList:
+    """The tenants in the `list` object. Raises PolicyError `tenants-malformed`."""
+    if not isinstance(listed, dict) or set(listed) != _LIST_KEYS or not isinstance(listed["appliance"], str):
+        raise _wrong(f"the list is an object with {', '.join(sorted(_LIST_KEYS))}")
+    version, values = listed["version"], listed["tenants"]
+    if type(version) is not int or not 0 <= version < 1 << 53:
+        raise _wrong("version is not a whole number from 0 to 2^53 - 1")
+    if not isinstance(values, list) or len(values) > MAX_TENANTS:
+        raise _wrong(f"tenants is not a list of at most {MAX_TENANTS}")
+    tenants = tuple(_tenant(value) for value in values)
+    names = [tenant.name for tenant in tenants]
+    if names != sorted(set(names)):
+        raise _wrong("tenants are not in ascending order of name, each once")
+    keys = [digest for tenant in tenants for digest in tenant.api_key_sha256]
+    if len(keys) != len(set(keys)):
+        raise _wrong("an API key stands at two tenants")
+    return TenantList(tenants, version)
+
+
+def message(listed: Any) -> bytes:
+    """What the authority signs: a domain and the canonical form of the list."""
+    return DOMAIN + canonical(listed)
+
+
+def sign(listed: Any, key: Ed25519PrivateKey) -> bytes:
+    """The file for a list, signed. Raises PolicyError if the list is not in form."""
+    check(listed)
+    try:
+        signature = f"ed25519:{key.sign(message(listed)).hex()}"
+    except ValueError:
+        raise _wrong("a text in it has half a character") from None
+    return canonical({"format": FORMAT, "list": listed, "signature": signature}) + b"\n"
+
+
+def parse(data: bytes, policy: Policy) -> TenantList:
+    """The tenants in a file that the policy's authority signed for this deployment.
+
+    Raises PolicyError `tenants-malformed`, `tenants-signature`, `tenants-other`, `tenants-version`.
+    """
+    value = decode(data, _KEYS)
+    if value["format"] != FORMAT or not isinstance(value["signature"], str):
+        raise _wrong("its format is not known", hint=f"known: {FORMAT}")
+    listed, authority = value["list"], policy.tenants.authority
+    if authority is None:
+        raise _wrong("the policy pins no authority: its tenants stand in it", "tenants-signature",
+                     "a signed list needs `authority` and `list` in the policy's `tenants` block")
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(authority.removeprefix("ed25519:"))).verify(
+            bytes.fromhex(value["signature"].removeprefix("ed25519:")), message(listed))
+    except (InvalidSignature, ValueError):
+        raise _wrong(f"not signed by {authority}", "tenants-signature",
+                     "the authority stands in the policy's `tenants` block") from None
+    found = check(listed)
+    if listed["appliance"] != policy.appliance.name:
+        raise _wrong(f"for {listed['appliance']!r}, this is {policy.appliance.name!r}", "tenants-other")
+    if found.version is None or found.version < policy.tenants.min_version:
+        raise _wrong(f"version {found.version}, the policy accepts {policy.tenants.min_version} and later",
+                     "tenants-version", "an older list would let revoked keys in again")
+    _models(found.tenants, policy)
+    return found
+
+
+def _models(tenants: Iterable[Tenant], policy: Policy) -> None:
+    known = {model.name for model in policy.models}
+    for tenant in tenants:
+        absent = sorted(set(tenant.models) - known)
+        if absent:
+            raise _wrong(f'tenant {tenant.name}: there is no model "{absent[0]}"', "tenants-other",
+                         f"models of this policy: {', '.join(sorted(known))}")
+
+
+def read(path: Path) -> bytes:
+    """A file's bytes. Raises PolicyError `tenants-absent`."""
+    try:
+        return inputfile.read(path, MAX_BYTES + 1)
+    except OSError as error:
+        raise _wrong(f"{path} cannot be read: {error.strerror}", "tenants-absent") from None
+
+
+def tenants_of(policy: Policy, folders: Sequence[Path]) -> TenantList:
+    """The policy's tenants: those in it, or those of its list, looked for in `folders` in this order.
+
+    Raises PolicyError as `parse` does, and `tenants-absent`.
+    """
+    if policy.tenants.authority is None or policy.tenants.list_file is None:
+        return TenantList(policy.tenants.tenants)
+    for folder in folders:
+        path = folder / policy.tenants.list_file
+        if os.path.exists(path):  # noqa: PTH110 - no errors of its own for a folder that fails or a name too long
+            data = read(path)
+            with about(path):
+                return parse(data, policy)
+    raise _wrong(f"{policy.tenants.list_file} is in none of {', '.join(map(str, folders))}", "tenants-absent",
+                 "put the signed list beside the policy, or on the disk with the models")

@@ -1,0 +1,332 @@
+"""`appliance collateral fetch`: from a report or quote alone to a genuine one, by services on the loopback."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.evidence import Collected
+from appliance.attestation.tdx import verify as tdx_verify
+from appliance.cli.main import main
+from appliance.client import needs
+from appliance.errors import UncheckedEvidenceError
+from appliance.policy import load
+from appliance.policy.digest import host_data
+from tests.fuzz import collateral_fuzz, driver
+from tests.support import fake_appliance, fake_services
+from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_appliance import FakeAppliance
+from tests.support.fake_intel import FakeIntel, dice_certificate
+from tests.support.fake_services import Answer, Answers
+from tests.support.vectors import need
+
+AT = ["--at", "2026-06-01"]
+
+
+def _files(folder: Path, evidence: bytes, root: x509.Certificate) -> list[str]:
+    (folder / "evidence").write_bytes(evidence)
+    (folder / "root.pem").write_bytes(root.public_bytes(Encoding.PEM))
+    return ["collateral", "fetch", str(folder / "evidence"), "--unsafe-root", str(folder / "root.pem"), *AT, "--json"]
+
+
+def _fetch(words: list[str], place: str, folder: Path,
+           capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = main([*words, "--from", place, "-o", str(folder)])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("product", "version"), [
+    ("Milan", 2), ("Genoa", 2), ("Milan", 3), ("Genoa", 3), ("Turin", 5), ("Turin", 2)])
+def test_a_report_alone_becomes_genuine(product: str, version: int, tmp_path: Path,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    """Leaf, chain and list by their URLs, and verified at once. Of version 2, the leaf that is found tells the line."""
+    fake = FakeAmd(product)
+    words = _files(tmp_path, fake.report(version=version), fake.ark)
+    answers = fake_services.amd(fake)
+    with fake_services.serving(answers) as (url, asked):
+        code, found = _fetch(words, url, tmp_path / "out", capsys)
+    assert [*answers] == asked[-3:]
+    assert (1 if (product, version) == ("Genoa", 2) else 0) == len(asked) - 3  # asked as Milan's first
+    assert (0, "genuine") == (code, found["evidence"]["verdict"]), found
+    assert any("no certificate is revoked" in each for each in found["evidence"]["proved"])
+    assert found["test_roots"]
+
+
+def test_a_quote_alone_becomes_genuine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The raw answers of Intel's service are joined, with the certificates of their headers."""
+    fake = FakeIntel()
+    words = _files(tmp_path, fake.quote(), fake.root)
+    with fake_services.serving(fake_services.intel(fake)) as (url, asked):
+        assert (0, "genuine") == (lambda code, found: (code, found["evidence"]["verdict"]))(
+            *_fetch(words, url, tmp_path / "out", capsys))
+    assert set(fake_services.intel(fake)) == set(asked)
+    assert {"intel-tdx-tcb-0a0b0c0d0e0f.json", "intel-tdx-tcb-0a0b0c0d0e0f.json.issuer-chain.pem",
+            "intel-tdx-qe-identity.json", "intel-tdx-qe-identity.json.issuer-chain.pem", "intel-pck-platform.crl",
+            "intel-root.crl"} == {each.name for each in (tmp_path / "out").iterdir()}
+
+
+def test_a_mirror_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By URL path with the query, with the host before it or without; and as `--print` names the files."""
+    fake = FakeAmd("Genoa")
+    words = _files(tmp_path, fake.report(), fake.ark)
+    for name, top in (("plain", "."), ("hosts", "kdsintf.amd.com")):
+        for url, (answer,) in fake_services.amd(fake).items():
+            file = tmp_path / name / top / url.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(answer.body)
+        assert 0 == _fetch(words, str(tmp_path / name), tmp_path / f"{name}-out", capsys)[0]
+    assert 0 == _fetch(words, str(tmp_path / "plain-out"), tmp_path / "again", capsys)[0]
+    (tmp_path / "none").mkdir()
+    code, found = _fetch(words, str(tmp_path / "none"), tmp_path / "nothing", capsys)
+    assert (2, 3, []) == (code, sum("error" in each for each in found["fetched"]), [*(tmp_path / "nothing").iterdir()])
+
+
+def test_printed_requests_made_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What curl keeps, answers and headers, is collateral as it lies."""
+    fake = FakeIntel()
+    words = _files(tmp_path, fake.quote(), fake.root)
+    assert 0 == main([*words, "--print"])
+    listed = json.loads(capsys.readouterr().out)["requests"]
+    folder, answers = tmp_path / "elsewhere", fake_services.intel(fake)
+    folder.mkdir()
+    for each in listed:
+        answer, = answers["/" + each["url"].split("/", 3)[3]]
+        assert f"'{each['url']}'" in each["curl"]
+        (folder / each["file"]).write_bytes(answer.body)
+        if each["chain_header"]:
+            (folder / f"{each['file']}.headers").write_bytes(
+                b"HTTP/2 200\r\nDate: today\r\n" + f"{each['chain_header']}: {answer.headers[each['chain_header']]}"
+                .encode() + b"\r\n\r\n")
+    found = tdx_verify.verify(fake.quote(), collateral.load(folder), at=NOW, **fake.pins)
+    assert "UpToDate" == found.tcb.status
+    assert 0 == _fetch(words, str(folder), tmp_path / "out", capsys)[0]
+
+
+def _with(answers: Answers, ending: str, *new: Answer) -> Answers:
+    return {url: [*new, *known] if url.endswith(ending) else known for url, known in answers.items()}
+
+
+def test_a_service_that_limits_the_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is asked again when it says, and not if that is too long."""
+    fake = FakeAmd()
+    words = _files(tmp_path, fake.report(), fake.ark)
+    later = Answer(status=429, headers={"Retry-After": "0"})
+    with fake_services.serving(_with(fake_services.amd(fake), "/crl", later, Answer(b"", 503), later)) as (url, asked):
+        assert 0 == _fetch(words, url, tmp_path / "out", capsys)[0]
+    assert 4 == asked.count("/vcek/v1/Milan/crl")
+    long = Answer(status=429, headers={"Retry-After": "86400"})
+    with fake_services.serving(_with(fake_services.amd(fake), "/crl", long)) as (url, asked):
+        code, found = _fetch(words, url, tmp_path / "other", capsys)
+    assert (2, 1, "genuine") == (code, asked.count("/vcek/v1/Milan/crl"), found["evidence"]["verdict"])
+    assert "asks to wait 86400 s" in found["fetched"][-1]["error"]
+
+
+@pytest.mark.parametrize("bad", [
+    Answer(b"<html>sign in</html>"), Answer(b""), Answer(b"0\x82\x05\x00half"), Answer(b"x" * ((1 << 20) + 1)),
+    Answer(b"", 404), Answer(b"", 302, {"Location": "http://127.0.0.1:1/"}), Answer(b"{}")],
+    ids=["page", "empty", "half", "long", "absent", "elsewhere", "json"])
+def test_what_is_not_an_answer_is_not_kept(bad: Answer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No file is written, and one that is there stays as it is."""
+    fake = FakeAmd()
+    words = _files(tmp_path, fake.report(), fake.ark)
+    kept = tmp_path / "out" / "amd-milan-vcek.crl"
+    kept.parent.mkdir()
+    before = fake.crl().public_bytes(Encoding.DER)
+    kept.write_bytes(before)
+    with fake_services.serving({**fake_services.amd(fake), "/vcek/v1/Milan/crl": [bad]}) as (url, _):
+        code, found = _fetch(words, url, kept.parent, capsys)
+    assert (2, True) == (code, "error" in found["fetched"][-1])
+    assert before == kept.read_bytes()
+    assert 3 == len([*kept.parent.iterdir()])
+
+
+def test_a_forged_report_stays_forged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was fetched is used at once."""
+    fake = FakeAmd()
+    report = bytearray(fake.report())
+    report[0x50] ^= 1
+    words = _files(tmp_path, bytes(report), fake.ark)
+    with fake_services.serving(fake_services.amd(fake)) as (url, _):
+        code, found = _fetch(words, url, tmp_path / "out", capsys)
+    assert (1, "report-signature") == (code, found["evidence"]["code"])
+
+
+@pytest.mark.parametrize(("place", "says"), [
+    ("http://192.0.2.1", "plain http"), ("ftp://127.0.0.1", "expected https"), ("/nowhere", "neither a folder")])
+def test_places_that_are_no_mirror(place: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One error each, before anything is asked for."""
+    (tmp_path / "evidence").write_bytes(FakeAmd().report())
+    assert 2 == main(["collateral", "fetch", str(tmp_path / "evidence"), "-o", str(tmp_path / "out"), "--from", place])
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("file", "url"), [
+    ("snp/turin_attestation_report.bin", "https://kdsintf.amd.com/vcek/v1/Turin/59790fb1c39f35c1"
+     "?fmcSPL=1&blSPL=1&teeSPL=1&snpSPL=4&ucodeSPL=81"),
+    ("tdx/quote_v4.bin", "https://api.trustedservices.intel.com/tdx/certification/v4/tcb?fmspc=B0C06F000000")])
+def test_public_evidence_names_its_requests(file: str, url: str) -> None:
+    """As the services' documents spell them."""
+    assert url == needs.of(need(file).read_bytes()).all()[0].url
+
+
+def test_intels_lists_are_where_its_certificates_say() -> None:
+    """The URLs of both lists stand in the chain of a real quote."""
+    data = need("tdx/quote_v4.bin").read_bytes()
+    told = [each.url for each in needs.of(data).all()]
+    assert all(url.encode() in data or url in told for url in told)
+    chain = x509.load_pem_x509_certificates(data[data.index(b"-----BEGIN"):].rstrip(b"\0"))
+    points = [each.extensions.get_extension_for_class(x509.CRLDistributionPoints).value for each in chain[:2]]
+    assert told[2:] == [part.full_name[0].value for point in points for part in point]
+
+
+def test_a_vlek_cannot_be_fetched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who has it is said; its chain and list are asked for."""
+    fake = FakeAmd("Genoa", vlek=True)
+    (tmp_path / "evidence").write_bytes(fake.report())
+    assert 0 == main(["collateral", "fetch", str(tmp_path / "evidence"), "--print"])
+    told = capsys.readouterr().out
+    assert "AMD gives a VLEK to its cloud alone" in told
+    assert "/vlek/v1/Genoa/cert_chain'" in told
+
+
+def test_a_quote_in_a_certificate() -> None:
+    """The requests are those of the quote in it."""
+    quote = FakeIntel().quote()
+    assert needs.of(quote) == needs.of(dice_certificate(quote=quote))
+
+
+def test_what_lies_in_the_folder_and_was_not_understood_is_named(tmp_path: Path) -> None:
+    """With its reason, eight of them; evidence itself is not among it."""
+    fake = FakeIntel()
+    (tmp_path / "a.json").write_text('{"tcbInfo": {"id": "SGX"}, "signature": "00"}')
+    (tmp_path / "b.json").write_text('{"tcbInfo": {')
+    (tmp_path / "c").write_bytes(b"")
+    (tmp_path / "d.html").write_bytes(b"<html>")
+    (tmp_path / "e.json").write_text('{"status": 404}')
+    (tmp_path / "f.der").write_bytes(bytes(2 << 20))
+    (tmp_path / "quote").write_bytes(fake.quote())
+    for number in range(9):
+        (tmp_path / f"x{number}").mkdir()
+    with pytest.raises(UncheckedEvidenceError) as caught:
+        tdx_verify.verify(fake.quote(), collateral.load(tmp_path), at=NOW, **fake.pins)
+    hint = str(caught.value.hint)
+    for said in ("a.json: tcbInfo of 'SGX'", "b.json: not whole JSON", "c: empty", "d.html: HTML", "f.der: larger than",
+                 "e.json: JSON with status", "x1: a folder", "and 7 more", "tcb?fmspc=0A0B0C0D0E0F", "qe/identity",
+                 "pckcrl?ca=platform", "IntelSGXRootCA.der"):
+        assert said in hint
+    assert "quote:" not in hint
+
+
+BLOCK = re.compile(rb"^-----BEGIN (CERTIFICATE|X509 CRL)-----[ \r]*$.*?^-----END \1-----", re.MULTILINE | re.DOTALL)
+PARTS = (b"-----BEGIN CERTIFICATE-----", b"-----BEGIN X509 CRL-----", b"-----END CERTIFICATE-----",
+         b"-----END X509 CRL-----", b"\n", b"\r\n", b" ", b"AB", b"-")
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=20).map(b"".join))
+def test_blocks_are_those_of_the_usual_pattern(data: bytes) -> None:
+    """One pattern says what a block of PEM is, but takes minutes for a megabyte of beginnings."""
+    assert [(found[1], found[0]) for found in BLOCK.finditer(data)] == collateral._blocks(data)
+
+
+@pytest.mark.parametrize("piece", [b"-----BEGIN CERTIFICATE-----\n", b"HTTP/\n\n", b"-----BEGIN CERTIFICATE-----\n"
+                                   b"-----BEGIN X509 CRL-----\n"])
+def test_text_that_begins_and_never_ends_is_read_in_one_pass(piece: bytes) -> None:
+    """A hostile service may send that as collateral: the time of a test ends long before a quadratic reader does."""
+    found = Collateral()
+    assert not found.add(piece * ((8 << 20) // len(piece)), "long")
+    assert found == Collateral()
+
+
+@pytest.mark.parametrize("lacks", range(4))
+def test_only_what_is_absent_is_asked_for(lacks: int, tmp_path: Path) -> None:
+    """Of the four parts of Intel's collateral, one at a time."""
+    fake = FakeIntel()
+    wanted = needs.of(fake.quote()).all()
+    for number, (request, (answer,)) in enumerate(zip(wanted, fake_services.intel(fake).values(), strict=True)):
+        if number != lacks:
+            (tmp_path / request.file).write_bytes(answer.body)
+            for value in answer.headers.values():
+                (tmp_path / "headers").write_text(value)
+    with pytest.raises(UncheckedEvidenceError, match="1 of 4 parts") as caught:
+        tdx_verify.verify(fake.quote(), collateral.load(tmp_path), at=NOW, **fake.pins)
+    hint = str(caught.value.hint)
+    assert [number == lacks for number in range(4)] == [each.url in hint for each in wanted]
+
+
+def test_an_absent_vcek_names_its_whole_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the hint of `evidence`, with what lies beside the report and is not understood."""
+    (tmp_path / "report.bin").write_bytes(need("snp/genoa_report.bin").read_bytes())
+    (tmp_path / "notes.txt").write_text("certificates: ask Bob")
+    assert 2 == main(["evidence", str(tmp_path / "report.bin"), "--json"])
+    outcome, = json.loads(capsys.readouterr().out)
+    assert needs.of((tmp_path / "report.bin").read_bytes()).all()[0].url in outcome["hint"]
+    assert "notes.txt: neither certificates nor" in outcome["hint"]
+    assert "report.bin:" not in outcome["hint"]
+
+
+@pytest.mark.parametrize("guide", ["sev-snp", "tdx"])
+def test_the_guides_policies_are_valid(guide: str, tmp_path: Path) -> None:
+    """The block that replaces the example's."""
+    root = Path(__file__).parents[2]
+    block = re.search(r"```hcl\n(.*?)```", (root / f"docs/guides/{guide}.md").read_text(), re.DOTALL)
+    example = (root / "examples/vm/deployment.hcl").read_text()
+    assert block is not None
+    (tmp_path / "deployment.hcl").write_text(re.sub(r"tee \{.*?\n\}\n", block[1], example, flags=re.DOTALL))
+    assert (guide,) == tuple(load(tmp_path / "deployment.hcl").policy.tee.platforms)
+
+
+class _Alone(fake_appliance.SnpSource):
+    """A host that passes no certificates to its guest."""
+
+    def collect(self, report_data: bytes) -> Collected:
+        return Collected(super().collect(report_data).report)
+
+
+@pytest.mark.parametrize("platform", ["sev-snp", "tdx"])
+def test_from_nothing_to_verified_as_the_guides_say(platform: str, tmp_path: Path,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """Save the evidence of an appliance that could not be checked, fetch what it lacks, and verify the running one."""
+    amd, intel = FakeAmd("Genoa"), FakeIntel()
+    root, answers = ((amd.ark, fake_services.amd(amd)) if platform == "sev-snp" else
+                     (intel.root, fake_services.intel(intel)))
+    policy = fake_appliance.write_policy(
+        tmp_path, platform, evidence="sev_snp {\n min_tcb { snp = 10 }\n }" if platform == "sev-snp" else "")
+    loaded = load(policy)
+    source = (_Alone(amd, host_data(loaded.digest)) if platform == "sev-snp" else
+              fake_appliance.TdxSource(intel, loaded.digest))
+    (tmp_path / "root.pem").write_bytes(root.public_bytes(Encoding.PEM))
+    (tmp_path / "measurements.json").write_bytes(fake_appliance.measured().to_json())
+    trusted, saved = ["--unsafe-root", str(tmp_path / "root.pem"), *AT], str(tmp_path / "evidence.json")
+    server = FakeAppliance(fake_appliance.attestor(source, loaded), tmp_path)
+    verify = ["verify", server.url, "--policy", str(policy), "--measurements", str(tmp_path / "measurements.json"),
+              "--measurements-unsigned", *trusted]
+    try:
+        assert 2 == main([*verify, "--save", saved])
+        assert "appliance collateral fetch" in capsys.readouterr().out
+        with fake_services.serving(answers) as (url, _):
+            fetched = main(["collateral", "fetch", saved, "-o", str(tmp_path / "collateral"), "--from", url, *trusted])
+        assert 0 == fetched
+        assert "verdict: GENUINE" in capsys.readouterr().out
+        assert 0 == main([*verify, "--collateral", str(tmp_path / "collateral")])
+    finally:
+        server.stop()
+
+
+def test_files_and_evidence_survive_mutations() -> None:
+    """Two seconds of mutated answers and evidence raise nothing else, and nothing false verifies."""
+    for seed in collateral_fuzz.seeds():
+        collateral_fuzz.fuzz(seed)
+    count, finding = driver.run(collateral_fuzz.fuzz, collateral_fuzz.seeds(), seconds=2, seed=1)
+    assert finding is None, finding
+    assert count > 0

@@ -1,0 +1,148 @@
+"""`appliance infer`: one prompt under a policy, as text and as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.main import main
+from tests.support.engines import synthetic_model
+
+KEY = hashlib.sha256(b"a key").hexdigest()
+POLICY = """
+appliance {{
+  name   = "t"
+  schema = 1
+}}
+tee {{ platforms = ["simulated"] }}
+model "tiny" {{
+  file                   = "tiny.gguf"
+  sha256                 = "{sha256}"
+  chat_template_fallback = "chatml"
+  sampling {{
+    temperature {{ max = 1.5 }}
+  }}
+}}
+limits {{
+  prompt_tokens     = 100
+  generation_tokens = 20
+}}
+tenants {{
+  tenant "t" {{
+    models         = ["tiny"]
+    api_key_sha256 = ["{key}"]
+  }}
+}}
+service {{
+  listen "api" {{
+    kind    = "tcp"
+    address = "127.0.0.1"
+    port    = 8080
+  }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A policy and, in another folder, its model."""
+    folder = tmp_path_factory.mktemp("infer")
+    data = synthetic_model("Q8_0")
+    (folder / "models").mkdir()
+    (folder / "models" / "tiny.gguf").write_bytes(data)
+    text = POLICY.format(sha256=hashlib.sha256(data).hexdigest(), key=KEY)
+    (folder / "policy.hcl").write_text(text)
+    (folder / "pinned.hcl").write_text(POLICY.format(sha256=hashlib.sha256(b"another").hexdigest(), key=KEY))
+    return folder
+
+
+def infer(folder, *arguments, policy="policy.hcl"):
+    """Run the command; its exit code."""
+    return main(["infer", str(folder / policy), "--models", str(folder / "models"), "--threads", "1", *arguments])
+
+
+def test_json_and_text_agree(folder, capsys):
+    """The same seed gives the same answer in both forms; JSON has the ids and the timings."""
+    arguments = ["--model", "tiny", "--prompt", "hello", "--seed", "5", "--max-tokens", "8"]
+    assert infer(folder, *arguments, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert infer(folder, *arguments) == 0
+    assert found["text"] + "\n" == capsys.readouterr().out
+    assert (5, 8, "length") == (found["seed"], len(found["tokens"]), found["finish_reason"])
+    assert {"load_seconds", "prompt_seconds", "seconds_per_token"} == set(found["timings"])
+
+
+def test_raw_prompts_have_no_template(folder, capsys):
+    """--raw gives the tokens of the text alone; the only model needs no name."""
+    for raw in ([], ["--raw"]):
+        assert infer(folder, "--prompt", "hello", "--max-tokens", "1", "--temperature", "0", "--json", *raw) == 0
+    chat, plain = (json.loads(line)["prompt_tokens"] for line in capsys.readouterr().out.splitlines())
+    assert len(plain) < len(chat)
+    assert 1 == plain[0]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [
+    (["--max-tokens", "21"], "capacity-exceeded"), (["--temperature", "1.6"], "engine-error"),
+    (["--model", "other"], "model-unknown"), (["--prompt", "x " * 200], "capacity-exceeded"),
+])
+def test_the_policy_holds(folder, capsys, arguments, code):
+    """What the policy does not allow is refused with exit code 2."""
+    assert infer(folder, "--prompt", "x", *arguments) == 2
+    assert f"error[{code}]" in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_no_utf_8(folder):
+    """The place that is named is the prompt's own, as the shell gave it, not one in the template's text."""
+    for raw in ([], ["--raw"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "appliance", "infer", str(folder / "policy.hcl"), *raw, "--prompt",
+             b"h\xc3\xa4\xff!"],
+            capture_output=True, check=False, cwd=Path(__file__).parents[2], env={**os.environ, "LC_ALL": "C.UTF-8"})
+        assert (2, b"") == (done.returncode, done.stdout)
+        assert b"argument --prompt: no UTF-8 at byte 3\n" in done.stderr
+
+
+def test_a_name_without_letters_is_no_model(folder, capsys):
+    """Of a policy with one model, too, which is meant where there is no name."""
+    assert infer(folder, "--prompt", "x", "--model", "") == 2
+    assert "the policy has no model ''" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there(folder, capsys, tmp_path):
+    """It is said where it is looked for."""
+    assert main(["infer", str(folder / "policy.hcl"), "--models", str(tmp_path), "--prompt", "x"]) == 2
+    said = capsys.readouterr().err
+    assert f"error[model-unreadable]: model tiny: {folder}/tiny.gguf: No such file or directory; it is looked" in said
+    assert "--models DIR" in said
+
+
+def test_the_pin_holds(folder, capsys):
+    """A model with another hash is not run."""
+    assert infer(folder, "--prompt", "x", policy="pinned.hcl") == 2
+    assert "error[model-pin-mismatch]" in capsys.readouterr().err
+
+
+def test_an_invalid_policy_has_findings(folder, capsys):
+    """A policy with errors gives exit code 1 and its findings."""
+    (folder / "bad.hcl").write_text((folder / "policy.hcl").read_text().replace("prompt_tokens ", "promt_tokens "))
+    assert infer(folder, "--prompt", "x", policy="bad.hcl") == 1
+    assert "promt_tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("prompt", "twice"), [("hello", False), ("<s>hello", True)])
+def test_a_raw_prompt_that_brings_its_own_bos(folder, capsys, prompt, twice):
+    """The token is there twice, as in llama.cpp, and a warning says so; in a chat the name is text."""
+    arguments = ["--prompt", prompt, "--max-tokens", "1", "--json"]
+    assert 0 == infer(folder, "--raw", *arguments)
+    output = capsys.readouterr()
+    found = json.loads(output.out)
+    assert twice == (found["prompt_tokens"][:2] == [1, 1]) == bool(found["warnings"])
+    assert twice == output.err.startswith("warning: the prompt begins with '<s>', which is added anyway")
+    assert 0 == infer(folder, *arguments)
+    assert [] == json.loads(capsys.readouterr().out)["warnings"]

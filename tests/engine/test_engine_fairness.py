@@ -1,0 +1,310 @@
+"""How requests share an engine, counted in passes: no clock decides here."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import random
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.pass_time import LONG_ROWS, PassTime
+from appliance.engine.decode.prompt_share import SHORT_ROWS, PromptShare, level
+from appliance.engine.decode.sampler import Sampling
+from appliance.engine.decode.scheduler import Scheduler
+from tests.support.engines import running
+
+PROMISED = 5  # passes from the request to the first token of a short prompt
+SHORT, LONG = tuple(range(1, 11)), (1, *(10 + index % 200 for index in range(480)))
+
+
+@dataclass
+class Reading:
+    """A prompt that is read as its shares say."""
+
+    tenant: str
+    length: int
+    position: int = 0
+    passes: list[int] = field(default_factory=list)
+
+    @property
+    def todo(self):
+        """Its tokens that are to be read."""
+        return range(self.length - self.position)
+
+
+def read(prompts, room, long_room=None, *, share=None, passes=1):
+    """Let prompts be read for some passes."""
+    share = share or PromptShare()
+    for _ in range(passes):
+        left = [each for each in prompts if each.todo]
+        given = share.rows(left, room, long_room)
+        assert sum(given) <= max(room, 0)
+        for each, rows in zip(left, given, strict=True):
+            assert 0 <= rows <= len(each.todo)
+            each.position += rows
+            each.passes.append(rows)
+    return share
+
+
+@contextlib.contextmanager
+def held(*, slots=8, rows=64, tenants=None, first="first", context=512):
+    """A scheduler whose engine waits, so that all that is submitted now is there before the next pass."""
+    with running("tied", slots=slots, threads=1, context=context, rows=rows) as engine:
+        scheduler, arrived, opened = Scheduler(engine, tenants=tenants), threading.Event(), threading.Event()
+
+        def gate(step):
+            arrived.set()
+            assert opened.wait(60)
+        try:
+            scheduler.submit(request((1,), 1), first, gate)
+            assert arrived.wait(60)
+            yield scheduler, opened.set
+        finally:
+            opened.set()
+            scheduler.close()
+
+
+def request(prompt, tokens):
+    """A request that goes on to its last token."""
+    return GenerationRequest(prompt, tokens, Sampling(seed=1), ignore_end=True)
+
+
+class Passes:
+    """Notes at which pass each token came."""
+
+    def __init__(self, scheduler, prompt, tokens, tenant):
+        self.at: list[int] = []
+        self.start = scheduler.passes
+        self.handle = scheduler.submit(request(prompt, tokens), tenant, lambda step: self.at.append(scheduler.passes))
+
+    @property
+    def first(self):
+        """Passes to the first token, the one in which it was chosen included."""
+        return self.at[0] - self.start
+
+
+@pytest.mark.parametrize("tenant", ["busy", "other"])
+@pytest.mark.parametrize("rows", [32, 64, 512])
+def test_a_short_prompt_is_answered_within_five_passes(rows, tenant):
+    """Behind ten long prompts of a tenant, a short one of the same or another tenant has its first token in time."""
+    with held(slots=16, rows=rows) as (scheduler, go):
+        busy = [Passes(scheduler, LONG, 1, "busy") for _ in range(10)]
+        short = Passes(scheduler, SHORT, 4, tenant)
+        go()
+        assert short.handle.wait(120)
+        assert not any(each.at for each in busy)
+        for each in busy:
+            each.handle.cancel()
+    assert short.first <= PROMISED
+
+
+def test_short_prompts_beside_ten_long_ones_in_flight():
+    """Of fifty short prompts beside ten long ones that are replaced as they end, the worst has its first token within
+    five passes, and then a token in each pass."""
+    short, ends = [], threading.Event()
+    with held(slots=16) as (scheduler, go):
+        def long(step=None):
+            if (step is None or step.finish_reason == "length") and not ends.is_set():
+                busy.append(scheduler.submit(request(LONG, 3), "busy", long))
+
+        def next_one(step=None):
+            if step is not None:
+                short[-1][1].append(scheduler.passes)
+            if step is None or step.finish_reason is not None:
+                if len(short) == 50:
+                    ends.set()
+                    return
+                short.append((scheduler.passes, []))
+                scheduler.submit(request(SHORT, 6), "other", next_one)
+        busy = []
+        for _ in range(10):
+            long()
+        next_one()
+        go()
+        assert ends.wait(120)
+        for each in busy:
+            each.cancel()
+    assert max(at[0] - asked for asked, at in short) <= PROMISED
+    gaps = [late - soon for _, at in short for soon, late in itertools.pairwise(at)]
+    assert set(gaps) <= {0, 1}  # 0: guessed right
+
+
+@pytest.mark.parametrize("slots", [3, 4])
+def test_a_short_prompt_finds_a_slot(slots):
+    """Where long prompts of a tenant could take all slots that it may have, one stays for its own short prompt, and one
+    for another tenant's."""
+    with held(slots=slots) as (scheduler, go):
+        busy = [Passes(scheduler, LONG, 1, "busy") for _ in range(10)]
+        short = [Passes(scheduler, SHORT, 1, tenant) for tenant in ("busy", "other")]
+        go()
+        assert all(each.handle.wait(120) for each in short)
+        for each in busy:
+            each.handle.cancel()
+    assert max(each.first for each in short) <= PROMISED
+
+
+def test_long_prompts_wait_for_a_slot_while_others_are_read():
+    """Of ten long prompts of a tenant four are read at the same time, and all are answered, the first ones first."""
+    with held(slots=16) as (scheduler, go):
+        order, most = [], []
+
+        def note(step, number):
+            order.append(number)
+            most.append(scheduler.load.running)
+        handles = [scheduler.submit(request(LONG, 1), "busy", functools.partial(note, number=number))
+                   for number in range(10)]
+        go()
+        assert all(handle.wait(120) for handle in handles)
+    assert list(range(10)) == sorted(order)
+    assert 0 == order[0]
+    assert max(most) <= 5  # a fifth comes once four no longer fill a pass
+
+
+def test_answers_go_on_beside_long_prompts():
+    """Who has a first token has one more in every pass, while ten long prompts of another tenant are read."""
+    with held(slots=16) as (scheduler, go):
+        answer = Passes(scheduler, SHORT, 20, "other")
+        busy = [Passes(scheduler, LONG, 1, "busy") for _ in range(10)]
+        go()
+        assert answer.handle.wait(120)
+        for each in busy:
+            each.handle.cancel()
+    assert [1] * 19 == [later - sooner for sooner, later in itertools.pairwise(answer.at)]
+
+
+@pytest.mark.parametrize(("slots", "tenants", "most"), [
+    (4, None, 3), (4, {"a", "b"}, 3), (4, {"a"}, 4), (2, {"a", "b"}, 1), (1, {"a", "b"}, 1)])
+def test_a_slot_stays_for_tenants_who_hold_none(slots, tenants, most):
+    """One tenant's many answers take all slots but one, where there are others who may ask; another tenant's request
+    starts at once."""
+    with held(slots=slots, tenants=tenants, first="a") as (scheduler, go):
+        many = [Passes(scheduler, (1, 2), 60, "a") for _ in range(8)]
+        seen = []
+        watch = scheduler.submit(request((1, 2), 1), "a", lambda step: None)
+        watch.cancel()
+        many[0].handle._on_step = lambda step: seen.append(scheduler.load.running)
+        go()
+        assert many[0].handle.wait(120)
+        other = Passes(scheduler, (1, 2), 1, "b")
+        assert other.handle.wait(120)
+        assert all(each.handle.wait(120) for each in many)
+    assert most == max(seen)
+    if slots > 1 and most < slots:
+        assert other.first <= 2
+    assert all(60 == len(each.at) for each in many[1:])
+
+
+def test_one_slot_is_taken_in_turns():
+    """With one slot, a tenant waits for one answer of another, however many that one asked for."""
+    with held(slots=1) as (scheduler, go):
+        many = [Passes(scheduler, (1, 2), 5, "a") for _ in range(6)]
+        other = Passes(scheduler, (1, 2), 1, "b")
+        go()
+        assert all(each.handle.wait(120) for each in (*many, other))
+    assert 1 == sum(each.at[0] < other.at[0] for each in many)
+
+
+def test_tenants_share_rows_equally():
+    """One long prompt of one tenant gets as many rows as five of another; what one cannot use, the other gets."""
+    alone, many = Reading("a", 3000), [Reading("b", 3000) for _ in range(5)]
+    read([*many, alone], 100, passes=10)
+    assert (500, 500) == (alone.position, sum(each.position for each in many))
+    brief, rest = Reading("a", 70), Reading("b", 3000)
+    read([rest, brief], 100, passes=3)
+    assert (70, 230) == (brief.position, rest.position)
+
+
+def test_who_comes_later_is_not_owed_what_others_had():
+    """A tenant who comes after others have read for long shares with them from there on."""
+    early, late = Reading("a", 9000), Reading("b", 9000)
+    share = read([early], 100, passes=20)
+    read([early, late], 100, share=share, passes=10)
+    assert (2500, 500) == (early.position, late.position)
+
+
+def test_prompts_of_a_tenant_go_on_and_the_oldest_is_done_first():
+    """Of equal prompts of one tenant each is read on; the first is done in about twice its own time."""
+    prompts = [Reading("a", 1000) for _ in range(4)]
+    read(prompts, 100, passes=10)
+    assert all(each.position > 0 for each in prompts)
+    read(prompts, 100, passes=11)
+    assert 0 == len(prompts[0].todo)
+
+
+def test_short_prompts_do_not_stop_long_ones():
+    """A flood of short prompts leaves a long one of another tenant half of the rows, of the same a quarter."""
+    for tenant, part in (("a", 25), ("b", 50)):
+        long, share = Reading("a", 100_000), PromptShare()
+        for _ in range(50):
+            read([long, *(Reading(tenant, 10) for _ in range(20))], 100, share=share)
+        assert part * 50 == pytest.approx(long.position, abs=100)
+
+
+def test_an_odd_row_goes_round():
+    """Where a pass has a single row, every tenant and every prompt of each is read on."""
+    prompts = [Reading(tenant, 100) for tenant in "aabbc" for _ in range(2)]
+    read(prompts, 1, passes=60)
+    assert all(each.position for each in prompts)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_row_is_left_over(seed):
+    """Whatever prompts there are, a pass has as many rows as it may, and none that nobody wants."""
+    numbers = random.Random(seed)
+    share = PromptShare()
+    for _ in range(50):
+        prompts = [Reading(numbers.choice("abcd"), length, numbers.randrange(length))
+                   for length in (numbers.choice([1, 9, 64, 65, 300, 3000]) for _ in range(numbers.randrange(1, 12)))]
+        room = numbers.choice([0, 1, 2, 31, 32, 100, 512])
+        given = share.rows(prompts, room)
+        assert min(room, sum(len(each.todo) for each in prompts)) == sum(given)
+        assert all(0 <= rows <= len(each.todo) for rows, each in zip(given, prompts, strict=True))
+
+
+def test_level():
+    """Those who have the least catch up first; a row that cannot be divided goes to the first."""
+    assert [10, 0] == level(10, [50, 50], [0, 10])
+    assert [15, 5] == level(20, [50, 50], [0, 10])
+    assert [3, 17] == level(20, [3, 50], [0, 10])
+    assert [1, 1, 0] == level(2, [5, 5, 5], [7, 7, 7])
+    assert [5, 5] == level(99, [5, 5], [1, 2])
+
+
+def test_long_prompts_beside_answers_are_bounded():
+    """Long prompts get the rows that they may have beside answers; as many as short ones took where that is more."""
+    long = [Reading("a", 3000), Reading("b", 3000)]
+    read(long, 128, 6)
+    assert [3, 3] == [each.position for each in long]
+    short = Reading("b", 40)
+    read([*long, short], 128, 6)
+    assert (40, 46) == (short.position, sum(each.position for each in long))
+    assert SHORT_ROWS >= 40
+
+
+def test_rows_beside_answers_follow_what_passes_took():
+    """As many rows of long prompts go beside an answer as take the time that its token takes."""
+    time = PassTime(streamed=False)
+    assert 0 == time.long_rows(1)  # what an answer takes alone is measured first
+    time.record(1, 0, 0.010)
+    assert LONG_ROWS == time.long_rows(1)
+    for _ in range(50):
+        time.record(1, 0, 0.010)
+        time.record(1, 10, 0.020)
+    assert 10 == pytest.approx(time.long_rows(1), abs=1)
+    for _ in range(50):  # deep in a long prompt: rows take more
+        time.record(1, 10, 0.060)
+    assert 2 == time.long_rows(1)
+    time.record(1, 0, 0.010)
+    for _ in range(50):  # a disk bounds the pass: rows take nothing
+        time.record(1, 10, 0.010)
+    assert 128 == time.long_rows(1)
+    for _ in range(20):
+        time.record(1, 10, 0.010)
+    assert 0 == time.long_rows(1)  # and again from time to time
+    time.record(1, 0, 0.010)
+    assert 128 == time.long_rows(1)

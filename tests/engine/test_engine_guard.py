@@ -1,0 +1,41 @@
+"""A debug build of the kernels: the same bits, and what would leave its memory is refused inside the kernel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.engine.engine import Engine
+from tests.support import debug_pass, step_tables
+from tests.support.engines import kernels, opened, synthetic_model
+from tests.support.environment import children_unmeasured
+
+pytest.importorskip("numba")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["q8"])
+def test_debug_build(kind):
+    """A whole pass has the bits of the release build; each spoiled word is found as what it is, and nothing is hurt."""
+    with children_unmeasured():
+        done = subprocess.run([sys.executable, "-m", "tests.support.debug_pass", kind], cwd=Path(__file__).parents[2],
+                              capture_output=True, text=True, check=False, timeout=280)
+    assert 0 == done.returncode, done.stderr
+    found = json.loads(done.stdout)
+    assert ("jit", True) == (found["origin"], found["debug"])
+    with opened(synthetic_model(debug_pass.MODEL)) as source, Engine.open(
+            source, context_length=debug_pass.CONTEXT, slots=2, threads=1, kernels=kernels(), kv_cache=kind) as engine:
+        assert debug_pass.digest(engine) == found["digest"]
+    assert ["none", "weight, by a kernel"] == found["fetched"]
+    assert ["nothing"] == found["packed"]
+    expected = {name: fault for name, (_, _, _, fault) in debug_pass.SPOILED.items()}
+    assert expected | {"nothing": "none"} == found["faults"]
+
+
+def test_every_fault_is_tried():
+    """The words that are spoiled show every fault there is."""
+    assert step_tables.FAULTS == {fault for _, _, _, fault in debug_pass.SPOILED.values()}

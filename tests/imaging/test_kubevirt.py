@@ -1,0 +1,161 @@
+"""KubeVirt manifests: valid by the schemas that clusters publish, and refused where no machine could run."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from appliance.errors import ImageError
+from appliance.imaging.papers import kubevirt
+from appliance.imaging.papers.kubevirt import Options
+from appliance.policy import Loaded, load
+from tests.support.expected import ROOT
+from tests.support.require import absent
+
+CONTAINER = "registry.example/team/appliance@sha256:" + "ab" * 32
+HARDWARE = """
+appliance {
+  name   = "fleet"
+  schema = 1
+}
+tee {
+  platforms     = [PLATFORMS]
+  memory_budget = "4GiB"
+}
+model "chat" {
+  file   = "chat.gguf"
+  sha256 = "PIN"
+}
+tenants {
+  authority = "ed25519:KEY"
+  list      = "tenants.json"
+}
+service {
+  listen "api" {
+    kind    = "ra-tls"
+    address = "0.0.0.0"
+    port    = 8443
+  }
+  listen "local" {
+    kind      = "ra-tls"
+    transport = "vsock"
+    port      = 9000
+  }
+}
+"""
+
+
+def _policy(folder: Path, *platforms: str) -> Loaded:
+    names = ", ".join(f'"{each}"' for each in platforms)
+    path = folder / "fleet.hcl"
+    path.write_text(HARDWARE.replace("PLATFORMS", names).replace("PIN", "cd" * 32).replace(
+        "KEY", "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"))
+    return load(path)
+
+
+@cache
+def _schemas() -> dict[str, Any]:
+    """The definitions, closed: what a schema does not name is refused (a cluster would drop it in silence)."""
+    found = sorted((ROOT / "build/kubevirt").glob("schema-*.json"))
+    if not found:
+        absent("KubeVirt's schemas: python tests/support/fetch_kubevirt_schema.py")
+    text = found[0].read_text("utf-8").replace("#/components/schemas/", "#/definitions/")
+    return _closed(json.loads(text))  # type: ignore[no-any-return]
+
+
+def _closed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_closed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    closed = {key: _closed(each) for key, each in value.items()}
+    if isinstance(value.get("properties"), dict) and value.get("type") == "object":
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _problems(item: dict[str, Any]) -> list[str]:
+    name = f"{item['apiVersion']}/{item['kind']}"
+    schemas = _schemas()
+    validator = Draft202012Validator({"$ref": f"#/definitions/{name.replace('/', '~1')}", **schemas})
+    return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(item)]
+
+
+def _rendered(loaded: Loaded, **options: Any) -> list[dict[str, Any]]:
+    document = json.loads(kubevirt.render(loaded, Options(CONTAINER, **{"models_claim": "m", **options})))
+    assert ("v1", "List") == (document["apiVersion"], document["kind"])
+    items: list[dict[str, Any]] = document["items"]
+    return items
+
+
+@pytest.mark.parametrize("options", [
+    {"platform": "sev-snp"}, {"platform": "tdx", "cpus": 4, "memory_mib": 8192}, {"platform": "tpm", "replicas": 3},
+    {"platform": "sev-snp", "models_claim": "models", "state_claim": "state", "name": "one"}])
+def test_a_manifest_is_valid(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Every object by its published schema; an unknown field is found, so the schema is in force."""
+    allowed = ("tpm",) if options["platform"] == "tpm" else ("sev-snp", "tdx")
+    items = _rendered(_policy(tmp_path, *allowed), **options)
+    assert [[], []] == [_problems(item) for item in items]
+    spec = items[0]["spec"]["template"]["spec"]
+    spec["domain"]["devices"]["kernel"] = {}
+    assert [True] == [bool(_problems(items[0]))]
+
+
+def test_a_manifest_says_what_the_policy_says(tmp_path: Path) -> None:
+    """Digest, memory beyond the budget, the network listener's port and vsock; disks by the serials of their roles."""
+    loaded = _policy(tmp_path, "sev-snp")
+    machine, service = _rendered(loaded, models_claim="m", state_claim="s", cpus=2)
+    instance = machine["spec"]["template"]["spec"]
+    assert loaded.digest.hex() == machine["metadata"]["annotations"]["appliance/policy-sha384"]
+    assert ("4352Mi", 2, {"snp": {}}) == (instance["domain"]["memory"]["guest"], instance["domain"]["cpu"]["cores"],
+                                         instance["domain"]["launchSecurity"])
+    devices = instance["domain"]["devices"]
+    assert ["appliance-root", "appliance-models", "appliance-state"] == [disk["serial"] for disk in devices["disks"]]
+    assert [True, True, None] == [disk["disk"].get("readonly") for disk in devices["disks"]]
+    assert devices["autoattachVSOCK"] is True
+    assert [8443] == [port["port"] for port in service["spec"]["ports"]]
+    assert service["spec"]["selector"] == machine["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("platform", ["sev-snp", "tdx", "tpm"])
+def test_each_platform_starts_as_it_is_measured(tmp_path: Path, platform: str) -> None:
+    """SEV-SNP takes the kernel beside the firmware, the others boot from the disk; only a TPM policy gets a TPM."""
+    instance = _rendered(_policy(tmp_path, platform))[0]["spec"]["template"]["spec"]
+    kernel = instance["domain"]["firmware"].get("kernelBoot")
+    assert (platform == "sev-snp") == (kernel is not None) == ("bootOrder" not in instance["domain"]["devices"][
+        "disks"][0])
+    assert (platform == "tpm") == ("tpm" in instance["domain"]["devices"])
+    assert "kernelArgs" not in (kernel or {})
+
+
+def test_loopback_gets_no_service() -> None:
+    """The demo policy listens on loopback only: one machine and nothing that leads to it."""
+    assert ["VirtualMachine"] == [item["kind"] for item in _rendered(load(ROOT / "examples/demo.hcl"))]
+
+
+@pytest.mark.parametrize(("container", "options", "said"), [
+    ("registry.example/appliance:latest", {}, "digest"), ("registry.example/appliance@sha256:ab", {}, "digest"),
+    (CONTAINER, {"platform": "simulated"}, "platform"), (CONTAINER, {"platform": None}, "platform"),
+    (CONTAINER, {"name": "Bad_Name"}, "name"), (CONTAINER, {"cpus": 0}, "CPU"), (CONTAINER, {"replicas": 0}, "replica"),
+    (CONTAINER, {"models_claim": None}, "--models-claim"),
+    (CONTAINER, {"models_claim": "a\nb: c"}, "volume claim"), (CONTAINER, {"models_claim": ""}, "volume claim"),
+    (CONTAINER, {"state_claim": "Disk"}, "volume claim"), (CONTAINER, {"state_claim": "a..b"}, "volume claim"),
+    (CONTAINER, {"replicas": 2, "state_claim": "s"}, "share")])
+def test_what_could_not_run_is_refused(tmp_path: Path, container: str, options: dict[str, Any], said: str) -> None:
+    """Containers by tag, platforms that the policy does not allow, names that Kubernetes refuses, shared state, a
+    machine without its models."""
+    with pytest.raises(ImageError, match=said):
+        kubevirt.render(_policy(tmp_path, "sev-snp", "tdx"),
+                        Options(container, **{"platform": "tdx", "models_claim": "models", **options}))
+
+
+def test_rendering_is_always_the_same(tmp_path: Path) -> None:
+    """The same policy, the same bytes."""
+    loaded = _policy(tmp_path, "tdx")
+    options = Options(CONTAINER, models_claim="models")
+    assert kubevirt.render(loaded, options) == kubevirt.render(loaded, options)

@@ -1,0 +1,171 @@
+"""The last line: what no handler foresaw still becomes an answer, a record and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.attestation.binding import Build
+from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.evidence import SimulatedProvider
+from appliance.audit.log import AuditLog
+from appliance.audit.stdlib import Silence
+from appliance.boot.booted import Booted
+from appliance.boot.checks import Operator
+from appliance.boot.planning.budget import Division
+from appliance.boot.report import BootReport
+from appliance.boot.sandbox import Sandbox
+from appliance.boot.sandbox.calls import Needs
+from appliance.boot.selftest.run import SelfTest
+from appliance.policy import load
+from appliance.service.answering.exchange import Exchange, endpoint, path_of
+from appliance.service.app import assemble
+from appliance.service.context import Service
+from appliance.service.http.guard import Guard
+from appliance.signed.tenants import TenantList
+from tests.support.server import write_policy
+
+CANARY = "Zq7canaryWORDx9"
+
+
+class Sink(io.BytesIO):
+    """A sink that can be filled up, and read after it was closed."""
+
+    full = False
+
+    def write(self, data: Any) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    """A service over a policy without any model loaded."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"none")
+    loaded = load(write_policy(tmp_path, {"tiny": model}))
+    audit = AuditLog(Sink(), strict=True)
+    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    tested = SelfTest((), "portable", "none", None, "none")
+    booted = Booted(loaded.policy, Division({}, (), None), loaded.digest, Operator(),
+                    TenantList(loaded.policy.tenants.tenants), {}, attestor, audit, Silence(audit), tested,
+                    Sandbox(Needs(), tolerant=True), None, BootReport())
+    return assemble(booted, contextlib.ExitStack())
+
+
+def _ask(service: Service, app: Any, look: Any = None) -> list[Any]:
+    """The messages that a request gets from an application behind the guard, or what `look` finds at each."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message if look is None else look())
+
+    scope: Any = {"type": "http", "scheme": "http", "path": f"/{CANARY}", "raw_path": f"/{CANARY}".encode(),
+                  "query_string": CANARY.encode(), "method": "GET", "headers": [(b"x", CANARY.encode())]}
+    asyncio.run(Guard(app, service)(scope, receive, send))
+    return sent
+
+
+def _records(service: Service) -> list[dict[str, Any]]:
+    sink: Any = service.audit._sink
+    return [json.loads(line) for line in sink.getvalue().splitlines()]
+
+
+CHAT = "/v1/chat/completions"
+TARGETS = [  # target, over TLS, path
+    (b"/health", False, "/health"), (b"/", False, "/"), (b"//v1///models//", True, "/v1/models"),
+    (b"/v1/%6dodels", False, "/v1/models"), (b"/v1%2fmodels", False, "/v1%2fmodels"),
+    (b"/v1/models/a%2F..%2Fb", False, "/v1/models/a%2F..%2Fb"), (b"/v1/%2e%2e/health", False, "/v1/../health"),
+    (b"/%252fhealth", False, "/%2fhealth"), (b"/health%3Fa", False, "/health?a"),
+    (b"/http://x/health", False, "/http:/x/health"),
+    (b"http://x/v1/chat/completions", False, CHAT), (b"HTTP://X:80//v1/chat/completions/", False, CHAT),
+    (b"https://[::1]:443/v1/chat/completions", True, CHAT), (b"http://x", False, "/"), (b"http://x/", False, "/"),
+    (b"https://x/health", False, None), (b"http://x/health", True, None), (b"ftp://x/health", False, None),
+    (b"http://a@x/health", False, None), (b"http:///health", False, None), (b"http:/health", False, None),
+    (b"http://", False, None), (b"health", False, None), (b"", False, None), (b"*", False, None), (b"x:1", False, None),
+]
+
+
+@pytest.mark.parametrize(("target", "tls", "path"), TARGETS)
+def test_paths_of_targets(target: bytes, tls: bool, path: str | None) -> None:
+    """A path or a URL of this connection names a path; an encoded slash is none."""
+    assert path == path_of(target, "https" if tls else "http")
+    if path is None or "%" in path or ".." in path:
+        assert endpoint(path or "") in ("other", "/v1/models/{model}")
+
+
+async def _raises(scope: Any, _receive: Any, _send: Any) -> None:
+    raise ValueError(f"{CANARY} in {scope}")
+
+
+async def _answers(scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"all", "more_body": False})
+
+
+async def _breaks_off(scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"a part", "more_body": True})
+    raise KeyError(CANARY)
+
+
+def test_an_unforeseen_exception_says_nothing(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
+    """It becomes a 500 in OpenAI's shape, one refusal in the log, and its class; its words are nowhere."""
+    sent = _ask(service, _raises)
+    assert 500 == sent[0]["status"]
+    assert "internal_error" == json.loads(sent[1]["body"])["error"]["code"]
+    records = _records(service)
+    assert ["runtime.exception", "request.refused"] == [record["event"] for record in records]
+    assert ("ValueError", "request") == (records[0]["type"], records[0]["where"])
+    assert ("internal_error", 500, "other") == tuple(records[1][name] for name in ("code", "status", "endpoint"))
+    output = capfd.readouterr()
+    for text in (repr(sent), repr(records), output.out, output.err, service.metrics.text().decode()):
+        assert CANARY not in text
+
+
+def test_an_answer_that_breaks_off_is_just_ended(service: Service) -> None:
+    """After the first byte there is nothing left to say; the record says that it failed."""
+    assert ["http.response.start", "http.response.body"] == [message["type"] for message in _ask(service, _breaks_off)]
+    assert (200, "internal_error") == tuple(_records(service)[-1][name] for name in ("status", "code"))
+
+
+@pytest.mark.parametrize(("parts", "spaces"), [
+    ([17_000, 17_000, 6_960], 0), ([16] * 2_560, 0), ([40_960], 0), ([17_000, 17_000, 6_000], 960), ([100], 40_860)])
+def test_pieces_of_padded_answers(parts: list[int], spaces: int, service: Service) -> None:
+    """Of answers that are padded to the same size all pieces, which are records over TLS, have the same sizes: in
+    whatever parts they are made, and also where no space is needed."""
+    async def padded(scope: Any, _receive: Any, send: Any) -> None:
+        Exchange.of(scope).spaces = spaces
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number, size in enumerate(parts, 1):
+            await send({"type": "http.response.body", "body": bytes(size), "more_body": number < len(parts)})
+
+    assert [16_384, 16_384, 8_192] == [len(message["body"]) for message in _ask(service, padded)[1:]]
+
+
+def test_unrecorded_requests_are_refused(service: Service) -> None:
+    """An answer or a refusal that the log cannot take does not leave, and the next request is refused at once."""
+    sink: Any = service.audit._sink
+    for app in (_raises, _answers, _breaks_off):
+        service.unaudited, sink.full = False, True
+        for _ in range(2):
+            sent = _ask(service, app)
+            assert (503, "audit_unavailable") == (sent[0]["status"], json.loads(sent[1]["body"])["error"]["code"])
+            assert service.unaudited
+
+
+def test_the_record_is_there_before_the_first_byte(service: Service) -> None:
+    """Of an answer and of a refusal: whoever sees any of it can read its record."""
+    for app, event in ((_answers, "request.done"), (_raises, "request.refused")):
+        seen = _ask(service, app, lambda: [record["event"] for record in _records(service)])
+        assert [event, event] == [events[-1] for events in seen]

@@ -1,0 +1,331 @@
+"""The queue of schema 2: who waits, for how long, and how an answer that takes too long ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from appliance.boot.planning import budget
+from appliance.policy import load
+from appliance.service.admission.limits import Places
+from appliance.service.admission.turns import Queue, Turns
+from appliance.service.api.problems import RequestError
+from tests.support.demo_model import demo_model
+from tests.support.server import KEY, OTHER_KEY, Server, write_policy
+
+CLIENTS = 50
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_tenants_take_turns() -> None:
+    """Waiting requests get places by tenant, then in order; one that left is passed over."""
+    turns, order = Turns(1, ["a", "b", "c"]), list[str]()
+    first = turns.ask("a", lambda: None)
+    tickets = {name: turns.ask(name[0], lambda name=name: order.append(name))  # type: ignore[misc]
+               for name in ("a1", "a2", "a3", "b1", "c1", "b2")}
+    assert (6, 1) == (turns.waiting, turns.in_progress)
+    tickets["b1"].leave()
+    tickets["b1"].leave()
+    for ticket in (first, *(tickets[name] for name in ("a1", "b2", "c1", "a2", "a3"))):
+        ticket.leave()
+    assert ["a1", "b2", "c1", "a2", "a3"] == order
+    assert (0, 0) == (turns.waiting, turns.in_progress)
+
+
+def test_places_stay_for_those_who_hold_none() -> None:
+    """A tenant with a queue of its own does not take the place of one who comes later."""
+    turns, begun = Turns(8, ["a", "b", "c"]), list[str]()
+    for _ in range(20):
+        turns.ask("a", lambda: begun.append("a"))
+    assert 6 == len(begun)
+    turns.ask("b", lambda: begun.append("b"))
+    turns.ask("c", lambda: begun.append("c"))
+    assert ["b", "c"] == begun[6:]
+
+
+def test_who_is_cancelled_while_waiting_leaves() -> None:
+    """A task that ends while it waits for a place takes none; the next one gets it."""
+    async def scenario() -> tuple[int, int, str]:
+        turns = Turns(1, ["a"])
+        first = await turns.place("a")
+        second = asyncio.ensure_future(turns.place("a"))
+        third = asyncio.ensure_future(turns.place("a"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        waiting = turns.waiting
+        first.leave()
+        return waiting, turns.in_progress, (await third).tenant
+
+    assert (1, 1, "a") == asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_place_is_lost(seed: int) -> None:
+    """However requests come and go, no more have a place than there are, and none waits while one is free for it."""
+    numbers, turns = random.Random(seed), Turns(5, ["a", "b", "c"])
+    here = []
+    for _ in range(400):
+        if here and numbers.random() < 0.5:
+            here.pop(numbers.randrange(len(here))).leave()
+        else:
+            here.append(turns.ask(numbers.choice("abc"), lambda: None))
+        held = [ticket.tenant for ticket in here if ticket.since is not None]
+        waiting = {ticket.tenant for ticket in here if ticket.since is None}
+        kept = min(len({"a", "b", "c"} - set(held)), 1)
+        assert (len(held), len(here) - len(held)) == (turns.in_progress, turns.waiting)
+        assert len(held) <= 5
+        for tenant in waiting:
+            assert tenant in held
+            assert 5 - len(held) <= kept
+    for ticket in here:
+        ticket.leave()
+    assert (0, 0) == (turns.waiting, turns.in_progress)
+
+
+def test_refused_requests_return_as_places_become_free() -> None:
+    """Each of many refused requests is told a time of its own, and places are given back as fast as they return."""
+    clock = Clock()
+    queue = Queue(4, ["a"], clock)
+    places = Places(5, ["a"], queue.retry_after)
+    tickets = [queue.answers.ask("a", lambda: None) for _ in range(4)]
+    clock.now += 8.0  # each place was held for so long
+    for ticket in tickets:
+        ticket.leave()
+    for _ in range(4):
+        queue.answers.ask("a", lambda: None)
+    for _ in range(5):
+        places.take("a")
+    told = []
+    for _ in range(6):
+        with pytest.raises(RequestError) as caught:
+            places.take("a")
+        told.append(caught.value.retry_after)
+    assert [3.0, 6.0, 9.0, 12.0, 15.0, 18.0] == told  # four places in eight seconds, and half as long on top
+    clock.now += 100
+    assert 3.0 == queue.retry_after("a")
+    assert 59 >= max(queue.retry_after("a") for _ in range(100))  # clients follow no longer time
+
+
+def test_waiting_requests_are_in_the_sum(tmp_path: Path, tiny_model: Path) -> None:
+    """Each request that may wait counts with its tokens and a connection, none with a body; schema 1 has none."""
+    lines = {}
+    for schema, queued in ((1, None), (2, 0), (2, 100), (2, 60_000)):
+        limits = 'prompt_tokens = 1000\n  concurrent_requests = 4\n  request_size = "8MiB"'
+        limits += "" if queued is None else f"\n  queued_requests = {queued}"
+        policy = load(write_policy(tmp_path, {"tiny": tiny_model}, limits=limits, schema=schema)).policy
+        lines[queued] = {line.what: line.nbytes for line in budget.divide(policy, {"tiny": tiny_model}, None).lines}
+    assert lines[None] == lines[0]
+    assert lines[0]["requests, 4 x"] == lines[100]["requests, 4 x"]
+    assert 100 * ((256 << 10) + 64 * 1000) == lines[100]["requests that wait, 100 x"]
+    assert lines[100]["connections, 236 x"] == lines[0]["connections, 136 x"] * 236 // 136
+    assert 1024 * ((256 << 10) + 64 * 1000) == lines[60_000]["requests that wait, 1024 x"]
+
+
+def _served(server: Server, many: int, **more: Any) -> list[int]:
+    """Status codes of many requests at once, without a client's retries; of two tenants."""
+    def ask(number: int) -> int:
+        try:
+            server.client(OTHER_KEY if number % 10 == 0 else KEY).chat.completions.create(
+                messages=[{"role": "user", "content": f"Say {number}."}], **more)
+        except openai.APIStatusError as error:
+            return error.status_code
+        return 200
+
+    with ThreadPoolExecutor(many) as pool:
+        return list(pool.map(ask, range(many)))
+
+
+@pytest.fixture(scope="module")
+def one_place(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Server]:
+    """A server with one place, for which seven requests may wait."""
+    policy = write_policy(tmp_path_factory.mktemp("place"), {"tiny": tiny_model}, schema=2,
+                          limits='concurrent_requests = 1\n  queued_requests = 7')
+    server = Server(policy, [tiny_model]).wait_ready()
+    yield server
+    server.stop()
+
+
+def test_many_clients_at_once_are_all_served(tmp_path: Path, tiny_model: Path) -> None:
+    """Fifty requests at once on four places all get their answer; under schema 1 most are refused."""
+    limits = "concurrent_requests = 4"
+    found = []
+    for schema in (1, 2):
+        server = Server(write_policy(tmp_path, {"tiny": tiny_model}, limits=limits, schema=schema),
+                        [tiny_model]).wait_ready()
+        found.append(_served(server, CLIENTS, model="tiny", max_tokens=20))
+        assert 0 == server.stop()
+    assert {200, 429} == set(found[0])
+    assert [200] * CLIENTS == found[1]
+
+
+def _slow(server: Server, key: str, body: bytes) -> socket.socket:
+    """A request whose body is there but for the last byte."""
+    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60)
+    connection.sendall((f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
+                        "content-type: application/json\r\nconnection: close\r\n"
+                        f"content-length: {len(body)}\r\n\r\n").encode() + body[:-1])
+    return connection
+
+
+def test_the_queue_is_bounded_and_drains(one_place: Server) -> None:
+    """More than may wait are refused, with a time; a tenant cannot fill the queue for another; and all who wait are
+    served, those with a slow one before them too."""
+    body = json.dumps({"model": "tiny", "prompt": "abc", "max_tokens": 2}).encode()
+    slow = [_slow(one_place, KEY, body) for _ in range(7)]
+    time.sleep(0.5)
+    with pytest.raises(openai.RateLimitError) as caught:
+        one_place.client().completions.create(model="tiny", prompt="abc", max_tokens=1)
+    assert ("too_many_requests", True) == (
+        caught.value.code, 1 <= int(caught.value.response.headers["retry-after"]) <= 59)
+    slow.append(_slow(one_place, OTHER_KEY, body))
+    time.sleep(0.2)
+    for connection in slow:
+        connection.sendall(body[-1:])
+    heads = []
+    for connection in slow:
+        with connection:
+            heads.append(connection.recv(12))
+    assert [b"HTTP/1.1 200"] * 8 == heads
+
+
+def test_who_leaves_the_queue_holds_nobody_up(one_place: Server) -> None:
+    """Clients that leave while they wait make room; the next is served."""
+    body = json.dumps({"model": "tiny", "prompt": "abc", "max_tokens": 2}).encode()
+    for _ in range(4):
+        slow = [_slow(one_place, KEY, body) for _ in range(6)]
+        time.sleep(0.1)
+        for connection in slow:
+            connection.close()
+    until = time.monotonic() + 60
+    while True:  # until the server has seen that they left
+        try:
+            answer = one_place.client().completions.create(model="tiny", prompt="abc", max_tokens=1)
+            break
+        except openai.RateLimitError:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    assert 1 == answer.usage.completion_tokens
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the demo model, whose answers have one second; one at a time."""
+    path = demo_model()
+    policy = write_policy(tmp_path_factory.mktemp("brief"), {"demo": path}, schema=2, limits=(
+        'concurrent_requests = 1\n  generation_tokens = 6000\n  answer_timeout = "1s"\n  first_token_timeout = "1m"'))
+    server = Server(policy, [path]).wait_ready()
+    yield server
+    server.stop()
+
+
+LONG: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Count to ten thousand."}],
+                        "logit_bias": {str(token): -100 for token in range(3)}, "temperature": 1.5, "seed": 1}
+
+
+def test_an_answer_that_takes_too_long_is_an_error(brief: Server) -> None:
+    """Its status is 504, with a code, and it tells clients to try no more; the audit log has the code, and the next
+    request is served."""
+    with pytest.raises(openai.InternalServerError) as caught:
+        brief.client().chat.completions.create(**LONG)
+    headers = caught.value.response.headers
+    assert (504, "answer_timeout") == (caught.value.status_code, caught.value.code)
+    assert ("false", None) == (headers["x-should-retry"], headers.get("retry-after"))
+    record = brief.audited(headers["x-request-id"])
+    assert ("request.refused", "answer_timeout", 504) == (record["event"], record["code"], record["status"])
+    with pytest.raises(openai.InternalServerError):  # with its default of two retries: asked once
+        brief.client().with_options(max_retries=2).chat.completions.create(**LONG)
+    assert 2 == len([each for each in brief.audit("request.refused") if each["code"] == "answer_timeout"])
+    assert 1 == brief.client().chat.completions.create(**LONG, max_tokens=1).usage.completion_tokens
+
+
+def test_a_stream_that_takes_too_long_ends_with_an_error(brief: Server) -> None:
+    """Text comes, then an event with the error, and no finish reason."""
+    with brief.http() as http, http.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as answer:
+        events = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
+    assert 200 == answer.status_code
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1])
+    assert {None} == {event["choices"][0]["finish_reason"] for event in events[:-1]}
+    assert "answer_timeout" == events[-1]["error"]["code"]
+    assert "answer_timeout" == brief.audited(answer.headers["x-request-id"])["code"]
+
+
+def test_waiting_is_not_counted(brief: Server) -> None:
+    """Requests that wait for the one place longer than an answer may take are answered all the same."""
+    def ask(number: int) -> int:
+        try:
+            asked = {**LONG, "max_tokens": 2} if number == 3 else LONG
+            time.sleep(0.2 * (number == 3))
+            brief.client().chat.completions.create(**asked)
+        except openai.APIStatusError as error:
+            return error.status_code
+        return 200
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [504, 504, 504, 200] == list(pool.map(ask, range(4)))
+
+
+def test_clients_that_retry_are_served(one_place: Server) -> None:
+    """The official client, with its own retries, gets an answer for each of twice as many requests as fit."""
+    def ask(number: int) -> int:
+        client = one_place.client(OTHER_KEY if number % 4 == 0 else KEY).with_options(max_retries=6)
+        answer = client.completions.create(model="tiny", prompt=str(number), max_tokens=2)
+        return int(answer.usage.completion_tokens > 0)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert 16 == sum(pool.map(ask, range(16)))
+
+
+@pytest.mark.slow
+def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> None:
+    """Sixty chats of a megabyte are under way on two places: the process grows by less than they have of text."""
+    limits = ('concurrent_requests = 2\n  queued_requests = 64\n  request_size = "1MiB"\n  prompt_tokens = 64\n'
+              '  generation_tokens = 400')
+    policy = write_policy(tmp_path, {"tiny": tiny_model}, limits=limits, schema=2,
+                          model='chat_template = "{{ messages[-1].content }}"')
+    lines = {line.what.partition(",")[0]: line.nbytes
+             for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines}
+    allowed = sum(lines[name] for name in ("requests", "requests that wait", "answers", "connections"))
+    assert allowed < 60 << 20
+    server = Server(policy, [tiny_model]).wait_ready()
+    messages = [{"role": "system", "content": "x" * 1_040_000}, {"role": "user", "content": "abc"}]
+
+    def ask(number: int) -> int:
+        with httpx.Client(base_url=server.url, timeout=120, headers={"authorization": f"Bearer {KEY}"}) as http:
+            return http.post("/v1/chat/completions", json={
+                "model": "tiny", "messages": messages, "max_tokens": 400,
+                "logit_bias": {str(token): -100 for token in range(3)}}).status_code
+
+    assert 200 == ask(0)
+    status = Path(f"/proc/{server.process.pid}/status")
+
+    def kilobytes(name: str) -> int:
+        return int(next(line.split()[1] for line in status.read_text().splitlines() if line.startswith(f"{name}:")))
+
+    before = kilobytes("VmRSS")
+    with ThreadPoolExecutor(60) as pool:
+        statuses = list(pool.map(ask, range(60)))
+    grown = kilobytes("VmHWM") - before
+    assert 0 == server.stop()
+    assert [200] * 60 == statuses
+    assert grown << 10 < allowed

@@ -1,0 +1,310 @@
+"""Requests on the wire: what is accepted, what is refused, and by which name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.engine.text.template import ChatTemplate
+from appliance.errors import TemplateError
+from appliance.service.api.dialects import DROPPED, TABLE, THOUGHTS
+from appliance.service.api.messages import EMPTY, IGNORED
+from appliance.service.api.problems import PROBLEMS, RequestError, refusal
+from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
+
+TURN = {"role": "user", "content": "hi"}
+CHAT = {"model": "demo", "messages": [TURN]}
+
+
+def _chat(**more: Any) -> ChatRequest:
+    return parse(json.dumps({**CHAT, **more}).encode(), ChatRequest)
+
+
+def test_reads_a_chat_request() -> None:
+    """Text, text parts, the newer role name, sampling and stops come out as they went in."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = _chat(messages=[{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}],
+                    temperature=1, top_k=5, stop="x", seed=-1, max_completion_tokens=7)
+    assert ["be brief", "a\nb"] == [turn.text for turn in request.messages]
+    assert (1.0, 5, ("x",), -1, 7) == (
+        request.temperature, request.top_k, request.stops, request.seed, request.wanted_tokens)
+    assert (None, False) == (request.wanted_logprobs, request.include_usage)
+
+
+def test_reads_variables_of_a_template() -> None:
+    """Scalars of all kinds, null among them, come out as they went in; none at all are none."""
+    given = {"enable_thinking": False, "n": -1, "x": 0.5, "text": "\u00e9" * 1024, "nothing": None}
+    assert given == _chat(chat_template_kwargs=given).variables
+    assert {} == _chat(chat_template_kwargs={}).variables == _chat(chat_template_kwargs=None).variables
+    for number in ("1e999", "-1e19"):
+        with pytest.raises(RequestError, match="64 bits"):
+            parse(b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"x": '
+                  + number.encode() + b"}}", ChatRequest)
+
+
+COMPLETIONS = [("text", "text", ()), (["text"], "text", ()), ([1, 2], None, (1, 2)), ([[1, 2]], None, (1, 2)),
+               ([[0]], None, (0,))]
+
+
+@pytest.mark.parametrize(("prompt", "text", "ids"), COMPLETIONS)
+def test_reads_a_prompt(prompt: Any, text: str | None, ids: tuple[int, ...]) -> None:
+    """A prompt is text or token ids, or a list of one of these."""
+    request = parse(json.dumps({"model": "m", "prompt": prompt}).encode(), CompletionRequest)
+    assert text == request.text
+    assert ids == (() if text is not None else tuple(request.prompt))
+
+
+@pytest.mark.parametrize("prompt", [[[1], [2]], [["a"]], [[]], [[[1]]], [[True]], [[1, "a"]], [[1.0]], [1, [2]]])
+def test_refuses_other_prompts(prompt: Any) -> None:
+    """Several prompts, deeper lists and mixed ones are refused."""
+    with pytest.raises(RequestError) as caught:
+        parse(json.dumps({"model": "m", "prompt": prompt}).encode(), CompletionRequest)
+    assert "invalid_value" == caught.value.code
+    assert (caught.value.param or "").startswith("prompt")
+
+
+LARGE = 1 << 18
+BODIES = [
+    '{"model": "m", "messages": [' + "{}," * LARGE + "{}]}",
+    '{"model": "m", "messages": [' + "[[[[[]]]]]," * LARGE + "[]]}",
+    '{"model": "m", "messages": [{"role": "user", "content": [' + '{"type": "text", "text": "a"},' * LARGE
+    + '{"type": "text", "text": "a"}]}]}',
+    '{"model": "m", "prompt": [' + '"a",' * LARGE + '"a"]}', '{"model": "m", "prompt": [' + "0.5," * LARGE + "1]}",
+    '{"model": "m", "prompt": [' + "1000," * LARGE + '1]}', '{"model": "m", "stop": [' + "1," * LARGE + '1]}',
+    '{"model": "m"' + "".join(f', "{number}": 1' for number in range(LARGE)) + "}",
+    '{"model": "m", "logit_bias": {' + ",".join(f'"{number}": "x"' for number in range(LARGE)) + "}}",
+    '{"model": "m", "prompt": "\U0001f600' + "a" * LARGE + '"}']
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("kind", [ChatRequest, CompletionRequest])
+def test_reading_takes_no_more_than_the_plan_says(body: str, kind: type[ChatRequest | CompletionRequest]) -> None:
+    """Whatever a body is made of, reading it takes at most 48 times its size (`boot/planning/budget.py`), and what is
+    kept of     it no more than eight times."""
+    data, request = body.encode(), None
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(RequestError):
+            request = parse(data, kind)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 48 * len(data)
+    assert kept < 8 * len(data)
+    del request
+
+
+def test_null_is_absent() -> None:
+    """Clients send null for what they leave out."""
+    assert _chat() == _chat(temperature=None, tools=None, stop=None, stream_options=None, user=None)
+    assert _chat() == _chat(messages=[{**TURN, "name": None, "refusal": None, "tool_calls": None}])
+    assert not _chat(stream=True, stream_options={"include_usage": None}).include_usage
+
+
+@pytest.mark.parametrize("name", ["user", "metadata", "safety_identifier", "prompt_cache_key"])
+def test_drops_what_identifies_people(name: str) -> None:
+    """Fields about the end user are accepted and discarded."""
+    assert _chat() == _chat(**{name: {"anything": ["at", "all"]}})
+
+
+REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"n": 2}, "unsupported_parameter", "n"),
+    ({"n": True}, "unsupported_parameter", "n"),
+    ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+    ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+    ({"store": True}, "unsupported_parameter", "store"),
+    ({"temprature": 1}, "unknown_parameter", "temprature"),
+    ({"stream_options": {"x": 1}, "stream": True}, "unknown_parameter", "stream_options.x"),
+    ({"str": 1}, "unknown_parameter", "str"),  # names that findings have for branches of a union, too
+    ({"messages[0]": TURN}, "unknown_parameter", "messages[0]"),
+    ({"stream_options": {"float": 1}, "stream": True}, "unknown_parameter", "stream_options.float"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "f(x)": 1}]}]}, "unknown_parameter",
+     "messages.0.content.0.f(x)"),
+    ({"stream_options": {"include_obfuscation": True}, "stream": True}, "unsupported_parameter",
+     "stream_options.include_obfuscation"),
+    ({"messages": []}, "invalid_value", "messages"),
+    ({"messages": None}, "missing_required_parameter", "messages"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "unsupported_parameter", "messages.0.role"),
+    ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages.0.content"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]}, "unsupported_parameter",
+     "messages.0.tool_calls"),
+    ({"messages": None, "mesages": [TURN]}, "unknown_parameter", "mesages"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "missing_required_parameter",
+     "messages.0.content.0.text"),
+    ({"messages": [{"role": "user", "content": 7}]}, "invalid_value", "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "unsupported_parameter",
+     "messages.0.content.0.type"),
+    ({"model": 7}, "invalid_value", "model"),
+    ({"temperature": "1"}, "invalid_value", "temperature"),
+    ({"temperature": True}, "invalid_value", "temperature"),
+    ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "invalid_value", "max_tokens"),
+    ({"stop": ["a"] * 17}, "invalid_value", "stop"),
+    ({"logit_bias": {"x": 1}}, "invalid_value", "logit_bias"),
+    ({"logit_bias": {"5": 1, "05": -1}}, "invalid_value", "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
+    ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
+    ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
+    ({"seed": 2**64}, "invalid_value", "seed"),
+    ({"chat_template_kwargs": [1]}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": [1]}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": {}}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": 2**63}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": "a" * 1025}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"a b": 1}}, "invalid_value", "chat_template_kwargs"),
+    ({"chat_template_kwargs": {f"x{number}": 1 for number in range(17)}}, "invalid_value", "chat_template_kwargs"),
+]
+
+
+@pytest.mark.parametrize(("more", "code", "param"), REFUSED)
+def test_refuses_by_name(more: dict[str, Any], code: str, param: str | None) -> None:
+    """A parameter that is unknown, unsupported or out of bounds is refused with its path."""
+    with pytest.raises(RequestError) as caught:
+        _chat(**more)
+    assert (code, param) == (caught.value.code, caught.value.param)
+    assert not re.search("Input|should|valid ", caught.value.summary)  # as pydantic has it
+
+
+@pytest.mark.parametrize(("more", "param", "words"), [
+    ({"tool_choice": "required", "tools": [{"type": "function"}]}, "tools", "no value but [] or null; "
+     "this service does not call tools"),
+    ({"function_call": {"name": "f"}, "functions": [{"name": "f"}]}, "functions",
+     "no value but [] or null; this service does not call tools"),
+    ({"response_format": {"type": "json_object"}}, "response_format",
+     'no value but {"type": "text"} or null; this service does not constrain the form of an answer'),
+    ({"n": 2}, "n", "no value but 1 or null; send one request for each answer"),
+    ({"store": True}, "store", "no value but false or null"),
+    ({"verbosity": "low"}, "verbosity", 'no value but "medium" or null')])
+def test_an_unsupported_value_is_told_what_is_allowed(more: dict[str, Any], param: str, words: str) -> None:
+    """Tools are named before the choice among them, wherever clients write it; what would pass is told."""
+    with pytest.raises(RequestError) as caught:
+        _chat(**more)
+    assert ("unsupported_parameter", param) == (caught.value.code, caught.value.param)
+    assert f"{param}: this service supports {words}" == caught.value.summary
+
+
+EXPLAINED = [
+    ({"stop": ["x"] * 17}, "stop: allowed: a length of 16 or less; found: 17"),
+    ({"prompt": []}, "prompt: allowed: a length of 1 or more; found: 0"),
+    ({"prompt": ["a", "b"]}, "prompt: allowed: one prompt; found: 2"),
+    ({"prompt": [[1], [2]]}, "prompt: allowed: one prompt; found: 2"),
+    ({"prompt": [1, "a"]}, "prompt.1: allowed: an integer; found: a text"),
+    ({"prompt": [[]]}, "prompt.0: allowed: a text or an integer; found: a list"),
+    ({"prompt": [-1]}, "prompt.0: allowed: 0 or more; found: less"),
+    ({"prompt": [2**31]}, "prompt.0: allowed: less than 2147483648; found: more"),
+    ({"prompt": 7}, "prompt: allowed: a text or a list; found: an integer"),
+    ({"model": None}, "model: this parameter is required"),
+    ({"model": "m" * 300}, "model: allowed: a length of 256 or less; found: 300"),
+    ({"max_tokens": 1.5}, "max_tokens: allowed: an integer; found: a number"),
+    ({"stream": "yes"}, "stream: allowed: true or false; found: a text"),
+    ({"logit_bias": [1]}, "logit_bias: allowed: an object; found: a list"),
+    ({"temperature": 10**400}, "temperature: allowed: a number within 1.8e308 of 0; found: more"),
+    ({"logit_bias": {"1": -10**400}}, "logit_bias.1: allowed: a number within 1.8e308 of 0; found: less"),
+    ({"temperature": True}, "temperature: allowed: a number; found: a boolean"),
+    ({"logprobs": 6}, "logprobs: allowed: 5 or less; found: more")]
+
+
+@pytest.mark.parametrize(("more", "words"), EXPLAINED)
+def test_refusals_say_which_bound(more: dict[str, Any], words: str) -> None:
+    """Where a parameter may be one of several things, the refusal is about the one that was meant."""
+    body = json.dumps({"model": "m", "prompt": "x", **more}).encode()
+    with pytest.raises(RequestError) as caught:
+        parse(body, CompletionRequest)
+    assert words == caught.value.summary
+
+
+def test_refusal_has_no_value_in_it() -> None:
+    """The text of a refusal names paths and bounds, never what the request held."""
+    for more in ({"temperature": "CANARY"}, {"messages": [{"role": "CANARY", "content": "x"}]}, {"seed": ["CANARY"]}):
+        with pytest.raises(RequestError) as caught:
+            _chat(**more)
+        assert b"CANARY" not in caught.value.body()
+
+
+DROPS = [
+    (["user"], {"user": 1}, {}),
+    (["tools"], {"tools": [{"type": "function"}]}, {}),
+    (["metadata.id"], {"metadata": {"id": "x"}}, {}),
+    (["messages.name"], {"messages": [{**TURN, "name": "Ann"}]}, {"messages": [TURN]}),
+    (["a.b.c"], {"temperature": 1}, {"temperature": 1}),
+]
+
+
+@pytest.mark.parametrize(("drop", "sent", "seen"), DROPS)
+def test_drops_fields_of_the_policy(drop: list[str], sent: dict[str, Any], seen: dict[str, Any]) -> None:
+    """A field that the policy's redaction names is gone before anything else looks at the request."""
+    assert _chat(**seen) == parse(json.dumps({**CHAT, **sent}).encode(), ChatRequest, drop=drop)
+
+
+def test_every_problem_has_openai_s_shape() -> None:
+    """Each code gives a body with OpenAI's four fields and a status that fits its type."""
+    for code, problem in PROBLEMS.items():
+        error = json.loads(RequestError(code, param="p").body())["error"]
+        assert {"message": problem.message, "type": problem.type, "param": "p", "code": code} == error
+        assert 400 <= problem.status < 600
+
+
+def test_unforeseen_errors_say_nothing() -> None:
+    """An exception that nobody foresaw becomes a 500 without a word of its own."""
+    refused = refusal(ValueError("CANARY"))
+    assert (500, "internal_error") == (refused.status, refused.code)
+    assert b"CANARY" not in refused.body()
+
+
+def test_a_template_s_own_words() -> None:
+    """Who sent messages that a template refuses is told why in the template's words, unless they quote a message."""
+    for source, wanted in (("{{ raise_exception('System role not supported') }}", "System role not supported"),
+                           ("{{ raise_exception('No ' + messages[0].content) }}", "refuses these messages"),
+                           ("{{ messages[0].content.missing.more }}", "does not accept these messages")):
+        with pytest.raises(TemplateError) as caught:
+            ChatTemplate(source, {}).render([{"role": "user", "content": "CANARY"}])
+        refused = refusal(caught.value)
+        assert (400, "template_refused") == (refused.status, refused.code)
+        message = json.loads(refused.body())["error"]["message"]
+        assert message.endswith(wanted)
+        assert "CANARY" not in message
+
+
+def test_a_chat_too_long_for_its_template() -> None:
+    """A conversation that takes more steps or room than a template has is too long: clients know how to cut it."""
+    chat = [{"role": "user", "content": "x"}] * 300
+    for source in ("{% for m in messages %}{% for n in messages %}{% for k in messages %}{% endfor %}{% endfor %}"
+                   "{% endfor %}", "{% for m in messages %}{% set x = messages * 30 %}{% endfor %}"):
+        with pytest.raises(TemplateError) as caught:
+            ChatTemplate(source, {}).render(chat)
+        refused = refusal(caught.value)
+        assert (400, "context_length_exceeded") == (refused.status, refused.code)
+        assert "too long for the model's chat template" in refused.summary
+
+
+def test_reference_lists_every_code_and_parameter() -> None:
+    """The reference names each code with its status, and each parameter that is known."""
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
+    rows = {int(row[1]): set(re.findall(r"`(\w+)`", row[2])) for row in re.finditer(r"\| (\d+) \| (.*) \|", reference)}
+    told = {code: problem.status for code, problem in PROBLEMS.items() if problem.status != 499}
+    assert told == {code: status for status, codes in rows.items() for code in codes}
+    for name in [*TABLE, *DROPPED, *ChatRequest.model_fields, *CompletionRequest.model_fields]:
+        assert f"`{name}" in reference, name
+    chat, text = set(ChatRequest.model_fields), set(CompletionRequest.model_fields)
+    for name in chat ^ text:  # what one of them alone takes is said to be its own
+        row = next(line for line in reference.splitlines() if line.startswith("| `") and f"`{name}`" in line)
+        assert ("chat: " if name in chat else "completions: ") in row, name
+
+
+def test_reference_has_the_table_of_parameters() -> None:
+    """Each parameter of other servers stands in the reference with the values that pass, or what it becomes."""
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
+    for row in TABLE.values():
+        values = " or ".join(map(json.dumps, row.neutral))
+        told = f"`{row.name}`" + (f" {values}" if values and row.becomes is None else "")
+        assert re.search(re.escape(told) + r"(?=,| \||\.| \(chat: )", reference), told
+        if row.becomes is not None:
+            assert re.search(rf"\| [^|]*`{row.name}`[^|]* \| `{row.becomes}` \|", reference), told
+    for name in (*IGNORED, *EMPTY, *THOUGHTS):
+        assert f"`{name}`" in reference, name

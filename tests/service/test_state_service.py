@@ -1,0 +1,165 @@
+"""The service with a state disk: quotas and the audit log outlive it, a disk that fails ends it, and /health tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from appliance.boot.keys.providers import Secret
+from appliance.boot.state.disk import examine
+from appliance.errors import StateError
+from appliance.service.admission import quotas
+from appliance.service.admission.limits import Accounts, Rates
+from tests.support.engines import synthetic_model
+from tests.support.server import Server, sha256, write_policy
+
+KEY_HEX = "1f" * 32
+STATE = """
+state {{
+  device = "{device}"
+  key {{
+    provider = "file"
+    path     = "{key}"
+  }}
+}}
+audit {{
+  sink = "state"
+}}
+"""
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A disk in memory: the policy names devices below /dev."""
+    path = Path(f"/dev/shm/appliance-test-{os.getpid()}")  # noqa: S108
+    path.write_bytes(b"")
+    os.truncate(path, 4 << 20)
+    yield path
+    path.unlink()
+
+
+def _deployment(folder: Path, disk: Path) -> tuple[Path, Path]:
+    """A policy with a state disk, and its model."""
+    key = folder / "state.key"
+    key.write_text(KEY_HEX)
+    key.chmod(0o600)
+    model = folder / "tiny.gguf"
+    model.write_bytes(synthetic_model("Q8_0"))
+    policy = write_policy(folder, {"tiny": model}, limits="tokens_per_day = 5000\n  requests_per_minute = 3")
+    policy.write_text(policy.read_text() + STATE.format(device=disk, key=key))
+    return policy, model
+
+
+def _events(disk: Path) -> list[dict[str, object]]:
+    return [json.loads(frame.payload) for frame in examine(disk, Secret(bytearray.fromhex(KEY_HEX)))[2]
+            if frame.kind == 2]
+
+
+def _ask(server: Server) -> None:
+    server.client().completions.create(model="tiny", prompt="a b", max_tokens=2)
+
+
+def test_quotas_and_audit_log_outlive_a_kill(tmp_path: Path, disk: Path) -> None:
+    """Two requests, kill -9, a new start: the third is the last of the minute; both lives are in one log."""
+    policy, model = _deployment(tmp_path, disk)
+    server = Server(policy, [model], measured=False).wait_ready()
+    _ask(server)
+    _ask(server)
+    health = server.http().get("/health").json()
+    assert (1, 3 << 20 >= health["state"]["free_bytes"]) == (health["state"]["epoch"], True)
+    assert "passed" == next(step["verdict"] for step in health["boot"] if step["step"] == "state")
+    time.sleep(2 * quotas.INTERVAL_SECONDS)
+    server.process.kill()
+    server.process.wait()
+    server = Server(policy, [model], measured=False).wait_ready()
+    try:
+        _ask(server)
+        with pytest.raises(openai.RateLimitError, match="too many requests in a minute"):
+            _ask(server)
+        assert 2 == server.http().get("/health").json()["state"]["epoch"]
+    finally:
+        assert 0 == server.stop()
+    events = _events(disk)
+    names = [event["event"] for event in events]
+    assert [1, 2] == [event["epoch"] for event in events if event["event"] == "state.opened"]
+    assert (2, 3, 1) == (names.count("boot.ready"), names.count("request.done") - names_of(events, "/health"),
+                         names.count("audit.closed"))
+    assert "" == server.text("audit.jsonl")
+
+
+def names_of(events: list[dict[str, object]], endpoint: str) -> int:
+    """How many requests of an endpoint were answered."""
+    return sum(event["event"] == "request.done" and event.get("endpoint") == endpoint for event in events)
+
+
+def test_an_altered_disk_stops_the_boot(tmp_path: Path, disk: Path) -> None:
+    """Something else than a state disk is not written over: the boot ends at its step, by name."""
+    policy, model = _deployment(tmp_path, disk)
+    disk.write_bytes(b"something else" * 300_000)
+    with pytest.raises(AssertionError, match=r"boot stopped at step state: .*neither slot opens"):
+        Server(policy, [model], measured=False).wait_ready()
+    assert disk.read_bytes().startswith(b"something else")
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+RATES = Rates(requests_per_minute=10, tokens_per_minute=1000, tokens_per_day=20_000)
+KEY = bytes.fromhex(sha256("key"))
+
+
+def test_what_was_charged_weighs_on() -> None:
+    """At no time after a restart may more be charged than without it, and all of it an eighth of a window later."""
+    clock, later = Clock(), Clock()
+    accounts, again = Accounts(RATES, clock), Accounts(RATES, later)
+    for _ in range(8):
+        accounts.of(KEY).admit_request()
+        accounts.of(KEY).admit_tokens(100).settle(60)
+        clock.now += 5
+    data = quotas.snapshot(accounts)
+    later.now = 5.0  # another boot, another clock
+    quotas.restore(again, data, {KEY})
+    for name, window in accounts.of(KEY).windows().items():
+        restored, part = again.of(KEY).windows()[name], window._seconds / 8
+        assert window.remaining == restored.remaining
+        assert window.reset() - 1e-6 <= restored.reset() <= window.reset() + part
+    assert data == quotas.snapshot(again)
+    for _ in range(2000):
+        clock.now += 50
+        later.now += 50
+        for name, window in accounts.of(KEY).windows().items():
+            assert again.of(KEY).windows()[name].remaining <= window.remaining
+    assert 20_000 == again.of(KEY).day.remaining
+
+
+def test_keys_that_are_gone_are_forgotten() -> None:
+    """A key that the policy no longer has leaves nothing behind; a limit that it no longer has weighs nothing."""
+    accounts = Accounts(RATES)
+    accounts.of(KEY).admit_request()
+    data = quotas.snapshot(accounts)
+    none, unlimited = Accounts(RATES), Accounts(Rates())
+    quotas.restore(none, data, set())
+    quotas.restore(unlimited, data, {KEY})
+    assert [] == list(none)
+    assert 0.0 == unlimited.of(KEY).requests.wait(10**9)
+
+
+@pytest.mark.parametrize("data", [b"x", b"[]", b"{}", b'{"format":"appliance/quotas/v2","accounts":{}}',
+                                  b'{"format":"appliance/quotas/v1","accounts":[]}',
+                                  b'{"accounts":{"00":{"day":[[1]]}},"format":"appliance/quotas/v1"}'])
+def test_a_snapshot_that_is_none(data: bytes) -> None:
+    """Another version's snapshot is an error, not an empty one."""
+    with pytest.raises(StateError, match="snapshot"):
+        quotas.restore(Accounts(RATES), data, {b"\0"})
