@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 from appliance.errors import ImageError
-from appliance.imaging import recipe
 from appliance.imaging.disk import rootfs
 from appliance.imaging.disk.toolchain import LIBRARIES, LOADER
 from appliance.imaging.disk.tree import Tree
 from appliance.imaging.packages import lockfile
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.packages.fetching import fetch_packages
+from appliance.imaging.recipe import recipe
 
 PACKAGES = ("libc6", "libssl3t64", "libzstd1", "zlib1g")
 """libcrypto and all that it needs."""

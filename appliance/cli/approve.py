@@ -6,10 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
+from appliance.attestation import keyfile
 from appliance.cli import passphrase
 from appliance.errors import PolicyError, about
 from appliance.policy import Loaded, load
-from appliance.signed import approvals, keyfile
+from appliance.signed import approvals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -109,7 +109,7 @@ def _upgrade(args: argparse.Namespace) -> int:
 
 def _write(target: Path, data: bytes, source: bytes, file: Path) -> None:
     """Write the new file whole. Another file than the policy itself is never replaced."""
-    from appliance.signed import keyfile  # it brings cryptography, which plain checks do without
+    from appliance.attestation import keyfile  # it brings cryptography, which plain checks do without
 
     same = target.exists() and target.samefile(file)
     if same and data == source:

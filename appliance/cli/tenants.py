@@ -6,10 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
+from appliance.attestation import keyfile
 from appliance.cli import passphrase
 from appliance.errors import PolicyError, about
 from appliance.policy import load
-from appliance.signed import keyfile
 from appliance.signed import tenants as tenantlist
 
 

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from appliance.attestation import keyfile
 from appliance.attestation.binding import parse_nonce
 from appliance.cli import verifying
 from appliance.client import Verdict, ear, target
 from appliance.client.verdict import unmade
 from appliance.errors import ApplianceError, AttestationError, PolicyError
-from appliance.signed import keyfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,11 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
+from appliance.attestation import keyfile
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
 from appliance.client import Verifier
 from appliance.errors import PolicyError
-from appliance.signed import keyfile
 
 DIGEST_BYTES = 48
 

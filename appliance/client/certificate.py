@@ -11,7 +11,7 @@ from datetime import datetime
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.judge.findings import Finding
+from appliance.attestation.findings import Finding
 from appliance.attestation.x509 import chain as x509chain
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 

@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__
+from appliance.attestation import keyfile
 from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, UNCHECKED, VERIFIED, Status, Verdict
 from appliance.codec import jws
 from appliance.codec.canonical import canonical
 from appliance.codec.jws import PrivateKey
 from appliance.errors import PolicyError
-from appliance.signed import keyfile
 
 PROFILE = "tag:ietf.org,2026:rats/ear#04"
 MEDIA_TYPE = "application/vnd.appliance.evidence+json"

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from appliance.attestation import evidence
 from appliance.attestation.evidence import Evidence
+from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.judge import expectations as measure_launch
 from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge import validate, verify
-from appliance.attestation.judge.findings import Finding, judged, one_of
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.ratls import Carried
 from appliance.attestation.snp import validate as snp_validate

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from appliance.attestation import evidence, ratls
+from appliance.attestation import evidence, ratls, recognise
 from appliance.attestation.collateral import kds, pcs
 from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collateral.requests import Request
-from appliance.attestation.judge import recognise, verify
+from appliance.attestation.judge import verify
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import certificate as snp_certificate
 from appliance.attestation.snp import table as snp_table

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance.attestation import keyfile
 from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collateral.documents import load as load_collateral
+from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import measurements
-from appliance.attestation.judge.findings import Finding, judged
 from appliance.attestation.judge.measurements import Measurements
 from appliance.attestation.tpm import ek as tpm_ek
 from appliance.attestation.tpm import verify as tpm_verify
@@ -18,7 +19,7 @@ from appliance.attestation.tpm.ek import EkRoots
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile, load
-from appliance.signed import approvals, keyfile
+from appliance.signed import approvals
 from appliance.signed.approvals import Approvals
 
 MAX_KEY_BYTES = 1 << 16

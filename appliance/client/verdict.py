@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from appliance.attestation.binding import Statement
-from appliance.attestation.judge.findings import Finding, plain
+from appliance.attestation.findings import Finding, plain
 from appliance.client import rules
 from appliance.errors import (
     ApplianceError,

@@ -16,10 +16,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.attestation import ratls
+from appliance.attestation import ratls, recognise
 from appliance.attestation.collateral import documents as collateral
-from appliance.attestation.judge import recognise
-from appliance.attestation.judge.findings import Finding
+from appliance.attestation.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import dice as x509dice
 from appliance.client import activation, certificate, judge, reference, target

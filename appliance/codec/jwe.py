@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.codec.strict import base64url, parse, refuse, strings, to_base64url
-from appliance.models.file.disk import wipe
+from appliance.secure.wipe import wipe
 
 ALGORITHM, ENCRYPTION, CURVE = "ECDH-ES+A256KW", "A256GCM", "P-256"
 COORDINATE_BYTES = 32

@@ -38,8 +38,8 @@ from appliance.imaging.packages import lockfile, wheels
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.packages.fetching import fetch_packages
 from appliance.imaging.papers import manifest
-from appliance.imaging.recipe import Recipe
-from appliance.imaging.steps import Steps
+from appliance.imaging.recipe.recipe import Recipe
+from appliance.imaging.recipe.stages import Steps
 from appliance.kernelbuild import cache as kernelcache
 from appliance.policy import Loaded
 

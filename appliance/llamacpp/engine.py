@@ -39,7 +39,7 @@ from appliance.errors import EngineError, FormatError, ModelError
 from appliance.models.file import gguf, pins
 from appliance.models.file.disk import Progress, RandomFile
 from appliance.models.file.metadata import optional_int
-from appliance.models.sources.opened import Opened
+from appliance.models.file.opened import Opened
 from appliance.models.sources.source import Weight
 
 _MODULE = "llama_cpp.llama_cpp"
@@ -86,6 +86,11 @@ class ForeignSource(Opened):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def residency(self) -> str:
+        """How its weights are kept, for people."""
+        return "run by llama.cpp"
 
     def _read(self, path: Path, progress: Progress | None) -> bytes:
         digest = hashlib.sha256()

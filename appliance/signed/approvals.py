@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import Field, StringConstraints, ValidationError
 
 from appliance.attestation.binding import Frozen, Hex48, describe
-from appliance.attestation.judge.findings import Finding, judged
+from appliance.attestation.findings import Finding, judged
 from appliance.codec import filekind
 from appliance.codec.canonical import canonical
 from appliance.errors import PolicyError, about

@@ -15,9 +15,9 @@ from typing import Any
 
 from appliance.attestation import evidence
 from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge import measurements, validate, verify
-from appliance.attestation.judge.findings import Finding, judged
 from appliance.attestation.judge.measurements import Measurements
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.snp import validate as snp_validate
@@ -35,9 +35,9 @@ from appliance.attestation.x509 import chain as x509chain
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.providers import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
-from appliance.models.file.disk import wipe
 from appliance.policy import Loaded, load
 from appliance.policy.schema import amd_lines
+from appliance.secure.wipe import wipe
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # What a rule always decides: each of these findings must hold, "not checked" is a refusal.

@@ -28,7 +28,7 @@ from appliance.attestation import evidence
 from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
 from appliance.errors import ApplianceError
-from appliance.models.file.disk import wipe
+from appliance.secure.wipe import wipe
 from examples.broker import jwe
 from examples.broker.rules import Authentic, DeniedError, Rules
 

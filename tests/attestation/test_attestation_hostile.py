@@ -18,10 +18,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, x25519
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import ratls
+from appliance.attestation import ratls, recognise
 from appliance.attestation.collateral import documents as collateral
 from appliance.attestation.collateral.documents import Collateral
-from appliance.attestation.judge import recognise
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import chain as x509chain

@@ -18,12 +18,13 @@ from typing import Any, cast
 import pytest
 from packaging.requirements import Requirement
 
+from appliance.attestation import keyfile
 from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.keyfile import write_whole
 from appliance.client import target
 from appliance.errors import PolicyError
 from appliance.policy import load
-from appliance.signed import approvals, keyfile
-from appliance.signed.keyfile import write_whole
+from appliance.signed import approvals
 from tests.support import fake_appliance as fake
 from tests.support.require import absent
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from appliance.attestation.evidence import SimulatedProvider
-from appliance.attestation.judge.findings import Finding
+from appliance.attestation.findings import Finding
 from appliance.attestation.trust import Roots
 from appliance.cli.main import main
 from appliance.client import Verdict, ear

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 
+from appliance.attestation import recognise
 from appliance.attestation.collateral.documents import Collateral
-from appliance.attestation.judge import recognise
 from appliance.attestation.tdx import verify as tdx_verify
 from appliance.client import needs
 from appliance.errors import AttestationError

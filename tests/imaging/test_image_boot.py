@@ -19,13 +19,13 @@ import pytest
 
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
-from appliance.imaging import recipe
 from appliance.imaging.disk import cpio
 from appliance.imaging.papers import manifest
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import FIRMWARE
+from appliance.imaging.recipe import recipe
 from tests.support import images, server
 from tests.support.images import Guest, direct
 from tests.support.require import absent

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from appliance.engine.kernels.runtime import ahead
-from appliance.imaging import recipe
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.papers import container
+from appliance.imaging.recipe import recipe
 from tests.support import images
 from tests.support.docker_daemon import docker_daemon
 from tests.support.require import absent

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ImageError
-from appliance.imaging import recipe
 from appliance.imaging.disk import cpio, fat, gpt, uki, verity
 from appliance.imaging.disk.tree import Tree, matches
 from appliance.imaging.packages import deb, lockfile, mirrors, wheels
 from appliance.imaging.packages.downloads import Downloads
+from appliance.imaging.recipe import recipe
 from tests.support.images import ROOT, need
 
 

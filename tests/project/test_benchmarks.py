@@ -19,7 +19,7 @@ import pytest
 
 import benchmarks
 from appliance.errors import ImageError
-from appliance.imaging import recipe
+from appliance.imaging.recipe import recipe
 from appliance.models.sealed import reader as sealed
 from benchmarks import disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row

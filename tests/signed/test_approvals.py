@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from appliance.attestation import keyfile
 from appliance.cli.main import main
 from appliance.errors import PolicyError
 from appliance.policy import load
-from appliance.signed import approvals, keyfile
+from appliance.signed import approvals
 from tests.support import server
 from tests.support.environment import unmeasured
 from tests.support.policies import BASE

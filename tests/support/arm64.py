@@ -19,10 +19,10 @@ import sys
 from pathlib import Path
 
 from appliance.errors import ApplianceError
-from appliance.imaging import recipe
 from appliance.imaging.disk import rootfs
 from appliance.imaging.packages import debian, lockfile, mirrors, resolve, wheels
 from appliance.imaging.packages.downloads import Downloads, default_folder, fetch
+from appliance.imaging.recipe import recipe
 from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import appliance.cli.image.image
 import appliance.cli.main
-from appliance.imaging import build, recipe
+from appliance.imaging import build
 from appliance.imaging.disk import initprogram, toolchain
-from appliance.imaging.steps import Steps
+from appliance.imaging.recipe import recipe
+from appliance.imaging.recipe.stages import Steps
 from appliance.kernelbuild import cache as kernelcache
 from appliance.policy import load
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.imaging import build, recipe
+from appliance.imaging import build
 from appliance.imaging.qemu import run as boot
-from appliance.imaging.steps import Steps
+from appliance.imaging.recipe import recipe
+from appliance.imaging.recipe.stages import Steps
 from appliance.policy import load
 from appliance.sealing import sealing
 from appliance.signed import tenants as tenantlist

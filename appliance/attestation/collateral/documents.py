@@ -15,10 +15,10 @@ from urllib.parse import unquote_to_bytes
 
 from cryptography import x509
 
+from appliance.attestation import recognise
 from appliance.attestation.collateral import pcs
 from appliance.attestation.collateral.pcs import Answer
-from appliance.attestation.judge import recognise
-from appliance.attestation.judge.findings import plain
+from appliance.attestation.findings import plain
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import revocation
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError

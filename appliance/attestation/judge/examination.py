@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from appliance.attestation.judge.findings import plain
+from appliance.attestation.findings import plain
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 
 Verdict = Literal["genuine", "not genuine", "cannot tell"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from appliance.attestation import evidence, ratls
+from appliance.attestation import evidence, ratls, recognise
 from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.envelopes import registry
-from appliance.attestation.judge import examine_envelope, examine_tpm, recognise, verify
+from appliance.attestation.judge import examine_envelope, examine_tpm, verify
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import describe as snp_claims

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from appliance.attestation import keyfile
 from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.carried import Carried
@@ -23,7 +24,6 @@ from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.chip.files import TpmFiles
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import inputfile
-from appliance.signed import keyfile
 
 if TYPE_CHECKING:
     from appliance.attestation.judge.examine import Material

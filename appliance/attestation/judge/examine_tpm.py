@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from appliance.attestation import keyfile
 from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.tpm import abi as tpm_abi
@@ -25,7 +26,6 @@ from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.chain import name_of
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import inputfile
-from appliance.signed import keyfile
 
 HOST_TRUSTED = "measured boot, host trusted"
 _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this proves measured boot to someone who "

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 
-from appliance.attestation.judge.findings import Finding, judged, one_of
+from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.judge.measurements import GOLDEN_PCRS, Measurements, PcrEvent, Tpm
 from appliance.attestation.tpm.event_log import EV_NO_ACTION, Event
 from appliance.policy.digest import POLICY_PCR, policy_pcr

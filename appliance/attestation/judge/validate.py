@@ -12,7 +12,7 @@ from datetime import datetime
 
 from appliance.attestation.binding import KeyReleaseStatement, ServeStatement, Statement
 from appliance.attestation.evidence import SIMULATED
-from appliance.attestation.judge.findings import Finding, same
+from appliance.attestation.findings import Finding, same
 from appliance.attestation.judge.verify import TPM, Claims
 from appliance.attestation.snp import validate as snp_validate
 from appliance.attestation.snp.validate import SnpExpected

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from appliance.attestation.judge.findings import Finding, judged, one_of, same
+from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.snp.abi import HOST_VMPL, Tcb
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from appliance.attestation.judge.findings import Finding, judged, one_of, same
+from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx.abi import Body
 from appliance.attestation.tdx.levels import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE

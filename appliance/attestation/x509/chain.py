@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import SignatureAlgorithmOID
 
-from appliance.attestation.judge.findings import plain
+from appliance.attestation.findings import plain
 from appliance.codec import der
 from appliance.errors import (
     ForgedEvidenceError,

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 
 from appliance.errors import ModelKeyError
-from appliance.models.file.disk import wipe
 from appliance.secure.locked import SecretBytes
+from appliance.secure.wipe import wipe
 
 NBYTES = 32
 _HEX = b"0123456789abcdef"

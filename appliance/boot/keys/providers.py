@@ -23,8 +23,8 @@ from appliance import isolated
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.document import NBYTES
 from appliance.errors import ModelKeyError
-from appliance.models.file.disk import wipe
 from appliance.secure.locked import SecretBytes, fill_randomly
+from appliance.secure.wipe import wipe
 
 
 class Secret:

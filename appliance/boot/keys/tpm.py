@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from appliance.attestation import keyfile
 from appliance.attestation.judge import measurements
 from appliance.attestation.judge.measurements import Measurements
 from appliance.attestation.tpm.chip import device as tpm_device
@@ -15,11 +16,10 @@ from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.providers import Secret
 from appliance.boot.keys.release.release import SUFFIX
 from appliance.errors import AttestationError, ModelKeyError
-from appliance.models.file.disk import wipe
 from appliance.models.sealed import reader as sealed_model
 from appliance.policy import inputfile
 from appliance.policy.digest import POLICY_PCR, policy_pcr
-from appliance.signed import keyfile
+from appliance.secure.wipe import wipe
 
 
 def predicted(pcrs: Collection[int], measured: Measurements, machine: str | None = None,

@@ -19,13 +19,12 @@ from appliance.engine.families import llama_tensors as architecture_tensors
 from appliance.engine.text import tokenizer
 from appliance.engine.text.template import ChatTemplate, Fallback
 from appliance.errors import ApplianceError, EngineError, ModelError
-from appliance.llamacpp import choice as backends
 from appliance.models.file import gguf, gguf_kind
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
+from appliance.models.file.opened import check_runnable
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import reader as sealed
-from appliance.models.sources.opened import check_runnable
 from appliance.policy import Checked
 from appliance.policy.bind import path_text
 from appliance.policy.hcl.diagnostics import Diagnostic, Report
@@ -118,8 +117,7 @@ def _refusal(policy: Policy, model: Model, path: Path, *, whole: bool) -> Applia
         found = _header_of(model, path)
         _check_tensors(found)
     except ModelError as error:
-        foreign = backends.foreign_reason(model, path, simulated=policy.simulated)
-        return error if foreign is None else None
+        return error if inspection.foreign_reason(model, path, policy) is None else None
     if whole:
         return of_header(found, template=model.chat_template, fallback=model.chat_template_fallback).refusal
     return None

@@ -29,7 +29,6 @@ from appliance.engine.forward.kvcache import slot_nbytes
 from appliance.engine.kernels.layouts import step as step_layout
 from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.errors import ApplianceError
-from appliance.llamacpp import choice as backends
 from appliance.models.file import tiling
 from appliance.models.file.gguf import GGUFFile, TensorInfo
 from appliance.models.file.metadata import Strings
@@ -258,7 +257,7 @@ def read(model: Model, policy: Policy, files: dict[str, Path]) -> Footprint:
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
     helper = _tiling(drafts[0], files[drafts[0].name])[1] if drafts else None
-    foreign = backends.foreign_reason(model, path, simulated=policy.simulated) if size else None
+    foreign = inspection.foreign_reason(model, path, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
                      helper, foreign, fault)
 

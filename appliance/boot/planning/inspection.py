@@ -7,13 +7,17 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.engine import second_engine
 from appliance.engine.text.tokenizer.vocabulary import pre_tokenizer_used
 from appliance.models.file import gguf
-from appliance.models.file.disk import RandomFile, wipe
+from appliance.models.file.disk import RandomFile
 from appliance.models.file.gguf import GGUFFile, Judge
 from appliance.models.file.metadata import Metadata, Strings
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import reader as sealed
+from appliance.policy import Policy
+from appliance.policy.schema import Model
+from appliance.secure.wipe import wipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +148,9 @@ def _licence(metadata: Metadata) -> dict[str, str]:
 def _text(metadata: Metadata, key: str) -> str | None:
     value = metadata.get(key)
     return value if isinstance(value, str) else None
+
+
+def foreign_reason(model: Model, path: Path, policy: Policy) -> str | None:
+    """Why the second engine runs `model`; None where ours does, or is to say why it does not."""
+    engine = second_engine.find()
+    return None if engine is None else engine.foreign_reason(model, path, simulated=policy.simulated)

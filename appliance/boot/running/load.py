@@ -9,12 +9,14 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from appliance.attestation.binding import LoadedModel
 from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import inspection, residency
 from appliance.boot.planning.footprint import Share, positions
+from appliance.engine import second_engine
 from appliance.engine.engine import Engine
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.forward.packing import Packing
@@ -24,8 +26,8 @@ from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.llamacpp.engine import ForeignSource, open_foreign
 from appliance.models.file.gguf import TensorInfo
+from appliance.models.file.opened import Opened
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from appliance.models.sources import native
 from appliance.models.sources.resident import ResidentSource, open_resident
@@ -37,7 +39,7 @@ from appliance.policy.schema import Limits, Model
 from appliance.secure import interrupts, libcrypto, locked
 
 NO_CHATS = "no chat template: completions only"
-Source = ResidentSource | StreamedSource | ForeignSource
+OwnSource = ResidentSource | StreamedSource
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class RunningModel:
     """One model, ready to answer."""
 
     policy: Model
-    source: Source
+    source: Opened
     engine: Engine
     template: ChatTemplate | None
     """None for a base model, which continues a text and takes no chats."""
@@ -74,7 +76,7 @@ class RunningModel:
     @property
     def failure(self) -> str | None:
         """The code of the error that ended it: a disk that lies or fails. None for one that answers."""
-        return self.source.failure if isinstance(self.source, StreamedSource) else None
+        return self.source.failure
 
     @property
     def streamed_plaintext(self) -> int:
@@ -85,13 +87,7 @@ class RunningModel:
     @property
     def residency(self) -> str:
         """How its weights are kept, for the report of the boot."""
-        if isinstance(self.source, ForeignSource):
-            return "run by llama.cpp"
-        if not isinstance(self.source, StreamedSource):
-            return "resident"
-        kept = f", {self.source.kept_nbytes / 2**20:.1f} MiB kept encrypted" if self.source.kept_nbytes else ""
-        return (f"streamed by {self.source.fetched_by}, at most {self.source.plaintext_nbytes / 2**20:.1f} MiB of "
-                f"plaintext weights, {self.source.resident_nbytes / 2**20:.1f} MiB of them resident{kept}")
+        return self.source.residency
 
     def close(self) -> None:
         """Stop the engine, then give the weights back; nothing that asks the process to end comes between."""
@@ -139,7 +135,7 @@ def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> St
 
 
 def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
-          share: Share, threads: int, kernels: KernelTable) -> Source:
+          share: Share, threads: int, kernels: KernelTable) -> OwnSource:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
@@ -176,7 +172,7 @@ def users(policy: Policy, model: Model) -> int:
     return sum(other.draft_model == model.name for other in policy.models)
 
 
-def _check_budget(model: Model, source: Source, threads: int, budget: int | None) -> None:
+def _check_budget(model: Model, source: OwnSource, threads: int, budget: int | None) -> None:
     """Make a streamed model's buffers, of less plaintext where the budget is small. BootError when it can have more
     than it may."""
     if not isinstance(source, StreamedSource):
@@ -257,9 +253,10 @@ def _foreign(model: Model, limits: Limits, path: Path, share: Share, threads: in
     pin = bytes.fromhex(model.sha256)
     if model.publisher is not None:
         modelkeys.check_publisher(model.publisher, pin, None)
-    source = ForeignSource(path, pin, progress)
+    second = second_engine.find()
+    source: Opened = second.ForeignSource(path, pin, progress)
     try:
-        engine = open_foreign(
+        engine: Engine = second.open_foreign(
             source, context_length=positions(model, limits), slots=share.slots, rows=share.rows, threads=threads)
         return RunningModel(model, source, engine, _template(model, source, engine))
     except BaseException:
@@ -267,7 +264,7 @@ def _foreign(model: Model, limits: Limits, path: Path, share: Share, threads: in
         raise
 
 
-def _template(model: Model, source: Source, engine: Engine) -> ChatTemplate | None:
+def _template(model: Model, source: Opened, engine: Engine) -> ChatTemplate | None:
     """The model's chat template, once its engine runs: what is wrong with the model comes before it. The engine is
     closed where the template is wrong."""
     try:
@@ -278,7 +275,7 @@ def _template(model: Model, source: Source, engine: Engine) -> ChatTemplate | No
         raise
 
 
-def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] | None, kernels: KernelTable,
+def _start(model: Model, limits: Limits, source: OwnSource, tested: frozenset[str] | None, kernels: KernelTable,
            threads: int | None, draft: RunningModel | None, share: Share,
            plaintext_budget: int | None) -> RunningModel:
     """Make an engine of an opened source, see `load`; the source is closed if that fails."""
@@ -292,7 +289,7 @@ def _start(model: Model, limits: Limits, source: Source, tested: frozenset[str] 
         length = positions(model, limits)
         engine = Engine.open(
             source, context_length=length, slots=share.slots, kv_cache=model.kv_cache, kernels=kernels,
-            threads=threads, draft=None if draft is None else draft.source, rows=share.rows)
+            threads=threads, draft=None if draft is None else cast("OwnSource", draft.source), rows=share.rows)
         return RunningModel(model, source, engine, _template(model, source, engine))
     except EngineError as error:
         source.close()

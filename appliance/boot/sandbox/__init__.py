@@ -29,8 +29,8 @@ from appliance.boot.sandbox.bpf import assemble
 from appliance.boot.sandbox.calls import Needs, Stage, rules
 from appliance.boot.sandbox.measure import Measure, take
 from appliance.boot.sandbox.syscalls import MACHINES, Machine, number
+from appliance.engine import second_engine
 from appliance.errors import BootError
-from appliance.llamacpp import engine as foreign
 from appliance.policy import Loaded
 from appliance.policy.schema import Policy
 
@@ -45,7 +45,7 @@ def needs(policy: Policy, *, prebuilt: bool, child: int | None = None) -> Needs:
     if any(listener.kind == "vsock" or listener.transport == "vsock" for listener in listeners):
         families.add(socket.AF_VSOCK)
     return Needs(compiling=not prebuilt, child=child, devices=not policy.simulated,
-                 foreign=policy.simulated and foreign.loaded(), families=frozenset(families))
+                 foreign=policy.simulated and _second_engine_is_loaded(), families=frozenset(families))
 
 
 def _machine() -> Machine:
@@ -128,6 +128,11 @@ class Sandbox:
         if self.traced:
             return Measure(name, "tolerated", self.traced)
         return take(name, action, self.tolerant)
+
+
+def _second_engine_is_loaded() -> bool:
+    engine = second_engine.find()
+    return engine is not None and bool(engine.loaded())
 
 
 def _load_late() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from appliance.attestation import keyfile
 from appliance.cli import numbers, passphrase
 from appliance.imaging.disk import formats
 from appliance.imaging.papers import kubevirt, manifest, provenance, sbom
 from appliance.imaging.predict import predict
 from appliance.policy import load
-from appliance.signed import keyfile
 
 
 def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -13,7 +13,7 @@ from appliance.cli import numbers
 from appliance.cli.image import export as image_export
 from appliance.cli.image import predict as image_predict
 from appliance.engine.kernels.runtime import targets
-from appliance.imaging import build, recipe
+from appliance.imaging import build
 from appliance.imaging.disk import formats
 from appliance.imaging.packages import locking
 from appliance.imaging.packages.downloads import Downloads, default_folder
@@ -22,7 +22,8 @@ from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import Reach
-from appliance.imaging.steps import Step, Steps
+from appliance.imaging.recipe import recipe
+from appliance.imaging.recipe.stages import Step, Steps
 from appliance.policy import load
 
 BUILD = """Build a disk image that is measured as it starts: Linux, the appliance, its compiled kernels and the policy.

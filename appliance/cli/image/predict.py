@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from appliance.attestation import keyfile
 from appliance.attestation.judge.measurements import Measurements
 from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
@@ -16,7 +17,6 @@ from appliance.imaging.predict import predict
 from appliance.imaging.predict import snp as predict_snp
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import FIRMWARE
-from appliance.signed import keyfile
 
 
 def _names(text: str) -> tuple[str, ...]:

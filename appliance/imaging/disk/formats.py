@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
+from appliance.attestation import keyfile
 from appliance.errors import ImageError
 from appliance.imaging.papers import manifest
 from appliance.imaging.predict.predict import entry
-from appliance.signed import keyfile
 
 Format = Literal["raw", "qcow2", "vhd", "tar"]
 Progress = Callable[[int, int], None]

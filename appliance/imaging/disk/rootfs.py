@@ -9,7 +9,7 @@ from appliance.imaging.disk.tree import Tree, matches
 from appliance.imaging.packages import deb, wheels
 from appliance.imaging.packages.downloads import Downloads
 from appliance.imaging.packages.lockfile import Package, Wheel
-from appliance.imaging.recipe import Recipe
+from appliance.imaging.recipe.recipe import Recipe
 
 _PACKAGE = Path(__file__).parents[2]
 

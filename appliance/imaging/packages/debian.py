@@ -17,7 +17,7 @@ from pathlib import Path
 
 from appliance.errors import ImageError
 from appliance.imaging.packages.downloads import fetch
-from appliance.imaging.recipe import Archive
+from appliance.imaging.recipe.recipe import Archive
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 

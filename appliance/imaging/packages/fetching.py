@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from appliance.imaging.packages import mirrors
 from appliance.imaging.packages.downloads import Downloads, fetch
 from appliance.imaging.packages.lockfile import Package
-from appliance.imaging.recipe import Recipe
-from appliance.imaging.steps import Progress
+from appliance.imaging.recipe.recipe import Recipe
+from appliance.imaging.recipe.stages import Progress
 
 
 def fetch_packages(recipe: Recipe, packages: Iterable[Package], downloads: Downloads, given: Mapping[str, str],

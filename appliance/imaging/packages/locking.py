@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.imaging.packages import debian, lockfile, mirrors, resolve, wheels
 from appliance.imaging.packages.downloads import Downloads
-from appliance.imaging.recipe import Recipe
+from appliance.imaging.recipe.recipe import Recipe
 
 _ABOUT = ("Written by `appliance image lock` from packages.toml and Debian's signed indices.",
           "Superseded packages leave the mirrors: keep the download cache of a release.")

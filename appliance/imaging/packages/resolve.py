@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from appliance.errors import ImageError
 from appliance.imaging.packages.debian import Candidate
-from appliance.imaging.recipe import Role
+from appliance.imaging.recipe.recipe import Role
 
 
 def newest(candidates: Iterable[Candidate]) -> dict[str, Candidate]:

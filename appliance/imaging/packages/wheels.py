@@ -16,7 +16,7 @@ from pathlib import Path
 from appliance.errors import ImageError
 from appliance.imaging.packages.downloads import Downloads
 from appliance.imaging.packages.lockfile import Wheel
-from appliance.imaging.recipe import Recipe
+from appliance.imaging.recipe.recipe import Recipe
 
 
 def read(requirements: Path) -> str:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from appliance.attestation import keyfile
 from appliance.errors import ImageError
 from appliance.imaging.disk import rootfs
 from appliance.imaging.disk.toolchain import Toolchain
@@ -22,8 +23,7 @@ from appliance.imaging.packages.downloads import Downloads
 from appliance.imaging.packages.fetching import fetch_packages
 from appliance.imaging.papers import manifest
 from appliance.imaging.predict.predict import checked_files, entry
-from appliance.imaging.recipe import Recipe
-from appliance.signed import keyfile
+from appliance.imaging.recipe.recipe import Recipe
 
 _READ_EROFS = "usr/bin/fsck.erofs"
 # What process 1 starts in a machine.

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 
+from appliance.attestation import keyfile
 from appliance.attestation.binding import Build, describe
 from appliance.attestation.judge import measurements
 from appliance.attestation.judge.measurements import Golden, Measurements, SevSnp, Tdx, Tpm
@@ -37,7 +38,6 @@ from appliance.imaging.predict import tpm as predict_tpm
 from appliance.imaging.predict import uki as predict_uki
 from appliance.imaging.predict.uki import Uki
 from appliance.policy import inputfile
-from appliance.signed import keyfile
 
 OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"
 GUEST_FEATURES = 1  # SEV_FEATURES: SNP active, nothing else

@@ -193,9 +193,3 @@ class Scratch:
         if found is None:
             found = self._local.view = memoryview(mmap.mmap(-1, self._nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return found[:nbytes]
-
-
-def wipe(buffer: memoryview | bytearray) -> None:
-    """Overwrite with zeros."""
-    view = memoryview(buffer).cast("B")
-    view[:] = bytes(len(view))

@@ -27,11 +27,12 @@ from appliance.codec import filekind
 from appliance.errors import FormatError, ModelKeyError, TamperedError, UnsupportedError
 from appliance.models.file import gguf, tiling
 from appliance.models.file.cursor import malformed, mistaken
-from appliance.models.file.disk import RandomFile, wipe
+from appliance.models.file.disk import RandomFile
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.tiling import RECORD_ALIGNMENT, Tiling
 from appliance.secure.derivation import hkdf_into
 from appliance.secure.locked import SecretBytes
+from appliance.secure.wipe import wipe
 
 FAMILY = b"appliance/sealed-model/"
 MAGIC = FAMILY + b"2"

@@ -18,15 +18,16 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import PinError, TamperedError
 from appliance.models.file import pins
-from appliance.models.file.disk import RandomFile, Scratch, fitting, wipe
+from appliance.models.file.disk import RandomFile, Scratch, fitting
 from appliance.models.file.gguf import GGUFFile
+from appliance.models.file.opened import Opened
 from appliance.models.file.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed.header import Header, Keys
-from appliance.models.sources.opened import Opened
 from appliance.secure import stacks
 from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.secure.locked import LockedBuffer
+from appliance.secure.wipe import wipe
 
 _ZEROS = bytes(RECORD_ALIGNMENT)
 _EXTRA_AT = 64

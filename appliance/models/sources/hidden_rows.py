@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.models.file.disk import wipe
 from appliance.models.file.layout import GROUP_ROWS
 from appliance.models.file.tiling import TAG_NBYTES, Segment
 from appliance.secure.libcrypto import KEY_NBYTES
 from appliance.secure.locked import SecretBytes, anonymous, discard, fill_randomly
+from appliance.secure.wipe import wipe
 
 PIECE_NBYTES = 64 << 10
 """Bytes of a piece at most, unless one group of rows has more."""

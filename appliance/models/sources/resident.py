@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from appliance.models.file import gguf, layout, pins, quants
 from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.file.gguf import GGUFFile, TensorInfo
-from appliance.models.sources.opened import Opened, check_runnable
+from appliance.models.file.opened import Opened, check_runnable
 from appliance.models.sources.source import Weight
 from appliance.secure import interrupts
 from appliance.secure.locked import address, anonymous, discard

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.models.file.disk import Progress
+from appliance.models.file.opened import check_runnable
 from appliance.models.sealed.reader import SealedModel, open_sealed
-from appliance.models.sources.opened import check_runnable
 from appliance.models.sources.resident import ALIGNMENT, ResidentSource, vector
 from appliance.models.sources.tile_threads import ordered
 from appliance.secure.locked import anonymous, discard

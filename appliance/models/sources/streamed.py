@@ -23,14 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models.file.disk import wipe
 from appliance.models.file.gguf import TensorInfo
+from appliance.models.file.opened import Opened, check_runnable
 from appliance.models.file.tiling import Segment, Tile
 from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources import native
 from appliance.models.sources.hidden_rows import HiddenRows
 from appliance.models.sources.native import Native
-from appliance.models.sources.opened import Opened, check_runnable
 from appliance.models.sources.read_ahead import ReadAhead, in_turn
 from appliance.models.sources.resident import ALIGNMENT, vector
 from appliance.models.sources.source import Weight
@@ -38,6 +37,7 @@ from appliance.models.sources.tagged import PlainTiles
 from appliance.models.sources.worker import PIECE_NBYTES, SLOTS, Worker
 from appliance.secure import interrupts, libcrypto, stacks
 from appliance.secure.locked import address, anonymous, discard
+from appliance.secure.wipe import wipe
 
 _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _FIRST = _FETCH(lambda number, tile, thread: 0)
@@ -213,6 +213,13 @@ class StreamedSource(Opened):
         is handed out, as the model keeps it, and as each user of it as a draft does)."""
         vectors = sum(values.nbytes for values in self._vectors.values())
         return self.alive_limit + self.resident_nbytes + (2 + self.users) * vectors
+
+    @property
+    def residency(self) -> str:
+        """How its weights are kept, for people."""
+        kept = f", {self.kept_nbytes / 2**20:.1f} MiB kept encrypted" if self.kept_nbytes else ""
+        return (f"streamed by {self.fetched_by}, at most {self.plaintext_nbytes / 2**20:.1f} MiB of plaintext weights, "
+                f"{self.resident_nbytes / 2**20:.1f} MiB of them resident{kept}")
 
     @property
     def failure(self) -> str | None:

@@ -22,12 +22,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import TamperedError
 from appliance.models.file import gguf, layout, pins, tiling
-from appliance.models.file.disk import Progress, RandomFile, Scratch, fitting, wipe
+from appliance.models.file.disk import Progress, RandomFile, Scratch, fitting
+from appliance.models.file.opened import Opened
 from appliance.models.file.tiling import TAG_NBYTES, Tile, Tiling
-from appliance.models.sources.opened import Opened
 from appliance.secure import stacks
 from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.secure.locked import LockedBuffer, fill_randomly
+from appliance.secure.wipe import wipe
 
 
 def _nonce(tile: Tile) -> bytes:

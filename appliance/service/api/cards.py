@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from appliance.models.sources.opened import Opened
+from appliance.models.file.opened import Opened
 from appliance.policy.schema import Limits
 from appliance.service.context import ServedModel
 

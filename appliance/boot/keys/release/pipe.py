@@ -11,8 +11,8 @@ import select
 import struct
 import time
 
-from appliance.models.file.disk import wipe
 from appliance.secure.locked import SecretBytes
+from appliance.secure.wipe import wipe
 
 TASK, NONCE, EVIDENCE, ANSWER, KEY, REFUSAL = b"T", b"N", b"E", b"A", b"K", b"X"
 MAX_BYTES = {TASK: 1 << 16, NONCE: 2048, EVIDENCE: 1 << 21, ANSWER: 32, KEY: 4096, REFUSAL: 8192}

@@ -30,7 +30,7 @@ from appliance.boot.sandbox.measure import take
 from appliance.boot.sandbox.syscalls import MACHINES
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ApplianceError
-from appliance.models.file.disk import wipe
+from appliance.secure.wipe import wipe
 
 MEMORY_BYTES, FILES = 1 << 30, 32
 READABLE = ("/usr", "/lib", "/lib64", "/etc", "/dev/urandom")  # libraries, and where names are looked up

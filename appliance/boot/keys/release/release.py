@@ -24,9 +24,9 @@ from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.providers import Secret
 from appliance.boot.keys.release.pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
 from appliance.errors import ModelKeyError
-from appliance.models.file.disk import wipe
 from appliance.policy import inputfile
 from appliance.policy.schema.keys import Broker, Key
+from appliance.secure.wipe import wipe
 
 SECONDS = 60.0  # for all brokers of a policy together
 _GRACE_SECONDS = 2.0  # so that the process can say itself that time ran out

@@ -20,6 +20,7 @@ from appliance.engine.kernels.runtime.signature import Signature
 from appliance.errors import EngineError
 
 _log = logging.getLogger(__name__)
+_COMPILER = "appliance.engine.kernels.compiler.lower"  # by name: images hold no compiler
 
 
 class KernelTable:
@@ -90,13 +91,12 @@ def _compiled(target: targets.Target, reason: str) -> KernelTable:
         raise EngineError(f"no prebuilt kernels for {target.name}, and numba is not installed to compile them",
                           hint="build them: appliance kernels build", code="kernel-missing")
     targets.compile_for(target.name, debug=targets.debugging())
-    from appliance.engine.kernels.compiler import lower
     from appliance.engine.kernels.runtime import registry
 
-    kernels, loader = registry.definitions(), lower.Loader()
+    kernels, loader = registry.definitions(), importlib.import_module(_COMPILER).Loader()
 
     def find(name: str) -> int:
-        return loader.load(kernels[name])
+        return int(loader.load(kernels[name]))
 
     return KernelTable(target, "jit", {name: kernel.signature for name, kernel in kernels.items()}, find,
                        source=f"compiled here: {reason}")

@@ -31,6 +31,16 @@ class Opened:
         self.close()
 
     @property
+    def residency(self) -> str:
+        """How its weights are kept, for people."""
+        return "resident"
+
+    @property
+    def failure(self) -> str | None:
+        """The code of the error that ended it: a disk that lies or fails. None for one that answers."""
+        return None
+
+    @property
     def metadata(self) -> Metadata:
         """The model's key-value pairs."""
         return self.gguf.metadata

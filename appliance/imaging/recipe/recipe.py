@@ -13,7 +13,7 @@ from typing import Any
 
 from appliance.errors import ImageError
 
-FOLDER = Path(__file__).parents[2] / "image"
+FOLDER = Path(__file__).parents[3] / "image"
 ROLES = ("root", "boot", "tools")  # what runs, what starts it, what builds it
 
 

@@ -1,0 +1,1 @@
+"""What an image is made of, as `image/` says it, and the stages of a build."""
