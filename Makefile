@@ -70,7 +70,7 @@ bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.dev ## Write again what the policy's schema classes state: the open version's table, the reference
-	$(BIN)/appliance schema --format table > appliance/policy/versions/schema_2.json
+	$(BIN)/appliance schema --format table > appliance/policy/schema/schema_2.json
 	$(BIN)/appliance schema > docs/reference/policy.md
 	$(BIN)/appliance schema --version 1 > docs/reference/policy-schema-1.md
 

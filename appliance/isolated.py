@@ -24,7 +24,7 @@ from pathlib import Path
 
 VERBS = ("serve", "infer")  # they hold prompts and models' keys
 KEPT = {"TERM": re.compile(r"[A-Za-z0-9.+-]{1,64}"), "NO_COLOR": re.compile(r"[A-Za-z0-9]{1,8}")}
-# The C library's caches of freed memory, one a thread, would keep it as it was: service/residue.py.
+# The C library's caches of freed memory, one a thread, would keep it as it was: secure/residue.py.
 SET = {"LANG": "C.UTF-8", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 OWN = ("KMP_AFFINITY", "OPENBLAS_NUM_THREADS")  # set by this package for libraries that it loads
 NO_CACHE = "/dev/null"  # nothing is ever found below a device

@@ -22,10 +22,10 @@ import numpy as np
 
 from appliance.engine.decode.generation import GenerationRequest, Step
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.scheduler import Handle, Scheduler
 from appliance.engine.engine import Engine
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.runtime import table
+from appliance.engine.scheduler import Handle, Scheduler
 from appliance.models.sources.resident import open_resident
 from benchmarks import commandline, report
 

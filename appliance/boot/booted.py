@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from appliance.attestation.collect.attestor import Attestor
-from appliance.attestation.evidence import Evidence, Provider
+from appliance.attestation.evidence import Evidence
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence
 from appliance.boot.checks import Operator
-from appliance.boot.keys import policy_keys as modelkeys
-from appliance.boot.keys.providers import Secret
-from appliance.boot.keys.release.release import KeyRelease
 from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
 from appliance.boot.report import BootReport
@@ -91,22 +88,3 @@ class Booted:
             closing.callback(self.attestor.close)
             for model in self.models.values():
                 closing.callback(model.wipe)
-
-
-def undo(fetcher: KeyRelease, keys: Mapping[str, Secret], running: Mapping[str, RunningModel],
-         provider: Provider | None, audit: AuditLog, disk: StateDisk | None, state_key: Secret | None,
-         silence: Silence) -> None:
-    """Close and wipe what there is of a boot that did not come to its end: all of it, whatever goes wrong with one."""
-    with contextlib.ExitStack() as closing:  # the last entered goes first
-        closing.callback(silence.restore)
-        if disk is not None:
-            closing.callback(disk.close)
-        elif state_key is not None:
-            closing.callback(state_key.wipe)
-        closing.callback(audit.close)
-        if provider is not None:
-            closing.callback(provider.close)
-        for model in running.values():  # who drafts for others was loaded before them
-            closing.callback(model.close)
-        closing.callback(modelkeys.wipe, keys)
-        closing.callback(fetcher.close)

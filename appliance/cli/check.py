@@ -10,9 +10,9 @@ from pathlib import Path
 
 from appliance.errors import PolicyError
 from appliance.policy import Checked, check_bytes, check_file, policy_digest
+from appliance.policy.language.upgrade import Upgraded, upgrade
 from appliance.policy.loading import InvalidPolicyError, read
-from appliance.policy.versions.frozen import LATEST
-from appliance.policy.versions.upgrade import Upgraded, upgrade
+from appliance.policy.schema.frozen import LATEST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

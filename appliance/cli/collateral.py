@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation.collateral import documents as collateral
-from appliance.attestation.collateral.requests import Request
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
+from appliance.attestation.x509.requests import Request
 from appliance.cli import numbers, verifying
 from appliance.client import fetch, needs
 from appliance.client.fetch import Source
@@ -76,7 +76,7 @@ def _fetch(args: argparse.Namespace, data: bytes, found: Needs) -> int:
         _progress(remark)
     results = _each(found.wanted, source, args.output)
     at = args.at or datetime.now(UTC)
-    known = collateral.load(args.output)
+    known = collateral_folder.load(args.output)
     outcome = examine(Material(data, args.evidence, known, roots=roots), at=at)
     lacking = [each for each in results if "error" in each]
     code = max(outcome.exit_code, 2) if lacking and outcome.exit_code != 1 else outcome.exit_code

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
 from appliance.attestation.tpm.chip import files as tpm_files
@@ -75,6 +75,6 @@ def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
 def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
     path = (tpm_files.message_in(path) or path) if path.is_dir() else path
     data = inputfile.read(path, MAX_BYTES)
-    known = collateral.load(args.collateral or path.parent)
+    known = collateral_folder.load(args.collateral or path.parent)
     log = None if args.event_log is None else tpm_files.unpack(args.event_log.read_bytes())
     return examine(Material(data, path, known, args.ak, log, args.nonce), at=at)

@@ -6,8 +6,8 @@ import argparse
 import json
 
 from appliance.cli import numbers
-from appliance.policy import reference
-from appliance.policy.versions import frozen
+from appliance.policy.language import reference
+from appliance.policy.schema import frozen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

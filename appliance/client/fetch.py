@@ -25,8 +25,8 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import keyfile
-from appliance.attestation.collateral.documents import MAX_FILE_BYTES, Collateral
-from appliance.attestation.collateral.requests import Request
+from appliance.attestation.x509.collateral import MAX_FILE_BYTES, Collateral
+from appliance.attestation.x509.requests import Request
 from appliance.errors import PolicyError, UncheckedEvidenceError
 
 ATTEMPTS, LONGEST_WAIT = 5, 60.0  # of one request; seconds between two

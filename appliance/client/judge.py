@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.attestation import evidence
+from appliance.attestation.collect.ratls import Carried
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.judge import expectations as measure_launch
 from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge import validate, verify
 from appliance.attestation.judge.verify import Claims
-from appliance.attestation.ratls import Carried
 from appliance.attestation.snp import validate as snp_validate
 from appliance.attestation.snp.validate import SnpExpected
 from appliance.attestation.snp.verify import SnpClaims

@@ -7,20 +7,23 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from appliance.attestation import evidence, ratls, recognise
-from appliance.attestation.collateral import kds, pcs
-from appliance.attestation.collateral.documents import Collateral
-from appliance.attestation.collateral.requests import Request
+from appliance.attestation import evidence
+from appliance.attestation.collect import ratls
+from appliance.attestation.envelopes import recognise
 from appliance.attestation.judge import verify
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import certificate as snp_certificate
+from appliance.attestation.snp import kds
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.snp.abi import Report
 from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import pcs
 from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.x509.requests import Request
 from appliance.errors import UnsupportedEvidenceError
 
 

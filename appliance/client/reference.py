@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.attestation import keyfile
-from appliance.attestation.collateral.documents import Collateral
-from appliance.attestation.collateral.documents import load as load_collateral
 from appliance.attestation.findings import Finding, judged
-from appliance.attestation.judge import measurements
+from appliance.attestation.judge import collateral_folder, measurements
+from appliance.attestation.judge.collateral_folder import load as load_collateral
 from appliance.attestation.judge.measurements import Measurements
-from appliance.attestation.tpm import ek as tpm_ek
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.ek import EkRoots
 from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile, load
 from appliance.signed import approvals
@@ -117,7 +116,7 @@ def read(policy: Path, *, measurements_file: Path | None = None, builder_key: st
         raise PolicyError(f"approvals: {approvals_file} does not exist", code="approvals-unreadable")
     return Reference(loaded, known, found, load_collateral(collateral) if collateral else Collateral(),
                      need_revocation, any_ak, roots, frozenset(map(enrolled, attestation_keys)),
-                     None if ek_roots is None else tpm_ek.roots_in(ek_roots), frozenset(self_tests) or None)
+                     None if ek_roots is None else collateral_folder.ek_roots(ek_roots), frozenset(self_tests) or None)
 
 
 def enrolled(text: str) -> bytes:

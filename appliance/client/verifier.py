@@ -16,9 +16,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.attestation import ratls, recognise
-from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.collect import ratls
+from appliance.attestation.envelopes import recognise
 from appliance.attestation.findings import Finding
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import dice as x509dice
 from appliance.client import activation, certificate, judge, reference, target
@@ -124,7 +125,7 @@ class Verifier:
             data = inputfile.read(path, MAX_FILE_BYTES)
         except OSError as error:
             raise UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
-        found = collateral.load(path.parent)
+        found = collateral_folder.load(path.parent)
         beside = Verifier(replace(self.reference, collateral=found.joined(self.reference.collateral)),
                           clock=self._clock)
         if ratls.is_ours(data):

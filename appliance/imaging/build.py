@@ -30,14 +30,15 @@ from typing import Any
 from appliance import __version__
 from appliance.boot import checks, identity
 from appliance.errors import ImageError
-from appliance.imaging.disk import bytecode, fat, formats, gpt, initprogram, initrd, rootfs, uki, verity
+from appliance.imaging import export as formats
+from appliance.imaging.disk import bytecode, fat, gpt, initprogram, initrd, rootfs, uki, verity
 from appliance.imaging.disk import linux as kernels
 from appliance.imaging.disk.toolchain import Toolchain
 from appliance.imaging.disk.tree import Tree
 from appliance.imaging.packages import lockfile, wheels
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.packages.fetching import fetch_packages
-from appliance.imaging.papers import manifest
+from appliance.imaging.recipe import manifest
 from appliance.imaging.recipe.recipe import Recipe
 from appliance.imaging.recipe.stages import Steps
 from appliance.kernelbuild import cache as kernelcache

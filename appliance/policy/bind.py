@@ -12,10 +12,9 @@ from typing import Any
 
 from appliance.policy.hcl.diagnostics import Report, Span
 from appliance.policy.hcl.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
-from appliance.policy.schema import Appliance, Policy
+from appliance.policy.schema import Appliance, Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
 from appliance.policy.schema.kinds import Kind, Refused, SetOf, closest, shown
-from appliance.policy.versions import frozen
 
 MAX_BLOCKS = 256  # labelled blocks of one type in one place
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, fields
-from appliance.policy.versions import frozen
 
 ANY: Final = object()
 

@@ -11,7 +11,7 @@ from litestar.exceptions import HTTPException
 
 from appliance import hostclock
 from appliance.boot.booted import Booted
-from appliance.engine.decode.scheduler import Scheduler
+from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Limits, Policy
 from appliance.service.admission import quotas
 from appliance.service.admission.limits import Accounts, Places, Rates
@@ -19,14 +19,14 @@ from appliance.service.admission.privacy import Timing
 from appliance.service.admission.redaction import Rule
 from appliance.service.admission.tenants import Tenants
 from appliance.service.admission.turns import Queue
-from appliance.service.answering.activation import Activations
-from appliance.service.answering.evidences import Evidences
+from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
+from appliance.service.answering.guard import Guard
 from appliance.service.api import parameters
 from appliance.service.api.problems import PROBLEMS, RequestError
-from appliance.service.api.routes import HANDLERS
-from appliance.service.context import ServedModel, Service
-from appliance.service.http.guard import Guard
+from appliance.service.attesting.activation import Activations
+from appliance.service.attesting.evidences import Evidences
+from appliance.service.routes import HANDLERS
 
 # What the framework itself refuses -> our code
 FRAMEWORK = {400: "malformed_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large",

@@ -20,7 +20,7 @@ from appliance.boot.checks import Operator
 from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
 from appliance.policy import InvalidPolicyError, load, render
-from appliance.service.http import server as serve
+from appliance.service import server as serve
 from appliance.service.http.listen import Listening
 
 EXAMPLE = """\

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from appliance.attestation import evidence
-from appliance.attestation.collateral import documents as collateral
 from appliance.attestation.findings import Finding, judged
+from appliance.attestation.judge import collateral_folder, measurements, validate, verify
 from appliance.attestation.judge import measured_tpm as measure_tpm
-from appliance.attestation.judge import measurements, validate, verify
 from appliance.attestation.judge.measurements import Measurements
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.snp import validate as snp_validate
@@ -142,7 +141,7 @@ class Rules:
         found: ApplianceError | None = None
         for folder in {rule.collateral for rule in self.rules} or {None}:
             try:
-                heap = None if folder is None else collateral.load(folder)
+                heap = None if folder is None else collateral_folder.load(folder)
                 claims[folder] = verify.verify(given, collateral=heap, at=self.now(), roots=self.roots)
             except ApplianceError as error:
                 found = error
@@ -232,7 +231,7 @@ def _rule(table: _Table) -> Rule:
         collateral=table.path("collateral", optional=True),
         self_test_sha384=None if self_test is None else bytes.fromhex(self_test),
         attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))),
-        ek_roots=None if makers is None else tpm_ek.roots_in(makers),
+        ek_roots=None if makers is None else collateral_folder.ek_roots(makers),
         waived=("revocation",) if table.take("without_revocation", bool, False) else ())
     table.done()
     for product in amd_lines.accepted_without_root(rule.policy.policy):

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import describe as snp_claims
 from appliance.attestation.tdx import abi as tdx_abi
@@ -15,6 +14,7 @@ from appliance.attestation.tdx import describe as tdx_claims
 from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509.collateral import Collateral
 from appliance.codec import cbor, der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
 from tests.support.fake_amd import FakeAmd

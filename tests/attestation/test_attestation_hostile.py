@@ -18,14 +18,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, x25519
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import ratls, recognise
-from appliance.attestation.collateral import documents as collateral
-from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.collect import ratls
+from appliance.attestation.envelopes import recognise
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import collateral, revocation
 from appliance.attestation.x509 import dice as x509dice
-from appliance.attestation.x509 import revocation
+from appliance.attestation.x509.collateral import Collateral
 from appliance.client import Verifier, certificate
 from appliance.codec import der
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
@@ -308,6 +309,6 @@ def test_what_cannot_be_read_in_a_folder_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "huge.pem").write_bytes(b"")
     os.truncate(tmp_path / "huge.pem", collateral.MAX_FILE_BYTES + 1)
-    found = collateral.load(tmp_path)
+    found = collateral_folder.load(tmp_path)
     assert ([x509chain.fingerprint(AMD.ark)], []) == (
         [x509chain.fingerprint(each) for each in found.certificates], found.problems)

@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.attestation.collateral import documents as collateral
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.evidence import Collected
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.tdx import verify as tdx_verify
+from appliance.attestation.x509 import collateral
+from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import needs
 from appliance.errors import UncheckedEvidenceError
@@ -107,7 +108,7 @@ def test_printed_requests_made_elsewhere(tmp_path: Path, capsys: pytest.CaptureF
             (folder / f"{each['file']}.headers").write_bytes(
                 b"HTTP/2 200\r\nDate: today\r\n" + f"{each['chain_header']}: {answer.headers[each['chain_header']]}"
                 .encode() + b"\r\n\r\n")
-    found = tdx_verify.verify(fake.quote(), collateral.load(folder), at=NOW, **fake.pins)
+    found = tdx_verify.verify(fake.quote(), collateral_folder.load(folder), at=NOW, **fake.pins)
     assert "UpToDate" == found.tcb.status
     assert 0 == _fetch(words, str(folder), tmp_path / "out", capsys)[0]
 
@@ -219,7 +220,7 @@ def test_what_lies_in_the_folder_and_was_not_understood_is_named(tmp_path: Path)
     for number in range(9):
         (tmp_path / f"x{number}").mkdir()
     with pytest.raises(UncheckedEvidenceError) as caught:
-        tdx_verify.verify(fake.quote(), collateral.load(tmp_path), at=NOW, **fake.pins)
+        tdx_verify.verify(fake.quote(), collateral_folder.load(tmp_path), at=NOW, **fake.pins)
     hint = str(caught.value.hint)
     for said in ("a.json: tcbInfo of 'SGX'", "b.json: not whole JSON", "c: empty", "d.html: HTML", "f.der: larger than",
                  "e.json: JSON with status", "x1: a folder", "and 7 more", "tcb?fmspc=0A0B0C0D0E0F", "qe/identity",
@@ -259,7 +260,7 @@ def test_only_what_is_absent_is_asked_for(lacks: int, tmp_path: Path) -> None:
             for value in answer.headers.values():
                 (tmp_path / "headers").write_text(value)
     with pytest.raises(UncheckedEvidenceError, match="1 of 4 parts") as caught:
-        tdx_verify.verify(fake.quote(), collateral.load(tmp_path), at=NOW, **fake.pins)
+        tdx_verify.verify(fake.quote(), collateral_folder.load(tmp_path), at=NOW, **fake.pins)
     hint = str(caught.value.hint)
     assert [number == lacks for number in range(4)] == [each.url in hint for each in wanted]
 

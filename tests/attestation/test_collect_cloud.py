@@ -15,7 +15,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collect.tpm import TpmProvider
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import evidence as tpm_evidence
@@ -25,6 +24,7 @@ from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import OWNER, Command, Tpm, sized
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError
 from tests.support import fake_tpm, swtpm
 from tests.support.fake_amd import NOW, FakeAmd

@@ -147,8 +147,8 @@ def _fake(**changes: object) -> TpmEvidence:
 
 def test_a_certified_key_leads_to_its_root() -> None:
     """The attestation key's certificate is followed to a pinned root; a certificate for another key is forged."""
-    from appliance.attestation.collateral.documents import Collateral
     from appliance.attestation.tpm import origin as tpm_origin
+    from appliance.attestation.x509.collateral import Collateral
 
     root = fake_tpm.certificate(fake_tpm.rsa_key("root"), "Root", "Root", fake_tpm.rsa_key("root"), ca=True)
     der = serialization.Encoding.DER
@@ -205,8 +205,8 @@ def test_every_flipped_byte_of_evidence_is_refused(tpm_path: Path, tmp_path: Pat
     raw = tpm_evidence.parse(source.report(DATA))
     source.close()
     data = TpmEvidence(raw.quote, raw.signature, raw.key, raw.pcrs).to_bytes()
-    from appliance.attestation.collateral.documents import Collateral
     from appliance.attestation.tpm import origin as tpm_origin
+    from appliance.attestation.x509.collateral import Collateral
 
     accepted = []
     for at in range(len(data)):

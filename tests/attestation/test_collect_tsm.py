@@ -9,7 +9,6 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.collect.collect import Places, provider
 from appliance.attestation.collect.tsm import TsmProvider, certificates
@@ -17,6 +16,7 @@ from appliance.attestation.evidence import Provider, SimulatedProvider, parse
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import Material, examine
 from appliance.attestation.trust import Roots
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 from appliance.policy.digest import host_data
 from tests.support.fake_amd import NOW, FakeAmd

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.collateral.documents import Collateral
-from appliance.attestation.envelopes import registry, scale
+from appliance.attestation.envelopes import registry
+from appliance.attestation.envelopes.parts import scale
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import Material
 from appliance.attestation.trust import Roots
+from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError

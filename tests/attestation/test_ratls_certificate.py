@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation import binding, ratls
+from appliance.attestation import binding
+from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, Channel, State
 from appliance.attestation.collect.tsm import TsmProvider
 from appliance.attestation.evidence import Evidence, Provider, SimulatedProvider

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from appliance.attestation import binding, evidence
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected
 from appliance.attestation.judge.validate import Expected, Verdict, validate
@@ -18,6 +17,7 @@ from appliance.attestation.judge.verify import verify
 from appliance.attestation.snp.validate import SnpExpected
 from appliance.attestation.tdx.validate import TdxExpected
 from appliance.attestation.trust import Roots
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 from appliance.policy.digest import host_data
 from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.collateral import documents as collateral
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.snp.validate import SnpExpected, validate, waived
@@ -126,7 +126,7 @@ def test_the_production_example_passes_real_patched_machines(name: str, line: st
     """Everything that the machine decides holds, and only what the launch decides fails; Milan is not accepted."""
     folder = need("snp")
     report, table, _ = snp_table.split((folder / name).read_bytes())
-    known = collateral.load(folder).with_items(table.values(), "table")
+    known = collateral_folder.load(folder).with_items(table.values(), "table")
     claims = snp_verify.verify(report, known, at=AT)
     assert line == claims.product
     evidence = load(ROOT / "policies/sev-snp-production.hcl").policy.tee.evidence
@@ -185,6 +185,6 @@ def test_the_newest_list_counts() -> None:
 def test_a_genuine_debug_report_is_refused_by_policy() -> None:
     """The real report whose guest policy allows debugging is authentic and fails the rule for it."""
     folder = need("snp")
-    claims = snp_verify.verify((folder / "debug_policy_report.bin").read_bytes(), collateral.load(folder), at=AT)
+    claims = snp_verify.verify((folder / "debug_policy_report.bin").read_bytes(), collateral_folder.load(folder), at=AT)
     findings = validate(claims, SnpExpected(), _policy(smt=True), at=AT)
     assert ["debug"] == [finding.rule for finding in map(waived, findings) if finding.outcome == "fails"]

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance import packaged
-from appliance.attestation.collateral import documents as collateral
-from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.snp.abi import Tcb
 from appliance.attestation.trust import amd
 from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import (
     AttestationError,
     DamagedError,
@@ -51,7 +51,7 @@ def test_real_reports_verify_against_the_pinned_roots(
         name: str, product: str, version: int, tcb: tuple[int, ...], debug: bool) -> None:
     """Reports made by real processors verify with AMD's certificates, whatever else lies in the folder."""
     folder = need("snp")
-    claims = snp_verify.verify((folder / name).read_bytes(), collateral.load(folder), at=AT)
+    claims = snp_verify.verify((folder / name).read_bytes(), collateral_folder.load(folder), at=AT)
     found = claims.reported_tcb
     assert (product, version, tcb, debug) == (
         claims.product, claims.report.version, (found.bootloader, found.tee, found.snp, found.microcode),
@@ -64,7 +64,7 @@ def test_real_reports_verify_against_the_pinned_roots(
 def test_amds_list_is_fresh_while_it_is_in_force() -> None:
     """AMD's list for Milan of 2025-05-06 lives until 2026-05-12."""
     folder = need("snp")
-    report, known = (folder / "milan_report.bin").read_bytes(), collateral.load(folder)
+    report, known = (folder / "milan_report.bin").read_bytes(), collateral_folder.load(folder)
     for day, fresh in ((datetime(2026, 2, 6, tzinfo=UTC), True), (datetime(2026, 5, 11, tzinfo=UTC), True),
                        (datetime(2026, 5, 13, tzinfo=UTC), False)):
         found = snp_verify.verify(report, known, at=day).revocation
@@ -130,7 +130,7 @@ def _within(places: list[int], *fields: tuple[int, int]) -> bool:
 def test_every_flipped_byte_of_a_real_report_is_refused(name: str) -> None:
     """A flipped byte is forged; malformed where bytes are reserved; unsupported in the version and algorithm."""
     folder = need("snp")
-    outcomes = _flips((folder / name).read_bytes(), collateral.load(folder), at=AT)
+    outcomes = _flips((folder / name).read_bytes(), collateral_folder.load(folder), at=AT)
     assert {"ForgedEvidenceError", "MalformedEvidenceError", "UnsupportedEvidenceError"} == set(outcomes)
     assert _within(outcomes["UnsupportedEvidenceError"], snp_abi.VERSION_AT, snp_abi.SIGNATURE_ALGO_AT)
     reserved = [(at, size) for at, size, _ in snp_abi.RESERVED]
@@ -405,7 +405,7 @@ def test_a_list_with_an_odd_name_says_nothing_to_the_terminal() -> None:
 def test_validity_is_judged_at_the_time_given() -> None:
     """The same evidence holds at one time and not at another."""
     folder = need("snp")
-    report, known = (folder / "milan_report.bin").read_bytes(), collateral.load(folder)
+    report, known = (folder / "milan_report.bin").read_bytes(), collateral_folder.load(folder)
     for at in (datetime(2026, 2, 4, tzinfo=UTC), datetime(2033, 2, 6, tzinfo=UTC)):
         with pytest.raises(UncheckedEvidenceError, match="valid from 2026-02-05 to 2033-02-05"):
             snp_verify.verify(report, known, at=at)
@@ -421,7 +421,7 @@ def test_collateral_is_found_under_any_name_in_any_form(tmp_path: Path) -> None:
     (tmp_path / "list.crl").write_bytes(fake.crl().public_bytes(Encoding.DER))
     (tmp_path / "junk").write_bytes(b"0 but no certificate")
     (tmp_path / "sub").mkdir()
-    known = collateral.load(tmp_path)
+    known = collateral_folder.load(tmp_path)
     assert (3, 2, []) == (len(known.certificates), len(known.crls), known.problems)
     assert None is not _verify(fake, fake.report(), collateral=known).revocation
 
@@ -431,7 +431,7 @@ def test_an_unreadable_certificate_is_told_when_one_is_missing(tmp_path: Path) -
     fake = FakeAmd()
     (tmp_path / "vcek.der").write_bytes(fake.leaf.public_bytes(Encoding.DER)[:-1])
     with pytest.raises(MalformedEvidenceError, match=r"vcek\.der"):
-        _verify(fake, fake.report(), collateral=collateral.load(tmp_path))
+        _verify(fake, fake.report(), collateral=collateral_folder.load(tmp_path))
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: data[2400:], lambda data: b"", None])

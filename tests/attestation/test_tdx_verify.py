@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.collateral import documents as collateral
-from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.tdx.validate import TdxExpected, validate
 from appliance.attestation.trust import intel
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import (
     AttestationError,
     ForgedEvidenceError,
@@ -40,7 +40,7 @@ def _verify(fake: FakeIntel, quote: bytes, **changes: Any) -> tdx_verify.TdxClai
 
 def _real() -> tuple[bytes, Collateral]:
     folder = need("tdx")
-    return (folder / "quote_v4.bin").read_bytes(), collateral.load(folder)
+    return (folder / "quote_v4.bin").read_bytes(), collateral_folder.load(folder)
 
 
 def test_a_real_quote_verifies_against_the_pinned_root() -> None:
@@ -244,7 +244,7 @@ def test_without_collateral_for_the_platform_it_is_left_open(known: Collateral) 
 def test_quotes_are_judged_without_another_package() -> None:
     """A client needs nothing beyond its own dependencies: dcap-qvl judges in tests only."""
     code = ("import sys; sys.modules['dcap_qvl'] = None\n"
-            "from appliance.attestation import tdx_verify\n"
+            "from appliance.attestation.tdx import verify as tdx_verify\n"
             "from tests.support.fake_intel import NOW, FakeIntel\n"
             "fake = FakeIntel()\n"
             "print(tdx_verify.verify(fake.quote(), fake.collateral(), at=NOW, **fake.pins).tcb.status)")
@@ -305,7 +305,7 @@ def test_collateral_files_are_recognised_by_content(tmp_path: Path) -> None:
     """A JSON file with TCB information is found under any name."""
     (tmp_path / "something").write_text(json.dumps(FakeIntel().document()))
     (tmp_path / "else.json").write_text("{}")
-    assert 1 == len(collateral.load(tmp_path).documents)
+    assert 1 == len(collateral_folder.load(tmp_path).documents)
 
 
 def test_quotes_and_collateral_survive_mutations() -> None:

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.attestation.collect.tpm import TpmProvider
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import Material, examine
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import credential as tpm_credential
@@ -38,8 +39,8 @@ from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, UNCHECKED
 from appliance.errors import AttestationError, ModelKeyError, UncheckedEvidenceError, UnsupportedEvidenceError
 from appliance.policy import load
 from appliance.policy.schema.keys import Key
-from appliance.service.answering import activation
 from appliance.service.api.problems import RequestError
+from appliance.service.attesting import activation
 from examples.broker.rules import ConfigError, read
 from examples.broker.server import Broker, _RefusedError
 from tests.attestation.test_tpm_trust import Machine, broker_rule
@@ -127,7 +128,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> tpm_ek.EkRoots:
     """What `--ek-roots` reads: the maker's root alone, since the machine brings the authority under it."""
-    return tpm_ek.roots_in(MAKER.folder(tmp_path_factory.mktemp("roots"), chain=False))
+    return collateral_folder.ek_roots(MAKER.folder(tmp_path_factory.mktemp("roots"), chain=False))
 
 
 def test_a_tpm_that_swtpm_made(tmp_path: Path) -> None:
@@ -138,7 +139,8 @@ def test_a_tpm_that_swtpm_made(tmp_path: Path) -> None:
         machine.server.rotate(key, der=fake_appliance.certificate(key, start=now - day, end=now + day))
         try:
             verdict, stranger = (
-                machine.verifier(ek_roots=tpm_ek.roots_in(makers)).verify(machine.server.url, at=now + day / 2)
+                machine.verifier(ek_roots=collateral_folder.ek_roots(makers)).verify(
+                    machine.server.url, at=now + day / 2)
                 for makers in (path.parent / "ca", MAKER.folder(tmp_path / "makers")))
         finally:
             machine.close()
@@ -276,7 +278,7 @@ def test_a_certificate_that_does_not_hold(machine: Machine, roots: tpm_ek.EkRoot
     (Maker(until=fake_tpm.NOW - timedelta(days=1)), UNCHECKED, "certificate-expired")])
 def test_makers_that_do_not_hold(machine: Machine, tmp_path: Path, maker: Maker, status: str, code: str) -> None:
     """A root that has expired, though it signed; a root of another maker."""
-    verdict = machine.verify(ek_roots=tpm_ek.roots_in(maker.folder(tmp_path / "makers")))
+    verdict = machine.verify(ek_roots=collateral_folder.ek_roots(maker.folder(tmp_path / "makers")))
     assert (status, code) == (verdict.status, verdict.code), verdict
 
 
@@ -319,9 +321,9 @@ def test_a_machines_own_certificate_may_be_named(machine: Machine, tmp_path: Pat
         folder.mkdir()
         (folder / "ek.der").write_bytes(named.public_bytes(Encoding.DER))
         with _showing(machine, own):
-            assert status == machine.verify(ek_roots=tpm_ek.roots_in(folder)).status
+            assert status == machine.verify(ek_roots=collateral_folder.ek_roots(folder)).status
     with pytest.raises(UncheckedEvidenceError, match="no self-signed authority"):
-        tpm_ek.roots_in(tmp_path)
+        collateral_folder.ek_roots(tmp_path)
 
 
 def test_evidence_that_was_kept_cannot_be_challenged(machine: Machine, roots: tpm_ek.EkRoots) -> None:

@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import evidence
 from appliance.attestation.binding import Build
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.examination import Examination
@@ -28,6 +27,7 @@ from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
 from appliance.codec import cbor, der
 from appliance.errors import AttestationError, MalformedEvidenceError

@@ -153,7 +153,7 @@ def test_schema(words: list[str], page: str, capsys: pytest.CaptureFixture[str])
 def test_schema_table(version: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The table that the digest is made by can be printed: the file beside the code."""
     assert 0 == main(["schema", "--format", "table", "--version", str(version)])
-    assert (ROOT / f"appliance/policy/versions/schema_{version}.json").read_text() == capsys.readouterr().out
+    assert (ROOT / f"appliance/policy/schema/schema_{version}.json").read_text() == capsys.readouterr().out
 
 
 def test_schema_of_no_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,10 +17,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.judge import measurements
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509.collateral import Collateral
 from appliance.client import Channel, Verifier, target
 from appliance.client.connection import connect
 from appliance.client.proxy import Proxy

@@ -20,9 +20,9 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import evidence
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.evidence import SimulatedProvider
 from appliance.attestation.trust import Roots
+from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import Verdict, Verifier, target
 from appliance.client.rules import ATTACKS, MEANINGS

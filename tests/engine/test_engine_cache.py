@@ -9,10 +9,10 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.scheduler import Scheduler
 from appliance.engine.engine import Engine
 from appliance.engine.forward.kvcache import KVCache, slot_nbytes
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
+from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
 from appliance.models.file import gguf, quants
 from tests.support import synthetic

@@ -8,9 +8,9 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.scheduler import Scheduler
 from appliance.engine.decode.speculate import Pace
 from appliance.engine.engine import Engine
+from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
 from tests.support.engines import kernels, opened, synthetic_model
 from tests.support.streams import stored

@@ -15,7 +15,7 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.pass_time import LONG_ROWS, PassTime
 from appliance.engine.decode.prompt_share import SHORT_ROWS, PromptShare, level
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.scheduler import Scheduler
+from appliance.engine.scheduler import Scheduler
 from tests.support.engines import running
 
 PROMISED = 5  # passes from the request to the first token of a short prompt

@@ -13,8 +13,8 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.scheduler import Scheduler
 from appliance.engine.engine import Engine
+from appliance.engine.scheduler import Scheduler
 from appliance.errors import CapacityError, EngineError
 from appliance.models.file import gguf
 from tests.support.engines import kernels, opened, running, synthetic_model
@@ -216,7 +216,7 @@ SHORT_OF_MEMORY = """
 import os, random, threading
 from appliance.boot.planning import machine
 from appliance.engine.decode.generation import GenerationRequest
-from appliance.engine.decode.scheduler import Scheduler
+from appliance.engine.scheduler import Scheduler
 from tests.support.engines import running
 
 with running("tied", slots=64) as engine:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.text.jinja.library.text import spans_of
+from appliance.engine.text.jinja.text import spans_of
 from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import load
 from appliance.errors import TemplateError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.engine.text.jinja import Template
-from appliance.engine.text.jinja.library.text import mark, spans_of
+from appliance.engine.text.jinja.text import mark, spans_of
 from appliance.engine.text.jinja.values import Budget
 from appliance.errors import TemplateError
 from tests.support.environment import children_unmeasured

@@ -18,7 +18,7 @@ from appliance.attestation.tpm.ek import EkRoots
 from appliance.attestation.x509 import chain as x509chain
 from appliance.client import activation as client
 from appliance.errors import AttestationError
-from appliance.service.answering import activation as service
+from appliance.service.attesting import activation as service
 from examples.broker import server as broker
 from tests.support.fake_tpm import NOW
 from tests.support.tpm_maker import Maker, other_key

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 
-from appliance.attestation import recognise
-from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation.envelopes import recognise
 from appliance.attestation.tdx import verify as tdx_verify
+from appliance.attestation.x509.collateral import Collateral
 from appliance.client import needs
 from appliance.errors import AttestationError
 from tests.support import fake_services

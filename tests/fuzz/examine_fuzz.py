@@ -14,12 +14,12 @@ from typing import Any
 
 from appliance.attestation import evidence
 from appliance.attestation.binding import Build
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import Material
 from appliance.attestation.trust import Roots
+from appliance.attestation.x509.collateral import Collateral
 from tests.support import envelopes, fake_tpm
 from tests.support.envelopes import AMD, INTEL
 from tests.support.fake_amd import NOW

@@ -9,8 +9,8 @@ from appliance.codec.canonical import canonical
 from appliance.policy import Checked, check_bytes, policy_digest, render, unenforced
 from appliance.policy.digest import digested
 from appliance.policy.hcl.diagnostics import MAX_DIAGNOSTICS
+from appliance.policy.language.upgrade import upgrade
 from appliance.policy.schema.versions import LATEST
-from appliance.policy.versions.upgrade import upgrade
 
 ROOT = Path(__file__).parents[2]
 

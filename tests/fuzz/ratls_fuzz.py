@@ -9,12 +9,13 @@ import hashlib
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import binding, ratls
-from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation import binding
+from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, Channel, State
 from appliance.attestation.evidence import SimulatedProvider
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import origin as tpm_origin
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError
 from tests.support import fake_tpm
 

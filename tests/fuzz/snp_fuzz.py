@@ -9,9 +9,9 @@ import functools
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import verify as snp_verify
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError
 from tests.support.fake_amd import NOW, FakeAmd
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ImageError
-from appliance.imaging.disk import formats
-from appliance.imaging.disk.formats import FORMATS, MIB, Format
+from appliance.imaging import export as formats
+from appliance.imaging.export import FORMATS, MIB, Format
 from tests.support import fake_image
 from tests.support.require import absent
 

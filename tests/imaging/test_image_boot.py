@@ -20,12 +20,11 @@ import pytest
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging.disk import cpio
-from appliance.imaging.papers import manifest
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import FIRMWARE
-from appliance.imaging.recipe import recipe
+from appliance.imaging.recipe import manifest, recipe
 from tests.support import images, server
 from tests.support.images import Guest, direct
 from tests.support.require import absent
@@ -180,7 +179,7 @@ class TestInside:
     @pytest.mark.parametrize(("name", "wanted"), [
         ("lockdown", r"none integrity \[confidentiality\]"), ("swaps", "0"), ("modules disabled", "1"),
         ("memory", r"mem auto-init: stack:.*, heap alloc:on, heap free:on"),
-        ("pid 1", r"/usr/bin/python3\.13 -I .*-m appliance\.boot\.init")])
+        ("pid 1", r"/usr/bin/python3\.13 -I .*-m appliance\.guest\.init")])
     def test_state_of_the_kernel(self, verdicts: dict[str, str], name: str, wanted: str) -> None:
         """What the kernel says of itself."""
         assert re.match("found: " + wanted, verdicts[name]), verdicts[name]

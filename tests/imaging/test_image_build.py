@@ -19,13 +19,13 @@ import pytest
 from appliance.cli.main import main
 from appliance.engine.kernels.runtime import ahead
 from appliance.errors import ImageError
-from appliance.imaging.disk import formats, rootfs
+from appliance.imaging import export as formats
+from appliance.imaging.disk import rootfs
 from appliance.imaging.disk.toolchain import Toolchain
 from appliance.imaging.disk.tree import Tree
 from appliance.imaging.packages import lockfile
 from appliance.imaging.packages.downloads import Downloads, default_folder
-from appliance.imaging.papers import manifest
-from appliance.imaging.recipe import recipe
+from appliance.imaging.recipe import manifest, recipe
 from appliance.policy import load
 from tests.support import images
 from tests.support.require import absent

@@ -18,8 +18,8 @@ import httpx
 import openai
 import pytest
 
-from appliance.boot.keys import tpm as tpmkeys
 from appliance.boot.keys.providers import Secret
+from appliance.boot.keys.release import tpm as tpmkeys
 from appliance.boot.state.disk import StateDisk, examine
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.attestation.judge import measurements
 from appliance.attestation.tpm.event_log import Event
 from appliance.errors import ImageError
-from appliance.imaging.papers import manifest
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import gpt as predict_gpt
@@ -25,6 +24,7 @@ from appliance.imaging.predict import tdx as predict_tdx
 from appliance.imaging.predict import tpm as predict_tpm
 from appliance.imaging.predict import uki as predict_uki
 from appliance.imaging.qemu import confidential, machine
+from appliance.imaging.recipe import manifest
 from tests.fuzz import driver, image_fuzz
 from tests.support import fake_firmware, fake_image, fake_tpm
 

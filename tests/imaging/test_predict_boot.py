@@ -13,7 +13,6 @@ import pytest
 
 from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge.measurements import GOLDEN_PCRS, PREDICTED_PCRS, Golden, Measurements
-from appliance.imaging.papers import manifest
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import gpt as predict_gpt
 from appliance.imaging.predict import machine as predict_machine
@@ -21,6 +20,7 @@ from appliance.imaging.predict import predict
 from appliance.imaging.predict import tpm as predict_tpm
 from appliance.imaging.predict import uki as predict_uki
 from appliance.imaging.qemu import run as boot
+from appliance.imaging.recipe import manifest
 from tests.support import images
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

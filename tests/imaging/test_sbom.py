@@ -21,8 +21,9 @@ from packageurl import PackageURL
 from referencing import Registry, Resource
 
 from appliance.errors import ImageError
-from appliance.imaging.papers import manifest, provenance, sbom
+from appliance.imaging.papers import provenance, sbom
 from appliance.imaging.predict import predict
+from appliance.imaging.recipe import manifest
 from appliance.policy import Loaded, load
 from tests.support import fake_image
 from tests.support.expected import ROOT

@@ -18,8 +18,8 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest, Step
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.scheduler import Scheduler
 from appliance.engine.engine import Engine
+from appliance.engine.scheduler import Scheduler
 from appliance.errors import FormatError, ModelError, TamperedError
 from appliance.models.sources import read_ahead
 from appliance.models.sources.streamed import StreamedSource

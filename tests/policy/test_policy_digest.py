@@ -18,8 +18,7 @@ from appliance.policy import check, load, policy_digest, without_tenants
 from appliance.policy.digest import digested, document, host_data, tenants_commitment
 from appliance.policy.hcl.diagnostics import Report, Text
 from appliance.policy.hcl.parser import parse
-from appliance.policy.schema import Policy
-from appliance.policy.versions import frozen
+from appliance.policy.schema import Policy, frozen
 from tests.support.policies import BASE, every_field, in_schema, two_values, valid, versioned_leaves, with_lines
 from tests.support.rendering import render
 
@@ -30,14 +29,14 @@ EXAMPLES = sorted([*ROOT.glob("examples/*.hcl"), *ROOT.glob("policies/*.hcl")])
 
 def test_schema_1_is_frozen() -> None:
     """The table of schema 1 is what it was at its release: an edit would change the digests of existing files."""
-    text = (ROOT / "appliance/policy/versions/schema_1.json").read_bytes()
+    text = (ROOT / "appliance/policy/schema/schema_1.json").read_bytes()
     assert "cbaec49951ae49ebef9feb08b2cd6922d0384738e25748988f06170b7f40ea14" == hashlib.sha256(text).hexdigest()
 
 
 @pytest.mark.parametrize("version", frozen.OPEN)
 def test_the_table_of_an_open_version_is_what_the_code_states(version: int) -> None:
     """The table beside the code is the generated one, byte for byte; a frozen one is not made again."""
-    assert frozen.text_of(version) == (ROOT / f"appliance/policy/versions/schema_{version}.json").read_text(), (
+    assert frozen.text_of(version) == (ROOT / f"appliance/policy/schema/schema_{version}.json").read_text(), (
         "run: make docs")
     assert frozen.table(version) == dict(frozen.from_code(version))
 

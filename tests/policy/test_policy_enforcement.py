@@ -9,7 +9,7 @@ import pytest
 
 from appliance.policy import check, load, unenforced
 from appliance.policy.enforcement import BLOCKS, ENFORCED
-from appliance.policy.versions import frozen
+from appliance.policy.schema import frozen
 from tests.support.policies import BASE, every_field, two_values, valid, versioned_leaves, with_lines
 
 ROOT = Path(__file__).parents[2]

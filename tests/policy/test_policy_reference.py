@@ -9,12 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from appliance.policy import reference
 from appliance.policy.hcl.diagnostics import Report, Text
 from appliance.policy.hcl.parser import parse
 from appliance.policy.hcl.tree import Body, ListNode, Literal, Node
+from appliance.policy.language import reference
+from appliance.policy.schema import frozen
 from appliance.policy.schema.identifiers import _SMALL_ORDER
-from appliance.policy.versions import frozen
 from tests.support.policies import BASE, in_schema, two_values, versioned_leaves, with_lines
 
 ROOT = Path(__file__).parents[2]

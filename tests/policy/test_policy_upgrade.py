@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from appliance.cli.main import main
 from appliance.policy import check, check_bytes, load, policy_digest, rules, without_tenants
 from appliance.policy.hcl.parser import parse_text
+from appliance.policy.language.upgrade import upgrade
 from appliance.policy.loading import InvalidPolicyError
 from appliance.policy.rules import Finding
+from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, every_field
-from appliance.policy.versions import frozen
-from appliance.policy.versions.upgrade import upgrade
 from tests.policy.test_policy_versions import VAULT
 from tests.support import hcl_judge
 from tests.support.policies import BASE, in_schema, with_lines

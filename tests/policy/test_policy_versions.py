@@ -12,11 +12,12 @@ from appliance.policy import check, rules
 from appliance.policy.bind import Binder
 from appliance.policy.hcl.diagnostics import Diagnostic, Report, Text
 from appliance.policy.hcl.parser import parse_text
+from appliance.policy.language import differences
 from appliance.policy.rules import Finding
+from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
 from appliance.policy.schema.versions import Since, Until, Was
-from appliance.policy.versions import differences, frozen
 from tests.support.policies import BASE, in_schema, valid, with_lines
 
 VAULT = """\

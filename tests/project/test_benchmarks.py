@@ -194,7 +194,7 @@ def test_our_python_runs_on_the_images_libraries(tmp_path):
                   if line.startswith("root libssl3t64 "))
     if platform.machine() != libraries.MACHINE:
         absent(f"a CPU that runs the image: {libraries.MACHINE}")
-    code = "import sys, numpy; from appliance.models import libcrypto; print(sys.prefix, libcrypto.load().version)"
+    code = "import sys, numpy; from appliance.secure import libcrypto; print(sys.prefix, libcrypto.load().version)"
     try:
         python = libraries.command(tmp_path)
     except ImageError as error:

@@ -24,7 +24,7 @@ DAMAGE = {
     "binary": lambda data: b"\xff\x00" + data, "other": lambda data: b'{"name": 1, "ranges": ["no"]}',
 }
 DATA = [*(("boot/selftest/known_answers.json", how) for how in DAMAGE),
-        *((name, how) for name in ("engine/text/tokenizer/unicode_classes.json", "policy/versions/schema_1.json")
+        *((name, how) for name in ("engine/text/tokenizer/unicode_classes.json", "policy/schema/schema_1.json")
           for how in ("cut", "absent", "other"))]
 
 
@@ -105,7 +105,8 @@ def test_the_report_says_where_kernels_come_from(service: Server) -> None:
 
 def test_a_crash_in_the_self_test_is_told() -> None:
     """What ends the process by a signal leaves a line, and the place."""
-    code = "import ctypes\nfrom appliance.boot import selftest\nwith selftest.crashes_told(): ctypes.string_at(0)"
+    code = ("import ctypes\nfrom appliance.boot.selftest import run\n"
+            "with run.crashes_told(): ctypes.string_at(0)")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
                           check=False, env=unmeasured())
     assert -signal.SIGSEGV == done.returncode

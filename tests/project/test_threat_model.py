@@ -13,8 +13,8 @@ def test_every_test_that_it_names_exists() -> None:
     """In the threat model and wherever guides, concepts and formats point at a test."""
     named = {(path.name, test) for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reference"
              for test in re.findall(r"`(?:tests/)?(test_[a-z0-9_]+)(?:\.py)?`", path.read_text())}
-    files = {path.stem for path in (ROOT / "tests").glob("test_*.py")}
-    functions = {name for path in (ROOT / "tests").glob("test_*.py")
+    files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    functions = {name for path in (ROOT / "tests").rglob("test_*.py")
                  for name in re.findall(r"def (test_[a-z0-9_]+)", path.read_text())}
     assert len(named) > 40
     assert set() == {each for each in named if each[1] not in files | functions}

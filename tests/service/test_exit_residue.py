@@ -276,7 +276,7 @@ def _wiped_before_it_serves(program: str, word: str, deployed: Deployment) -> tu
 
 
 @pytest.mark.parametrize("place", [
-    "boot/sequence.py:prepare:1", "engine/decode/scheduler.py:__init__:1", "service/app.py:assemble:1",
+    "boot/sequence.py:prepare:1", "engine/scheduler.py:__init__:1", "service/app.py:assemble:1",
     "service/http/loop.py:started:1"])
 def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) -> None:
     """SIGTERM when engines have their schedulers, and nobody was told yet to close these."""

@@ -23,8 +23,8 @@ import pytest
 from cryptography import x509
 
 from appliance import isolated
-from appliance.attestation import evidence, ratls
-from appliance.attestation.collateral.documents import Collateral
+from appliance.attestation import evidence
+from appliance.attestation.collect import ratls
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.tpm import abi as tpm_abi
@@ -33,6 +33,7 @@ from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.chain import fingerprint
 from appliance.attestation.x509.chain import load as load_certificates
+from appliance.attestation.x509.collateral import Collateral
 from appliance.client import transport
 from appliance.policy import load
 from appliance.service.http import loop

@@ -24,10 +24,10 @@ from appliance.boot.sandbox import Sandbox
 from appliance.boot.sandbox.calls import Needs
 from appliance.boot.selftest.run import SelfTest
 from appliance.policy import load
+from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange, endpoint, path_of
+from appliance.service.answering.guard import Guard
 from appliance.service.app import assemble
-from appliance.service.context import Service
-from appliance.service.http.guard import Guard
 from appliance.signed.tenants import TenantList
 from tests.support.server import write_policy
 

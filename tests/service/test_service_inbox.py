@@ -12,9 +12,9 @@ import pytest
 
 from appliance.engine.decode.generation import Step
 from appliance.errors import EngineError
+from appliance.service.answering.events import Collected, Piece
 from appliance.service.answering.inbox import Arrived, Inbox, Logged, pack
 from appliance.service.api.answers import ChatShape, Shape, TextShape, Usage
-from appliance.service.api.events import Collected, Piece
 
 WORDS = [b"a", b'"', b"\n", b"\xf0\x9f", b"\x98\x80", "\u00e9".encode(), b"<|end|>", b" " * 40]
 

@@ -20,10 +20,10 @@ from appliance.service.admission import privacy
 from appliance.service.admission.limits import Account, Places, Rates, Window
 from appliance.service.admission.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
 from appliance.service.admission.tenants import Tenants
+from appliance.service.answering import events as stream
+from appliance.service.answering.events import Piece
 from appliance.service.answering.respond import portions
-from appliance.service.api import events as stream
 from appliance.service.api.answers import ChatShape, Usage
-from appliance.service.api.events import Piece
 from appliance.service.api.problems import RequestError
 from tests.support.server import write_policy
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.service.answering import respond as serving
+from appliance.service.answering.context import Service
 from appliance.service.api import marks
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest
-from appliance.service.context import Service
 from tests.service.test_service_guard import service
 
 __all__ = ["service"]

@@ -15,8 +15,8 @@ import uvicorn
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import SimulatedProvider
-from appliance.service.answering.evidences import Evidences
 from appliance.service.api.problems import RequestError
+from appliance.service.attesting.evidences import Evidences
 from appliance.service.http import protocol
 from appliance.service.http.body import unless_gone
 

@@ -16,7 +16,7 @@ import openai
 import pytest
 from litestar import Litestar
 
-from appliance.service.api.routes import HANDLERS
+from appliance.service.routes import HANDLERS
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}

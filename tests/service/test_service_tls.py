@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation import ratls
 from appliance.attestation.binding import Build
+from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, Channel, State
 from appliance.attestation.evidence import Collected, Provider, SimulatedProvider, parse
 from appliance.attestation.judge import verify
@@ -34,8 +34,8 @@ from appliance.boot.planning import budget
 from appliance.errors import AttestationError, BootError
 from appliance.policy import load
 from appliance.policy.schema import Listener
-from appliance.service.answering import evidences as attest
-from appliance.service.answering.evidences import Evidences
+from appliance.service.attesting import evidences as attest
+from appliance.service.attesting.evidences import Evidences
 from appliance.service.http import protocol, tls
 from appliance.service.http.listen import listen_tcp, listen_vsock
 from tests.support import server

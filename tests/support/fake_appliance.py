@@ -28,12 +28,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation import binding
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected, Provider, SimulatedProvider
 from appliance.attestation.judge import measurements
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.trust import Roots
+from appliance.attestation.x509.collateral import Collateral
 from appliance.client import Reference, Verifier
 from appliance.client.reference import Known
 from appliance.errors import AttestationError

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509.collateral import Collateral
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 START, END = datetime(2025, 1, 1, tzinfo=UTC), datetime(2033, 1, 1, tzinfo=UTC)

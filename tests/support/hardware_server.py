@@ -26,7 +26,7 @@ from appliance.boot.checks import Operator
 from appliance.boot.sequence import boot
 from appliance.errors import ApplianceError
 from appliance.policy import Loaded, load
-from appliance.service.http import server as serve
+from appliance.service import server as serve
 from appliance.service.http import tls
 from appliance.signed import tenants as tenantlist
 from tests.support import server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from appliance.policy import Checked, check
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.identifiers import (
     ADVISORY,
@@ -28,7 +28,6 @@ from appliance.policy.schema.identifiers import (
 )
 from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Version, Whole
 from appliance.policy.schema.patterns import Regex
-from appliance.policy.versions import frozen
 
 BASE = """\
 appliance {

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from appliance.attestation.envelopes import attestation_rs, strict, tsm
-from appliance.attestation.envelopes.carried import Carried
+from appliance.attestation.envelopes import attestation_rs, tsm
 from appliance.attestation.envelopes.dstack import document as dstack_json
 from appliance.attestation.envelopes.dstack import form as dstack
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.envelopes.trustee import azure as trustee_azure
 from appliance.attestation.envelopes.trustee import kbs as trustee_kbs
 from appliance.attestation.envelopes.trustee import quote as trustee_quote

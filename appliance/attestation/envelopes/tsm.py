@@ -8,9 +8,9 @@ as it is write `Provider`, `OutBlob` and `AuxBlob`.
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import strict
-from appliance.attestation.envelopes.carried import Carried
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 from appliance.errors import UnsupportedEvidenceError
 
 PROVIDERS = {"sev_guest": "AMD SEV-SNP", "tdx_guest": "Intel TDX"}

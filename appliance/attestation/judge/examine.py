@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from appliance.attestation import evidence, ratls, recognise
-from appliance.attestation.collateral.documents import Collateral
-from appliance.attestation.envelopes import registry
+from appliance.attestation import evidence
+from appliance.attestation.collect import ratls
+from appliance.attestation.envelopes import recognise, registry
 from appliance.attestation.judge import examine_envelope, examine_tpm, verify
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.snp import abi as snp_abi
@@ -31,6 +31,7 @@ from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.x509.collateral import Collateral
 from appliance.codec import cbor, filekind
 from appliance.errors import (
     AttestationError,

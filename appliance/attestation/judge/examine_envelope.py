@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from appliance.attestation import keyfile
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.envelopes import registry
-from appliance.attestation.envelopes.carried import Carried
+from appliance.attestation.envelopes.parts.carried import Carried
 from appliance.attestation.judge import examine_tpm
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.snp import abi as snp_abi
@@ -22,6 +21,7 @@ from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.chip.files import TpmFiles
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import inputfile
 

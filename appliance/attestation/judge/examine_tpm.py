@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import keyfile
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import azure as azure_abi
@@ -24,6 +23,7 @@ from appliance.attestation.tpm.verify import AttestationKey, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.chain import name_of
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import inputfile
 

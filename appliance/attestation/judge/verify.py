@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from appliance.attestation import merkle
 from appliance.attestation.binding import Statement, report_data
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.evidence import SIMULATED, Evidence
 from appliance.attestation.simulated import abi as simulated_abi
 from appliance.attestation.snp import verify as snp_verify
@@ -25,6 +24,7 @@ from appliance.attestation.tdx.verify import TdxClaims
 from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError
 
 SNP, TDX, TPM = "sev-snp", "tdx", "tpm"

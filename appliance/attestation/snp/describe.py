@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from appliance.attestation.collateral import kds
+from appliance.attestation.snp import kds
 from appliance.attestation.snp.abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, Report, Tcb
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.policy.schema import amd_lines

@@ -17,15 +17,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from appliance.attestation.collateral import kds
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import certificate as snp_certificate
+from appliance.attestation.snp import kds
 from appliance.attestation.snp.abi import Report, Tcb
 from appliance.attestation.snp.certificate import Endorsement
 from appliance.attestation.trust import amd
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import revocation
+from appliance.attestation.x509.collateral import Collateral
 from appliance.attestation.x509.revocation import Revocation
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 

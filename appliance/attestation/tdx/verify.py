@@ -24,10 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.collateral import pcs, requests
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx import pck as tdx_pck
+from appliance.attestation.tdx import pcs
 from appliance.attestation.tdx import tcb as tdx_tcb
 from appliance.attestation.tdx.abi import Quote
 from appliance.attestation.tdx.levels import REVOKED
@@ -35,8 +34,9 @@ from appliance.attestation.tdx.pck import Pck
 from appliance.attestation.tdx.tcb import Standing
 from appliance.attestation.trust import intel
 from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import revocation
+from appliance.attestation.x509 import requests, revocation
 from appliance.attestation.x509.chain import name_of
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import (
     ForgedEvidenceError,
     MalformedEvidenceError,

@@ -8,6 +8,7 @@ bytes; it checks no signature and judges no claim.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -241,3 +242,8 @@ def parse_pcrs(data: bytes) -> Pcrs:
             raise MalformedEvidenceError(f"PCR values: PCR {number} of {bank} has {len(value)} bytes")
         found.setdefault(bank, {})[number] = value
     return found
+
+
+def sized(data: bytes) -> bytes:
+    """TPM2B: a size of two bytes, then the bytes."""
+    return struct.pack(">H", len(data)) + data

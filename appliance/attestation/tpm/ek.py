@@ -8,7 +8,7 @@ certificates of its own machines' endorsement keys.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from appliance.attestation.collateral import documents as collateral
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.credential import EndorsementPublic
@@ -59,9 +58,8 @@ class Activated:
     certificate: bytes  # DER
 
 
-def roots_in(folder: Path) -> EkRoots:
-    """The roots in a folder of certificates (PEM or DER, any names). Raises UncheckedEvidenceError if there is none."""
-    found = collateral.load(folder).certificates
+def roots_of(found: Sequence[x509.Certificate], folder: Path) -> EkRoots:
+    """The roots among the certificates of a folder. Raises UncheckedEvidenceError if there is none."""
     pins = {x509chain.fingerprint(each): x509chain.name_of(each) for each in found
             if _is_self_signed(each) or not _is_authority(each)}
     if not pins:

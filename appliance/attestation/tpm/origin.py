@@ -13,7 +13,6 @@ from datetime import datetime
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from appliance.attestation.collateral.documents import Collateral
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.tpm import azure as azure_abi
@@ -23,6 +22,7 @@ from appliance.attestation.tpm.evidence import TpmEvidence
 from appliance.attestation.tpm.verify import AttestationKey, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError
 
 

@@ -11,9 +11,10 @@ from tqdm import tqdm
 
 from appliance.attestation import keyfile
 from appliance.cli import numbers, passphrase
-from appliance.imaging.disk import formats
-from appliance.imaging.papers import kubevirt, manifest, provenance, sbom
+from appliance.imaging import export as formats
+from appliance.imaging.papers import kubevirt, provenance, sbom
 from appliance.imaging.predict import predict
+from appliance.imaging.recipe import manifest
 from appliance.policy import load
 
 

@@ -14,7 +14,7 @@ from appliance.cli.image import export as image_export
 from appliance.cli.image import predict as image_predict
 from appliance.engine.kernels.runtime import targets
 from appliance.imaging import build
-from appliance.imaging.disk import formats
+from appliance.imaging import export as formats
 from appliance.imaging.packages import locking
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.papers import container

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.attestation.tpm.chip.client import DEVICE
-from appliance.boot.keys import tpm as tpmkeys
 from appliance.boot.keys.document import LAST_VERSION
 from appliance.boot.keys.providers import FileKey
+from appliance.boot.keys.release import tpm as tpmkeys
 from appliance.cli import numbers
 from appliance.errors import AttestationError
 from appliance.policy import load

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from appliance.engine.text.jinja.library.text import mark
+from appliance.engine.text.jinja.text import mark
 from appliance.engine.text.jinja.values import Value
 from appliance.errors import TemplateError
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from appliance.engine.text.jinja import Template
-from appliance.engine.text.jinja.library.text import is_marked, own_of, spans_of
+from appliance.engine.text.jinja.text import is_marked, own_of, spans_of
 from appliance.engine.text.jinja.values import EXHAUSTED, Absent, Budget, Function, Value
 from appliance.engine.text.messages import CHATML, Form, outside, prepare
 from appliance.engine.text.tokenizer import Tokenizer

@@ -21,8 +21,8 @@ from appliance.imaging.disk.tree import FOLDER, PROGRAM, Tree
 from appliance.imaging.packages import lockfile
 from appliance.imaging.packages.downloads import Downloads
 from appliance.imaging.packages.fetching import fetch_packages
-from appliance.imaging.papers import manifest
 from appliance.imaging.predict.predict import checked_files, entry
+from appliance.imaging.recipe import manifest
 from appliance.imaging.recipe.recipe import Recipe
 
 _READ_EROFS = "usr/bin/fsck.erofs"

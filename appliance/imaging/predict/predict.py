@@ -28,7 +28,6 @@ from appliance.attestation.binding import Build, describe
 from appliance.attestation.judge import measurements
 from appliance.attestation.judge.measurements import Golden, Measurements, SevSnp, Tdx, Tpm
 from appliance.errors import ImageError
-from appliance.imaging.papers import manifest
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import gpt as predict_gpt
 from appliance.imaging.predict import idblock as predict_idblock
@@ -37,6 +36,7 @@ from appliance.imaging.predict import tdx as predict_tdx
 from appliance.imaging.predict import tpm as predict_tpm
 from appliance.imaging.predict import uki as predict_uki
 from appliance.imaging.predict.uki import Uki
+from appliance.imaging.recipe import manifest
 from appliance.policy import inputfile
 
 OUTPUT, SIGNATURE = "measurements.json", "measurements.json.sig"

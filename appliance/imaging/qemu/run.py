@@ -16,10 +16,10 @@ from typing import Any
 
 from appliance.boot.placement import launchdisk
 from appliance.errors import ImageError
-from appliance.imaging.papers import manifest
 from appliance.imaging.qemu import accelerator, confidential
 from appliance.imaging.qemu.machine import FIRMWARE, Forward, Machine, Reach
 from appliance.imaging.qemu.softtpm import SoftTpm
+from appliance.imaging.recipe import manifest
 from appliance.policy import Loaded
 from appliance.signed import approvals
 

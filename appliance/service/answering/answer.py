@@ -12,17 +12,17 @@ import functools
 import time
 from collections.abc import AsyncIterator, Callable
 
-from appliance.engine.decode.scheduler import Handle
-from appliance.service.admission.admit import Job
+from appliance.engine.scheduler import Handle
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.redaction import Redactor
 from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
+from appliance.service.answering.admit import Job
+from appliance.service.answering.context import Service
+from appliance.service.answering.events import Piece
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.inbox import Arrived, Inbox, pack
 from appliance.service.api.answers import Finish, Usage
-from appliance.service.api.events import Piece
 from appliance.service.api.problems import RequestError
-from appliance.service.context import Service
 
 
 class Generation:

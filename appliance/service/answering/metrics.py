@@ -23,7 +23,7 @@ from appliance.service.admission.privacy import bucket_us  # noqa: E402
 from appliance.service.answering.exchange import Exchange  # noqa: E402
 
 if TYPE_CHECKING:
-    from appliance.service.context import ServedModel, Service
+    from appliance.service.answering.context import ServedModel, Service
 
 RATE_SECONDS, RECENT = 60.0, 4096  # over which tokens per second are told; requests of which they are remembered
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -19,7 +19,7 @@ from appliance.service.answering.exchange import Exchange
 from appliance.service.api.problems import RequestError
 
 if TYPE_CHECKING:
-    from appliance.service.context import Service
+    from appliance.service.answering.context import Service
 
 
 DONE, REFUSED = "request.done", "request.refused"

@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 from litestar import Request, Response
 from litestar.response import Stream
 
-from appliance.service.admission.admit import admit
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
+from appliance.service.answering import events as stream
 from appliance.service.answering import recording
+from appliance.service.answering.admit import admit
 from appliance.service.answering.answer import Generation
+from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api import events as stream
 from appliance.service.api import marks
 from appliance.service.api.answers import Shape, Usage
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
-from appliance.service.context import Service
 from appliance.service.http.body import read_json, unless_gone
 
 JSON = "application/json"

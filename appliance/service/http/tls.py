@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance import hostclock
-from appliance.attestation import ratls
+from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, Channel
 from appliance.errors import BootError
 from appliance.policy import inputfile

@@ -115,7 +115,7 @@ def test_without_its_library_the_error_says_what_to_build(tmp_path: Path) -> Non
     for target in targets.known("x86_64"):
         ahead.default_path(target, tmp_path).touch()
     found = arm64.run("-c", "import sys; from pathlib import Path\n"
-                      "from appliance.engine.kernels import ahead, table\n"
+                      "from appliance.engine.kernels.runtime import ahead, table\n"
                       "ahead.default_path.__defaults__ = (Path(sys.argv[1]),)\n"
                       "try: table.load()\n"
                       "except Exception as error: print(error)", tmp_path)

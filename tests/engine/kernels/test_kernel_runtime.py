@@ -95,7 +95,7 @@ def test_without_the_kernels_leave_amx_is_never_used():
         "class Stack(ctypes.Structure):\n"
         "    _fields_ = [('sp', ctypes.c_void_p), ('flags', ctypes.c_int), ('size', ctypes.c_size_t)]\n"
         "assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(stack), 0, 4096)), None) == 0\n"
-        "from appliance.engine.kernels import targets\n"
+        "from appliance.engine.kernels.runtime import targets\n"
         "print(targets.detect().name)\n"
         "targets.runnable('amx')\n")
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
@@ -302,7 +302,8 @@ def test_definitions_are_lazy_and_numba_free():
     import subprocess
     import sys
 
-    code = ("import sys; from appliance.engine.kernels import registry, table, targets, threads, memory, ahead; "
+    code = ("import sys\n"
+            "from appliance.engine.kernels.runtime import ahead, memory, registry, table, targets, threads\n"
             "print([m for m in sys.modules if m.split('.')[0] in ('numba', 'llvmlite')])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

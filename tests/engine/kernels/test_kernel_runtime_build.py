@@ -289,10 +289,10 @@ def test_no_library_for_this_cpu(cpu, missing, runs, has, copy):
 
 def test_debug_kernels_never_come_from_a_library():
     """A process that compiles with checks inside takes no prebuilt kernels."""
-    code = ("from appliance.engine.kernels import table, targets\n"
+    code = ("from appliance.engine.kernels.runtime import table, targets\n"
             "targets.compile_for(targets.detect().name, debug=True)\n"
             "found = table.load()\n"
-            "from appliance.engine.kernels import jit\n"
+            "from appliance.engine.kernels.compiler import jit\n"
             "print(found.origin, jit.DEBUG)")
     assert "jit True\n" == run(code)
 

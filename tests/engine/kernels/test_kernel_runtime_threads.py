@@ -205,7 +205,7 @@ def test_forked_child_is_refused(kernels):
 
 def test_a_process_ends_without_closing():
     """A program that forgets its pool ends at once, with exit code 0."""
-    code = ("from appliance.engine.kernels import table, threads; "
+    code = ("from appliance.engine.kernels.runtime import table, threads; "
             "pool = threads.Pool(table.load(), 3); pool.check(); print('done')")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "done\n"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from appliance.attestation.envelopes import strict
-from appliance.attestation.envelopes.carried import Carried
 from appliance.attestation.envelopes.dstack import log as dstack_log
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.tpm.event_log import Event
 from appliance.errors import MalformedEvidenceError
 

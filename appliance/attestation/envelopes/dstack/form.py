@@ -5,9 +5,9 @@ Source: Dstack-TEE/dstack, `dstack-attest`, VersionedAttestation. Version 1 is M
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import scale
-from appliance.attestation.envelopes.carried import Carried
 from appliance.attestation.envelopes.dstack import log as dstack_log
+from appliance.attestation.envelopes.parts import scale
+from appliance.attestation.envelopes.parts.carried import Carried
 from appliance.attestation.tpm.event_log import Event
 from appliance.codec.cursor import Cursor
 from appliance.errors import UnsupportedEvidenceError

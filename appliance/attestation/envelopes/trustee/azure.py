@@ -10,9 +10,9 @@ Bytes are base64url and hex there. Without `version` they are lists of numbers, 
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import strict, tpm_pieces
-from appliance.attestation.envelopes.carried import Carried
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict, tpm_pieces
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 from appliance.errors import UnsupportedEvidenceError
 
 VERSIONS = (1, 2)

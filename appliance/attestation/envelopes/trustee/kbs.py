@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from appliance.attestation.envelopes import strict
-from appliance.attestation.envelopes.carried import Carried
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.envelopes.trustee import azure as trustee_azure
 from appliance.attestation.envelopes.trustee import snp as trustee_snp
 from appliance.attestation.envelopes.trustee import tdx as trustee_tdx

@@ -7,9 +7,9 @@ The Azure report that names the key lies beside the file.
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import tpm_pieces
-from appliance.attestation.envelopes.carried import Carried
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import tpm_pieces
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 
 
 def fits(found: Members) -> bool:

@@ -7,9 +7,9 @@ attestation-rs writes the report in base64 and the chain as an object with `vcek
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import sev_json, strict
-from appliance.attestation.envelopes.carried import Carried
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import sev_json, strict
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 
 MAX_CERTIFICATES = 16
 _WHAT = "SEV-SNP evidence in JSON"

@@ -7,9 +7,9 @@ Older writers call the log `ccel`. A log that is null or empty is none.
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import strict
-from appliance.attestation.envelopes.carried import Carried
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 
 _WHAT = "TDX evidence in JSON"
 _LOGS = ("cc_eventlog", "ccel")

@@ -7,9 +7,9 @@ Key, message and signature (TPMT_SIGNATURE) are in base64, PCR values in hex. No
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import strict, tpm_pieces
-from appliance.attestation.envelopes.carried import Carried
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict, tpm_pieces
+from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.strict import Members
 
 _WHAT = "TPM evidence in JSON"
 

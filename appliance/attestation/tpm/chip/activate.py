@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.abi import sized
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
-from appliance.attestation.tpm.chip.client import Command, Tpm, sized
+from appliance.attestation.tpm.chip.client import Command, Tpm
 from appliance.attestation.tpm.verify import AttestationKey
 from appliance.attestation.x509 import chain as x509chain
 from appliance.errors import AttestationError

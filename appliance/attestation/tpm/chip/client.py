@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.attestation.tpm.abi import sized
 from appliance.codec.cursor import Cursor
 from appliance.errors import AttestationError
 
@@ -69,11 +70,6 @@ class Answer:
     def cursor(self, what: str) -> Cursor:
         """A reader of the parameters."""
         return Cursor(self.parameters, f"TPM, {what}", "big")
-
-
-def sized(data: bytes) -> bytes:
-    """TPM2B: a size of two bytes, then the bytes."""
-    return struct.pack(">H", len(data)) + data
 
 
 def empty_password() -> bytes:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.abi import sized
 from appliance.attestation.tpm.chip import client as tpm_client
-from appliance.attestation.tpm.chip.client import Tpm, sized
+from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.verify import AttestationKey
 from appliance.attestation.x509 import chain as x509chain
 from appliance.codec.cursor import Cursor

@@ -15,9 +15,10 @@ import struct
 from collections.abc import Collection, Mapping
 
 from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation.tpm.abi import sized
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
-from appliance.attestation.tpm.chip.client import Answer, Command, Tpm, sized
+from appliance.attestation.tpm.chip.client import Answer, Command, Tpm
 from appliance.codec.cursor import Cursor
 from appliance.errors import AttestationError, MalformedEvidenceError
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from appliance.engine.text.jinja import expressions as ex
+from appliance.engine.text.jinja import methods
+from appliance.engine.text.jinja.filters import FILTERS
 from appliance.engine.text.jinja.lexer import Token, error
-from appliance.engine.text.jinja.library import methods
-from appliance.engine.text.jinja.library.filters import FILTERS
-from appliance.engine.text.jinja.library.tests import TESTS
 from appliance.engine.text.jinja.nodes import Expression
 from appliance.engine.text.jinja.operators import BINARY, UNARY
+from appliance.engine.text.jinja.tests import TESTS
 from appliance.engine.text.jinja.values import Value
 from appliance.errors import TemplateError
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from appliance.engine.text.jinja.library import text as texts
-from appliance.engine.text.jinja.library.text import Marked, mark
+from appliance.engine.text.jinja import text as texts
+from appliance.engine.text.jinja.text import Marked, mark
 from appliance.engine.text.jinja.values import (
     ITEM_COST,
     SCALARS,

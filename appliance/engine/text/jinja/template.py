@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from appliance.engine.text.jinja.free_names import free_names
-from appliance.engine.text.jinja.library.text import concatenate
 from appliance.engine.text.jinja.nodes import Run, Scope
 from appliance.engine.text.jinja.operators import key, whole
 from appliance.engine.text.jinja.parser import parse
+from appliance.engine.text.jinja.text import concatenate
 from appliance.engine.text.jinja.values import ITEM_COST, Budget, Function, Namespace, Value
 from appliance.errors import TemplateError
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.engine.text.jinja.library.text import Marked, concatenate, mark
+from appliance.engine.text.jinja.text import Marked, concatenate, mark
 from appliance.errors import TemplateError
 
 MAX_INT = 1 << 63

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.policy.hcl import literal
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
 from appliance.policy.schema.kinds import Choice, Kind, SetOf, shown
-from appliance.policy.versions import frozen
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ that the Rust crate `sev` gives the fields. AMD's signature covers the bytes, so
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import strict
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict
+from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.snp.abi import REPORT_BYTES
 from appliance.errors import MalformedEvidenceError
 

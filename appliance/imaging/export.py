@@ -26,8 +26,8 @@ from typing import BinaryIO, Literal, cast
 
 from appliance.attestation import keyfile
 from appliance.errors import ImageError
-from appliance.imaging.papers import manifest
 from appliance.imaging.predict.predict import entry
+from appliance.imaging.recipe import manifest
 
 Format = Literal["raw", "qcow2", "vhd", "tar"]
 Progress = Callable[[int, int], None]

@@ -10,17 +10,14 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from cryptography import x509
 
-from appliance.attestation import recognise
-from appliance.attestation.collateral import pcs
-from appliance.attestation.collateral.pcs import Answer
 from appliance.attestation.findings import plain
 from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import revocation
+from appliance.attestation.x509 import pcs_answer, revocation
+from appliance.attestation.x509.pcs_answer import Answer
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILES, MAX_FILE_BYTES = 256, 1 << 20
@@ -108,7 +105,7 @@ class Collateral:
         return True
 
     def _add_json(self, data: bytes, what: str) -> bool:
-        raw = pcs.answer(data, what)
+        raw = pcs_answer.answer(data, what)
         if raw is not None:
             self.answers.append(raw)
             if raw.misfit:
@@ -158,51 +155,3 @@ def _blocks(data: bytes) -> list[tuple[bytes, bytes]]:
             found.append((kind, data[begin.start():end.end()]))
             place = end.end()
     return found
-
-
-def load(folder: Path) -> Collateral:
-    """Everything in a folder that is collateral, without its sub-folders, in the order of file names.
-
-    A file that cannot be read is a problem that is remembered; one that is not understood is named with the reason.
-    Raises UncheckedEvidenceError if the folder cannot be read.
-    """
-    found = Collateral()
-    try:
-        there = sorted(folder.iterdir())
-        paths, folders = [path for path in there if path.is_file()], [path for path in there if path.is_dir()]
-    except OSError as error:
-        raise UncheckedEvidenceError(f"collateral: {folder} cannot be read: {error.strerror}") from None
-    for path in paths[:MAX_FILES]:
-        try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                found.ignored.append((path.name, f"larger than {MAX_FILE_BYTES} bytes"))
-                continue
-            data = path.read_bytes()
-        except OSError as error:
-            found.problems.append(UncheckedEvidenceError(f"{path.name} cannot be read: {error.strerror}"))
-            continue
-        if not found.add(data, path.name) and recognise.recognise(data) is None:
-            found.ignored.append((path.name, _reason(data)))
-    found.ignored += [(path.name, f"not read: {MAX_FILES} files are") for path in paths[MAX_FILES:]]
-    found.ignored += [(path.name, "a folder, and only files are read") for path in folders]
-    return found
-
-
-def _reason(data: bytes) -> str:
-    """Why a file is not collateral, for who put it there as such."""
-    start = data.lstrip()[:1]
-    if not start:
-        return "empty"
-    if start == b"<":
-        return "HTML or XML, as an error page is"
-    if start == b"{":
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            return "not whole JSON"
-        keys = ", ".join(plain(str(key), 40) for key in list(value)[:4])
-        return (f"JSON with {keys or 'nothing'}; known: tcbInfo or enclaveIdentity with its signature, "
-                "or tcb_info and the rest")
-    if data[:1] == b"\x30":
-        return "DER that is neither a certificate nor a revocation list"
-    return "neither certificates nor revocation lists, in DER or PEM, nor JSON"

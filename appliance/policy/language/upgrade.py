@@ -19,9 +19,8 @@ from appliance.policy.hcl.layout import Edit, appended, edited
 from appliance.policy.hcl.parser import decode, parse_text
 from appliance.policy.hcl.tree import Body
 from appliance.policy.loading import Checked, InvalidPolicyError, check_bytes
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
-from appliance.policy.versions import frozen
 
 
 class Meaning(NamedTuple):

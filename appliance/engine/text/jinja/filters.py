@@ -12,10 +12,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from appliance.engine.text.jinja.library import text as texts
-from appliance.engine.text.jinja.library.tests import TESTS
-from appliance.engine.text.jinja.library.text import is_marked, mark, marked_like
+from appliance.engine.text.jinja import text as texts
 from appliance.engine.text.jinja.operators import attribute_path, key, marked_within, numeric, text_of, whole
+from appliance.engine.text.jinja.tests import TESTS
+from appliance.engine.text.jinja.text import is_marked, mark, marked_like
 from appliance.engine.text.jinja.values import (
     ITEM_COST,
     Absent,

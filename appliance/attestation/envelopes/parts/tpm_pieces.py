@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes import strict
-from appliance.attestation.envelopes.strict import Members
+from appliance.attestation.envelopes.parts import strict
+from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.tpm.abi import MAX_PCRS
 from appliance.attestation.tpm.chip.files import TpmFiles
 from appliance.errors import MalformedEvidenceError

@@ -14,13 +14,13 @@ from litestar.response import Stream
 from appliance.attestation.collect.attestor import Channel
 from appliance.attestation.tpm.credential import FORMAT
 from appliance.service.answering import metrics as metrics_module
-from appliance.service.answering.evidences import PLAIN
+from appliance.service.answering.cards import ModelList, card
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.respond import JSON, answer, begin, gathered, parts
 from appliance.service.api.answers import ChatShape, TextShape
-from appliance.service.api.cards import ModelList, card
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest
+from appliance.service.attesting.evidences import PLAIN
 
 Incoming = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]

@@ -24,14 +24,13 @@ from appliance.boot.booted import Booted
 from appliance.boot.planning import budget
 from appliance.errors import AuditError
 from appliance.policy.schema import Listener
-from appliance.secure import interrupts
+from appliance.secure import interrupts, residue
 from appliance.secure.interrupts import POLITE
-from appliance.service import residue
 from appliance.service.admission.quotas import Keeper
+from appliance.service.answering.context import Service, Tell
+from appliance.service.answering.guard import HEAD_BYTES
 from appliance.service.app import assemble, create
-from appliance.service.context import Service, Tell
 from appliance.service.http import protocol, tls
-from appliance.service.http.guard import HEAD_BYTES
 from appliance.service.http.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
 from appliance.service.http.loop import Loop, started
 from appliance.service.http.tls import RaTls

@@ -16,16 +16,16 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import AuditError
+from appliance.secure.residue import Scrubber
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
+from appliance.service.answering.events import failure
 from appliance.service.answering.exchange import INFERENCE, Exchange, endpoint, path_of
-from appliance.service.api.events import failure
 from appliance.service.api.problems import RequestError
 from appliance.service.http.framing import Framing
-from appliance.service.residue import Scrubber
 
 if TYPE_CHECKING:
-    from appliance.service.context import Service
+    from appliance.service.answering.context import Service
 
 PIECE_BYTES = 16 * 1024  # of a body that are handed over at once; a TLS record holds as many
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers

@@ -20,10 +20,10 @@ from appliance.errors import CapacityError
 from appliance.service.admission import prompts
 from appliance.service.admission.limits import Grant
 from appliance.service.admission.privacy import round_up
+from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest, SamplingRequest
-from appliance.service.context import ServedModel, Service
 
 BOUNDED = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
-from appliance.engine.decode.scheduler import Load, Scheduler
+from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, TamperedError
 from appliance.policy.schema import Model, Policy
@@ -21,12 +21,12 @@ from appliance.service.admission.prompts import Prompts
 from appliance.service.admission.redaction import Rule
 from appliance.service.admission.tenants import Caller, Tenants
 from appliance.service.admission.turns import Queue
-from appliance.service.answering.activation import Activations
-from appliance.service.answering.evidences import Evidences
 from appliance.service.answering.exchange import INFERENCE, Exchange
 from appliance.service.answering.metrics import Metrics
 from appliance.service.api import parameters, problems
 from appliance.service.api.problems import RequestError, refusal
+from appliance.service.attesting.activation import Activations
+from appliance.service.attesting.evidences import Evidences
 
 
 class Tell(Protocol):

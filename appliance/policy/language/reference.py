@@ -9,10 +9,10 @@ from typing import Any
 
 from appliance.policy.enforcement import ANY, BLOCKS, allowed_values
 from appliance.policy.hcl import literal
-from appliance.policy.schema import Policy
+from appliance.policy.language import differences
+from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.kinds import Duration, Kind, Size, Version, shown
-from appliance.policy.versions import differences, frozen
 
 _HEAD = """# Policy reference
 

@@ -33,7 +33,7 @@ Entry = dict[str, Any]
 def table(version: int) -> dict[str, Entry]:
     """Return the frozen table of a schema version: path to entry."""
     loaded: dict[str, Entry] = packaged.document(
-        f"policy/versions/schema_{version}.json", f"the fields of schema {version}", packaged.entries)
+        f"policy/schema/schema_{version}.json", f"the fields of schema {version}", packaged.entries)
     return loaded
 
 
@@ -62,6 +62,6 @@ def from_code(version: int = LATEST, cls: type[Block] = Policy, path: str = "") 
 def text_of(version: int) -> str:
     """Return the text of a version's table, one line for each field; an open version's is what the classes state."""
     if version not in OPEN:
-        return (packaged.ROOT / f"policy/versions/schema_{version}.json").read_text(encoding="utf-8")
+        return (packaged.ROOT / f"policy/schema/schema_{version}.json").read_text(encoding="utf-8")
     lines = (f"  {json.dumps(place)}: {json.dumps(entry)}" for place, entry in from_code(version))
     return "{\n" + ",\n".join(lines) + "\n}\n"

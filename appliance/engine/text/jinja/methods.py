@@ -9,10 +9,10 @@ import string
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from appliance.engine.text.jinja.library import text as texts
-from appliance.engine.text.jinja.library.filters import join, pairs, recased, replace, stripping
-from appliance.engine.text.jinja.library.text import is_marked, mark
+from appliance.engine.text.jinja import text as texts
+from appliance.engine.text.jinja.filters import join, pairs, recased, replace, stripping
 from appliance.engine.text.jinja.operators import at_index, text_of, whole
+from appliance.engine.text.jinja.text import is_marked, mark
 from appliance.engine.text.jinja.values import (
     ITEM_COST,
     Budget,

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from appliance.models.file.opened import Opened
 from appliance.policy.schema import Limits
-from appliance.service.context import ServedModel
+from appliance.service.answering.context import ServedModel
 
 
 class Meta(BaseModel):

@@ -6,12 +6,12 @@ chapter 4. A VCEK is named by the product line, the chip's hardware id and the r
 
 from __future__ import annotations
 
-from appliance.attestation.collateral import requests
-from appliance.attestation.collateral.requests import Request
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp.abi import Report, Tcb
 from appliance.attestation.snp.certificate import TURIN_HARDWARE_ID_BYTES
 from appliance.attestation.trust import amd
+from appliance.attestation.x509 import requests
+from appliance.attestation.x509.requests import Request
 
 SERVICE = "https://kdsintf.amd.com"
 _BEFORE_TURIN = ("Milan", "Genoa")

@@ -1,1 +1,0 @@
-"""What vendors sign beside evidence: certificates, lists and TCB documents, and where to ask for them."""

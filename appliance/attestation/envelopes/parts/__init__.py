@@ -1,0 +1,1 @@
+"""Pieces of envelopes: strict JSON, SCALE, and what an envelope carries."""

@@ -1,0 +1,105 @@
+"""The stages of a boot, each told, timed and recorded. `sequence.prepare` has their order."""
+
+from __future__ import annotations
+
+from appliance import __version__, isolated
+from appliance.attestation.collect import collect
+from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.release import ReleaseAttestor
+from appliance.boot import checks, identity, sandbox
+from appliance.boot.keys import policy_keys
+from appliance.boot.placement.bind import bind
+from appliance.boot.planning import budget
+from appliance.boot.running import load
+from appliance.boot.sandbox.hardening import harden, refuse_new_code, traced
+from appliance.boot.selftest import run
+from appliance.boot.state.audit_sink import open_disk
+from appliance.boot.under_way import UnderWay
+from appliance.signed import approvals
+from appliance.signed.tenants import tenants_of
+
+
+def policy(way: UnderWay) -> None:
+    """What this version and this machine cannot keep stops the boot; what was launched must name this policy."""
+    with way.steps.step("policy") as note:
+        loaded, policy, folders = way.loaded, way.policy, list(way.folders)
+        way.files = checks.find_models(policy, folders)
+        checks.check(loaded, way.operator, way.files)
+        budget.allow_files(policy.limits)
+        way.tenants = tenants_of(policy, folders)
+        identity.name_things(way.audit, policy, way.tenants.tenants)
+        way.provider = collect.provider(policy.tee.platforms, loaded.host_data, way.places)  # its devices stay open
+        bound = bind(loaded, way.provider, root=way.places.intel_root)
+        way.audit.write("boot.start", version=__version__, platform=way.provider.platform,
+                        policy_sha384=loaded.digest.hex())
+        approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path).name, folders)
+        way.fetcher.start(policy_keys.opened(way.files))  # hardening takes away the right to do so, and to connect
+        note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
+
+
+def hardening(way: UnderWay) -> None:
+    """What the process gives up, and the sandbox that it enters."""
+    with way.steps.step("hardening") as note:
+        way.table = load.native_code()
+        measures = harden(tolerant=way.tolerant)
+        way.box = sandbox.enter(
+            way.loaded, prebuilt=way.prebuilt, tolerant=way.tolerant, models=way.files.values(),
+            port=way.operator.listen_port, child=way.fetcher.pid, traced=traced(measures))
+        way.box.measures[:0] = [
+            *measures, refuse_new_code(prebuilt=way.prebuilt, tolerant=way.tolerant)]
+        note.tolerate(measure.name for measure in way.box.measures if measure.outcome != "done")
+
+
+def self_test(way: UnderWay) -> None:
+    """Known answers for cryptography, random source and kernels."""
+    with way.steps.step("self-test") as note, run.crashes_told():
+        if not way.prebuilt:
+            way.steps.say(f"kernels are {way.table.source}")
+            # Kernels that are compiled on first use are tested as far as the models need them; a library, wholly.
+            way.formats = load.formats_named_by(list(way.files.values()))
+        way.tested = run.run(way.table, formats=way.formats, need_cpu_random=not way.tolerant,
+                             progress=way.steps.counter("answers"))
+        note.detail = f"{run.require(way.tested)}; kernels: {way.table.source}"
+
+
+def key_release(way: UnderWay) -> None:
+    """Keys of sealed models, from where the policy says."""
+    with way.steps.step("key-release") as note:
+        way.build = identity.build(way.table)
+        asker = ReleaseAttestor(way.provider, way.loaded.digest, way.tested.digest, way.build)
+        released = way.fetcher.keys(asker, tolerant=way.tolerant)
+        way.keys = policy_keys.release(way.policy.models, released)
+        way.state_key = policy_keys.state_key(way.policy, released)
+        isolated.forget()
+        note.tell(", ".join([*way.keys, *(["state"] if way.state_key else [])]), "nothing is sealed")
+        way.box.tighten("load")
+
+
+def state(way: UnderWay) -> None:
+    """The sealed disk opens, and the audit log moves there if the policy says so."""
+    with way.steps.step("state") as note:
+        way.disk = disk = open_disk(way.policy, way.state_key, way.sink, way.audit)
+        note.tell(f"epoch {disk.epoch}, disk {disk.disk.hex()}" if disk else "", "nothing is written")
+
+
+def models(way: UnderWay) -> None:
+    """Models are read, checked against their pins, and loaded."""
+    with way.steps.step("models") as note:
+        policy, running = way.policy, way.running
+        way.division = budget.fitting(policy, way.files, compiles=not way.prebuilt)
+        for model in load.drafts_first(policy.models):
+            running[model.name] = load.load(
+                model, policy.limits, way.files[model.name], way.formats, way.steps.counter("bytes"),
+                key=way.keys.get(model.name), kernels=way.table, draft=running.get(model.draft_model or ""),
+                share=way.division.shares[model.name], plaintext_budget=load.plaintext_left(policy, running),
+                users=load.users(policy, model))
+            way.audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
+        note.detail = load.described(running, way.division.reasons, tolerant=way.tolerant)
+
+
+def attestation(way: UnderWay) -> None:
+    """Policy, models and self-test are bound to what the platform signs."""
+    with way.steps.step("attestation") as note:
+        way.attestor = Attestor(way.provider, State(way.loaded.digest, way.tested.digest, way.build))
+        way.generation = way.attestor.new_generation(model.bound() for model in way.running.values())
+        note.detail = f"{collect.described(way.provider.platform)}, generation {way.generation}"

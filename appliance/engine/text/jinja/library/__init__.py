@@ -1,1 +1,0 @@
-"""Filters, tests and methods that templates may call."""

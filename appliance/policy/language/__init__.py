@@ -1,0 +1,1 @@
+"""The policy language as a whole: its reference, what versions of it differ in, and the upgrade."""

@@ -1,1 +1,0 @@
-"""Versions of the policy language: frozen tables, differences, upgrade."""

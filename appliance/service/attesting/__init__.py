@@ -1,0 +1,1 @@
+"""Evidence for clients, and the activation of a TPM's credential."""
