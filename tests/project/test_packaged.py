@@ -74,7 +74,8 @@ def test_damaged_sources_are_named(name: str, how: str, copy: Path, tmp_path: Pa
     finally:
         path.write_bytes(kept)
     assert 2 == done.returncode, done.stderr
-    named = re.escape(str(path)) if how != "binary" else rf"{re.escape(str(path.parent))}/\w+\.py"  # which imports it
+    package = re.escape(str(copy / "appliance"))
+    named = re.escape(str(path)) if how != "binary" else rf"{package}/[\w/]+\.py"  # which imports it
     assert re.search(rf"error\[installation-damaged\]: {named} is damaged", done.stderr), done.stderr
     assert "Traceback" not in done.stderr
 

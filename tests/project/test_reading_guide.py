@@ -1,4 +1,4 @@
-"""The auditors' reading guide: each module of engine and models stands in it once, and its sizes are of today."""
+"""The auditors' reading guide: each module of engine, models and secure stands in it once, with its size of today."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _near(stated: int, actual: int) -> bool:
 
 def test_every_module_once() -> None:
     """A module that comes or goes must come into the guide, or go from it."""
-    here = sorted(str(path.relative_to(PACKAGE)) for part in ("engine", "models")
-                  for path in (PACKAGE / part).rglob("*.py"))
+    here = sorted(str(path.relative_to(PACKAGE)) for part in ("engine", "models", "secure")
+                  for path in (PACKAGE / part).rglob("*.py") if count(path))  # else a package's rule, and no code
     assert here == sorted(module for _, modules in _stops().values() for module in modules)
 
 
