@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from appliance.audit import endpoints
 from appliance.audit.fields import Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
 
 STEPS = ("policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service")
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LOGGERS = ("appliance", "asyncio", "concurrent", "httptools", "h11", "litestar", "numba", "py.warnings", "root",
            "uvicorn", "other")
-ENDPOINTS = ("/health", "/metrics", "/v1/attestation", "/v1/attestation/activation", "/v1/chat/completions",
-             "/v1/completions", "/v1/models", "/v1/models/{model}", "other")
 
 PLATFORM = choice("simulated", "sev-snp", "tdx", "tpm")
 DIGEST32, DIGEST48 = hex_bytes(32), hex_bytes(48)
@@ -35,7 +34,7 @@ class Vocabularies:
         self.tenants = Vocabulary("the policy's tenants")
         self.listeners = Vocabulary("the policy's listeners")
         self.codes = Vocabulary("the appliance's error codes")
-        self.endpoints = Vocabulary("the service's routes", set(ENDPOINTS))
+        self.endpoints = Vocabulary("the service's routes", set(endpoints.NAMES))
         self.parameters = Vocabulary("the API's parameters")
 
     def all(self) -> tuple[Vocabulary, ...]:

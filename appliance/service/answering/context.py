@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
@@ -21,7 +22,7 @@ from appliance.service.admission.prompts import Prompts
 from appliance.service.admission.redaction import Rule
 from appliance.service.admission.tenants import Caller, Tenants
 from appliance.service.admission.turns import Queue
-from appliance.service.answering.exchange import INFERENCE, Exchange
+from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import Metrics
 from appliance.service.api import parameters, problems
 from appliance.service.api.problems import RequestError, refusal

@@ -14,14 +14,12 @@ from urllib.parse import unquote
 
 from litestar.types import Scope
 
+from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
 from appliance.service.api.problems import RequestError
 
-INFERENCE = ("/v1/chat/completions", "/v1/completions")
-FIXED = frozenset({"/health", "/metrics", "/v1/attestation", "/v1/attestation/activation", "/v1/models", *INFERENCE})
-ONE_MODEL = "/v1/models/{model}"
 _URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
 
 
@@ -39,14 +37,6 @@ def path_of(target: bytes, scheme: str) -> str | None:
         target = found[2] or b"/"
     parts = [part for part in target.decode("ascii").split("/") if part]
     return "/" + "/".join(part if "/" in unquote(part) else unquote(part) for part in parts)
-
-
-def endpoint(path: str) -> str:
-    """The route that a path belongs to, from a closed set: `other` for what is no route of ours."""
-    if path in FIXED:
-        return path
-    head, _, name = path.rpartition("/")
-    return ONE_MODEL if head == "/v1/models" and name else "other"
 
 
 @dataclass

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
+from appliance.audit import endpoints
+from appliance.audit.endpoints import INFERENCE
 from appliance.errors import AuditError
 from appliance.secure.residue import Scrubber
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
 from appliance.service.answering.events import failure
-from appliance.service.answering.exchange import INFERENCE, Exchange, endpoint, path_of
+from appliance.service.answering.exchange import Exchange, path_of
 from appliance.service.api.problems import RequestError
 from appliance.service.http.framing import Framing
 
@@ -56,7 +58,7 @@ class Guard:
             return
         # The framework routes by it: what is padded is what is answered.
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
-        exchange = Exchange(endpoint(scope["path"]), self._service.timing)
+        exchange = Exchange(endpoints.named(scope["path"]), self._service.timing)
         scope.setdefault("state", {})["exchange"] = exchange
         framing: Framing | None = scope["state"].get("framing")
         reply = Reply(exchange, send, self._service, framing)
@@ -206,8 +208,8 @@ def check_head(scope: HTTPScope) -> None:
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
         raise RequestError("malformed_request")
-    wanted = ("POST",) if endpoint(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
+    wanted = ("POST",) if endpoints.named(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
     if scope["method"] not in wanted:
-        raise RequestError("not_found" if endpoint(scope["path"]) == "other" else "method_not_allowed")
+        raise RequestError("not_found" if endpoints.named(scope["path"]) == endpoints.OTHER else "method_not_allowed")
     if not scope["path"]:
         raise RequestError("malformed_request")
