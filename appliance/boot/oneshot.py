@@ -27,11 +27,10 @@ from appliance.errors import CapacityError, EngineError, ModelError, PolicyError
 from appliance.policy import Policy, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
+from appliance.policy.schema.sampling import BOUNDED
 
 Progress = Callable[[str, int, int], None]
 """Called with "compiling" or "loading", what is done and what there is to do."""
-
-_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def _check_template(model: Model, file: Path) -> None:
 
 def _sampling(model: Model, ask: Ask) -> Sampling:
     """The policy's defaults; a temperature outside of its bounds is refused."""
-    values = {name: getattr(model.sampling, name).default for name in _SETTINGS}
+    values = {name: getattr(model.sampling, name).default for name in BOUNDED}
     bounds = model.sampling.temperature
     if ask.temperature is not None:
         if not bounds.min <= ask.temperature <= bounds.max:

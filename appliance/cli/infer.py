@@ -18,9 +18,7 @@ from appliance.boot.oneshot import Answer, Ask, Session, open_session
 from appliance.cli import numbers
 from appliance.engine.kernels.runtime import quota
 from appliance.policy import InvalidPolicyError
-
-_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "frequency_penalty",
-             "presence_penalty")
+from appliance.policy.schema.sampling import PARAMETERS
 
 
 def _text(value: str) -> str:
@@ -104,7 +102,7 @@ def _quiet(text: str) -> None:
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
-    settings = {name: getattr(answer.sampling, name) for name in _SETTINGS}
+    settings = {each.name: getattr(answer.sampling, each.name) for each in PARAMETERS}
     return {
         "model": answer.model, "prompt_tokens": list(answer.prompt_tokens), "tokens": list(answer.tokens),
         "text": answer.text, "warnings": list(answer.warnings), "finish_reason": answer.finish_reason,

@@ -37,7 +37,7 @@ from appliance.client.verdict import (
     status_of,
 )
 from appliance.errors import AttestationError
-from appliance.policy.schema import amd_lines
+from appliance.policy import amd_lines
 
 GENERIC = 7  # findings of `validate` that every platform has; they come first
 

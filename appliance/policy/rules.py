@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.policy import amd_lines
 from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
-from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant, amd_lines
+from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 from appliance.policy.schema.kinds import closest
 from appliance.policy.schema.platform import MinTcb
+from appliance.policy.schema.sampling import BOUNDED
 
 HARDWARE = ("sev-snp", "tdx")
 MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
@@ -276,7 +278,7 @@ def context(model: Model, policy: Policy) -> Findings:
 
 def sampling(model: Model, policy: Policy) -> Findings:
     """min <= default <= max, for each parameter."""
-    for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty"):
+    for name in BOUNDED:
         try:
             bound = getattr(model.sampling, name)
             low, default, high = bound.min, bound.default, bound.max

@@ -34,8 +34,7 @@ from appliance.attestation.x509 import chain as x509chain
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.providers import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
-from appliance.policy import Loaded, load
-from appliance.policy.schema import amd_lines
+from appliance.policy import Loaded, amd_lines, load
 from appliance.secure.wipe import wipe
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it

@@ -7,7 +7,7 @@ from datetime import datetime
 from appliance.attestation.snp import kds
 from appliance.attestation.snp.abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, Report, Tcb
 from appliance.attestation.snp.verify import SnpClaims
-from appliance.policy.schema import amd_lines
+from appliance.policy import amd_lines
 
 Claims = list[tuple[str, str]]
 _KEYS = {VCEK: "VCEK", VLEK: "VLEK", UNSIGNED: "none"}

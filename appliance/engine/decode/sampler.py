@@ -34,19 +34,13 @@ from numpy.typing import NDArray
 
 from appliance.engine.decode.scratch import Scratch
 from appliance.errors import EngineError
+from appliance.policy.schema.sampling import PARAMETERS
 
 Logits = NDArray[np.float32]
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
 _BLOCK = 256  # weights that are summed up at once
-
-# field -> (lowest, highest) allowed value
-_RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0.0, 100.0), "top_k": (0, 1 << 20), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
-    "repeat_penalty": (0.01, 100.0), "repeat_last_n": (0, 1 << 20),
-    "frequency_penalty": (-100.0, 100.0), "presence_penalty": (-100.0, 100.0),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +60,10 @@ class Sampling:
     top_logprobs: int | None = None  # None: no log-probabilities; 0: of the chosen token only
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:  # false for NaN too
-                raise EngineError(f"sampling.{name} is {value}; allowed: {low:g}..{high:g}")
+        for each in PARAMETERS:
+            value = getattr(self, each.name)
+            if not each.low <= value <= each.high:  # false for NaN too
+                raise EngineError(f"sampling.{each.name} is {value}; allowed: {each.low:g}..{each.high:g}")
         if not 0 <= self.seed < 1 << 64:
             raise EngineError("sampling.seed is out of range; allowed: 0..2^64-1")
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:

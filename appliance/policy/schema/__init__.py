@@ -6,7 +6,7 @@ from pydantic import Field
 
 from appliance.policy.schema.base import Block, FieldShape, fields
 from appliance.policy.schema.keys import OPERATOR_PROVIDERS, Broker, Key, Vault
-from appliance.policy.schema.model import Model, Publisher, Sampling
+from appliance.policy.schema.model import Model, Publisher
 from appliance.policy.schema.platform import Appliance, Approvals, Approver, Evidence, State, Tee
 from appliance.policy.schema.privacy import (
     Audit,
@@ -19,6 +19,7 @@ from appliance.policy.schema.privacy import (
     TimingPadding,
     Witness,
 )
+from appliance.policy.schema.sampling import Sampling
 from appliance.policy.schema.service import Listener, Service, Tenant, Tenants
 
 

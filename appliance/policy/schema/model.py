@@ -9,7 +9,8 @@ from pydantic import Field
 from appliance.policy.schema.base import Block
 from appliance.policy.schema.identifiers import NAME, Hash, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
-from appliance.policy.schema.kinds import Choice, Flag, Number, Whole
+from appliance.policy.schema.kinds import Choice, Flag, Whole
+from appliance.policy.schema.sampling import Sampling
 
 StreamingDecrypt = Literal[True, False, "auto"]
 
@@ -22,74 +23,6 @@ class Publisher(Block):
         default=None, description="The signature over the pin; or else `bundle`.")
     bundle: Annotated[str | None, Path()] = Field(
         default=None, description="The signature bundle's file, beside the model; or else `signature`.")
-
-
-class Temperature(Block):
-    """Sampling temperature; 0 is greedy."""
-
-    default: Annotated[float, Number(0, 5)] = Field(default=0.8, description="Used where a request says nothing.")
-    min: Annotated[float, Number(0, 5)] = Field(default=0.0, description="The lowest value a request may ask for.")
-    max: Annotated[float, Number(0, 5)] = Field(default=2.0, description="The highest value a request may ask for.")
-
-
-class TopP(Block):
-    """Nucleus sampling: keep the likeliest tokens up to this total probability; 1 keeps all."""
-
-    default: Annotated[float, Number(0, 1)] = Field(default=0.95, description="Used where a request says nothing.")
-    min: Annotated[float, Number(0, 1)] = Field(default=0.0, description="The lowest value a request may ask for.")
-    max: Annotated[float, Number(0, 1)] = Field(default=1.0, description="The highest value a request may ask for.")
-
-
-class TopK(Block):
-    """Keep only this many of the likeliest tokens; 0 keeps all."""
-
-    default: Annotated[int, Whole(0, 1_000_000)] = Field(default=40, description="Used where a request says nothing.")
-    min: Annotated[int, Whole(0, 1_000_000)] = Field(default=0, description="The lowest value a request may ask for.")
-    max: Annotated[int, Whole(0, 1_000_000)] = Field(
-        default=1_000_000, description="The highest value a request may ask for.")
-
-
-class MinP(Block):
-    """Drop tokens less likely than this share of the likeliest one's probability; 0 drops none."""
-
-    default: Annotated[float, Number(0, 1)] = Field(default=0.05, description="Used where a request says nothing.")
-    min: Annotated[float, Number(0, 1)] = Field(default=0.0, description="The lowest value a request may ask for.")
-    max: Annotated[float, Number(0, 1)] = Field(default=1.0, description="The highest value a request may ask for.")
-
-
-class RepeatPenalty(Block):
-    """Make tokens less likely that are among the last 64 of prompt and answer, by this factor; 1 does nothing."""
-
-    default: Annotated[float, Number(0.1, 10)] = Field(default=1.0, description="Used where a request says nothing.")
-    min: Annotated[float, Number(0.1, 10)] = Field(default=0.5, description="The lowest value a request may ask for.")
-    max: Annotated[float, Number(0.1, 10)] = Field(default=2.0, description="The highest value a request may ask for.")
-
-
-class Penalty(Block):
-    """Subtract from the logits of tokens that the answer has already, not of those of the prompt; 0 does nothing."""
-
-    default: Annotated[float, Number(-2, 2)] = Field(default=0.0, description="Used where a request says nothing.")
-    min: Annotated[float, Number(-2, 2)] = Field(default=-2.0, description="The lowest value a request may ask for.")
-    max: Annotated[float, Number(-2, 2)] = Field(default=2.0, description="The highest value a request may ask for.")
-
-
-class Sampling(Block):
-    """Bounds on what a request may ask for. A value outside of them is refused, not clamped. Defaults are the policy's
-    alone: what a model file advises (`general.sampling.*`) is not looked at."""
-
-    temperature: Temperature = Field(default_factory=Temperature, description="Bounds on `temperature`.")
-    top_p: TopP = Field(default_factory=TopP, description="Bounds on `top_p`.")
-    top_k: TopK = Field(default_factory=TopK, description="Bounds on `top_k`.")
-    min_p: MinP = Field(default_factory=MinP, description="Bounds on `min_p`.")
-    repeat_penalty: RepeatPenalty = Field(default_factory=RepeatPenalty, description="Bounds on `repeat_penalty`.")
-    frequency_penalty: Penalty = Field(
-        default_factory=Penalty,
-        description="Bounds on `frequency_penalty`, which counts how often an answer has a token.")
-    presence_penalty: Penalty = Field(
-        default_factory=Penalty, description="Bounds on `presence_penalty`, which counts a token of an answer once.")
-    max_logprobs: Annotated[int, Whole(0, 20)] = Field(
-        default=0, description="How many alternatives with log-probabilities a request may ask for at each token; "
-        "0: none, not even the chosen token's own.")
 
 
 class Model(Block):

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.stops import MAX_LENGTH
 from appliance.errors import CapacityError
+from appliance.policy.schema.sampling import BOUNDED
 from appliance.service.admission import prompts
 from appliance.service.admission.limits import Grant
 from appliance.service.admission.privacy import round_up
@@ -24,8 +26,6 @@ from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest, SamplingRequest
-
-BOUNDED = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
 
 
 @dataclass
@@ -116,7 +116,7 @@ def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: S
 
 def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
     """The request's sampling within the policy's bounds, the policy's defaults where it says nothing."""
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for name in BOUNDED:
         rule, asked = getattr(model.policy.sampling, name), getattr(request, name)
         if asked is not None and not rule.min <= asked <= rule.max:
@@ -125,11 +125,7 @@ def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
     if any(len(stop) > MAX_LENGTH for stop in request.stops):
         raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")
     seed = secrets.randbits(64) if request.seed is None else request.seed % (1 << 64)
-    return Sampling(
-        temperature=values["temperature"], top_p=values["top_p"], top_k=int(values["top_k"]), min_p=values["min_p"],
-        repeat_penalty=values["repeat_penalty"], frequency_penalty=values["frequency_penalty"],
-        presence_penalty=values["presence_penalty"], seed=seed, logit_bias=_bias(model, request),
-        top_logprobs=_logprobs(model, request))
+    return Sampling(**values, seed=seed, logit_bias=_bias(model, request), top_logprobs=_logprobs(model, request))
 
 
 def _bias(model: ServedModel, request: SamplingRequest) -> dict[int, float]:
