@@ -8,7 +8,7 @@ TEST_WORKERS ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test lint soak bench docs lock clean kernels demo vocabularies arm64
+.PHONY: help run dev test quick lint soak bench docs lock clean kernels demo vocabularies arm64
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plain_engine.py
 	$(BIN)/lint-imports
+
+quick: $(VENV)/.dev demo kernels lint ## Style, types, contracts and the tests that are quick: about three minutes
+	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder --quick -q
 
 test: $(VENV)/.dev demo kernels vocabularies arm64 lint ## Everything that must pass before a change lands
 	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=term --cov-fail-under=85

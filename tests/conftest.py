@@ -11,6 +11,17 @@ from typing import Any
 import pytest
 
 from tests.support import server, synthetic
+from tests.support.thorough import THOROUGH
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--quick`, for `make quick`."""
+    parser.addoption("--quick", action="store_true", help="leave out the modules of tests/support/thorough.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, thorough modules are not even imported."""
+    return True if config.getoption("--quick") and collection_path.stem in THOROUGH else None
 
 
 @pytest.fixture(scope="session")

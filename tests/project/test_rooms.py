@@ -1,0 +1,64 @@
+"""The rules of the rooms: no circles, few modules each, a rule in each `__init__`; and the list of thorough tests."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from tests.support.thorough import THOROUGH
+
+ROOT = Path(__file__).parents[2]
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+           for path in (ROOT / "appliance").rglob("*.py")}
+
+# One file a verb; the nodes and operations of one language; a door of its own.
+LARGE = {"appliance.cli", "appliance.engine.text.jinja", "appliance.client"}
+
+
+def _room(name: str) -> str:
+    return name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of ours that a module imports when it runs, wherever the import stands."""
+    found, waiting = set(), [ast.parse(path.read_bytes())]  # type: set[str], list[ast.AST]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{each.name}" for each in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+        waiting += ast.iter_child_nodes(node)
+    return found & set(MODULES)
+
+
+def test_no_room_imports_itself_on_a_way_around() -> None:
+    """TopologicalSorter raises CycleError and names the circle. The package's own room has errors and no work."""
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for name, path in MODULES.items():
+        rooms[_room(name)] |= {_room(each) for each in _imports(path)} - {_room(name), "appliance"}
+    rooms.pop("appliance")
+    assert len(list(TopologicalSorter(rooms).static_order())) >= len(rooms)
+
+
+def test_a_room_has_at_most_twelve_modules() -> None:
+    """More than that is two rooms."""
+    sizes = Counter(_room(name) for name, path in MODULES.items() if path.name != "__init__.py")
+    assert {} == {room: size for room, size in sizes.items() if size > 12 and room not in LARGE}
+
+
+def test_a_room_says_its_rule() -> None:
+    """In the first line of its `__init__`."""
+    rooms = {path.parent: path for path in MODULES.values() if path.name == "__init__.py"}
+    assert {path.parent for path in MODULES.values()} == set(rooms)
+    assert [] == [str(path) for path in rooms.values() if not ast.get_docstring(ast.parse(path.read_bytes()))]
+
+
+def test_thorough_modules_exist() -> None:
+    """A name that is no module's leaves nothing out."""
+    assert set() == THOROUGH - {path.stem for path in (ROOT / "tests").rglob("test_*.py")}

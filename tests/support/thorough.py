@@ -1,0 +1,44 @@
+"""Modules of tests that `make quick` leaves out: they boot guests, fuzz, serve under load, or compile for other CPUs.
+
+The others take about two minutes on two cores. A module belongs here once it takes more than some seven seconds.
+"""
+
+THOROUGH = frozenset({
+    # attestation
+    "test_collateral_fetch", "test_snp_verify", "test_tdx_tcb", "test_tdx_verify", "test_tpm_activation",
+    "test_tpm_seal",
+    # audit
+    "test_audit_stdlib",
+    # boot
+    "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_key_release", "test_key_release_boot",
+    "test_keys_in_memory", "test_memory_limits", "test_plan_memory", "test_sandbox", "test_selftest_kernels",
+    "test_state_writers", "test_streamed_boot",
+    # cli
+    "test_cli_streams", "test_isolated", "test_service_cli", "test_tokenizer_cli",
+    # client
+    "test_client_alone", "test_client_flips", "test_client_proxy", "test_client_service", "test_client_verify",
+    # engine
+    "test_accuracy", "test_any_model", "test_engine_cache", "test_engine_guard", "test_matching",
+    "test_plain_engine", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
+    "test_tokenizer_llama_cpp", "test_tokenizer_text",
+    # engine/kernels
+    "test_kernel_runtime_build", "test_kernels_prefetch", "test_kernels_product",
+    # imaging
+    "test_formats", "test_image_attested", "test_image_boot", "test_image_build", "test_image_container",
+    "test_image_launch", "test_predict_boot",
+    # models
+    "test_streamed", "test_tamper_matrix",
+    # policy
+    "test_inputfile", "test_policy_syntax", "test_policy_upgrade",
+    # project
+    "test_benchmarks", "test_hostclock", "test_packaged",
+    # sealing
+    "test_sealed_roundtrip",
+    # service
+    "test_exit_residue", "test_hanging_disk", "test_hardware_service", "test_service_api", "test_service_canary",
+    "test_service_console", "test_service_demo", "test_service_http", "test_service_leaving", "test_service_load",
+    "test_service_protocol", "test_service_queue", "test_service_recorded", "test_service_redaction",
+    "test_service_residue", "test_service_strict", "test_service_tls", "test_service_wire", "test_state_service",
+    # signed
+    "test_approvals",
+})
