@@ -14,6 +14,7 @@ import pytest
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import SimulatedProvider
+from appliance.audit import endpoints
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence
 from appliance.boot.booted import Booted
@@ -25,7 +26,7 @@ from appliance.boot.sandbox.calls import Needs
 from appliance.boot.selftest.run import SelfTest
 from appliance.policy import load
 from appliance.service.answering.context import Service
-from appliance.service.answering.exchange import Exchange, endpoint, path_of
+from appliance.service.answering.exchange import Exchange, path_of
 from appliance.service.answering.guard import Guard
 from appliance.service.app import assemble
 from appliance.signed.tenants import TenantList
@@ -101,7 +102,7 @@ def test_paths_of_targets(target: bytes, tls: bool, path: str | None) -> None:
     """A path or a URL of this connection names a path; an encoded slash is none."""
     assert path == path_of(target, "https" if tls else "http")
     if path is None or "%" in path or ".." in path:
-        assert endpoint(path or "") in ("other", "/v1/models/{model}")
+        assert endpoints.named(path or "") in ("other", "/v1/models/{model}")
 
 
 async def _raises(scope: Any, _receive: Any, _send: Any) -> None:
