@@ -262,6 +262,30 @@ def test_tdx_evidence(tmp_path: Path) -> None:
         assert reason in deployment.reason(), deployment.reason()
 
 
+def test_tdx_fields_of_schema_2(tmp_path: Path) -> None:
+    """Module, versions, features and service TD are what the policy names, or there is no key."""
+    service = b"\x05" * 48
+    policy = PRODUCTION.replace("  evidence {\n", f"""  evidence {{
+    tdx {{
+      mr_seam         = ["{"0a" * 48}"]
+      min_tee_tcb_svn = "{"0301" + "00" * 14}"
+      xfam            = "0x00000000000000e7"
+      service_tds     = ["{service.hex()}"]
+    }}
+""", 1)
+    deployment = Deployment(tmp_path, policy=policy)
+    digest, fake = deployment.policy.digest, deployment.intel
+    bound = {"version": 5, "td15": True, "service": service}
+    for good in ({}, bound):
+        assert KEY == deployment.ask(deployment.broker(), Tdx(digest, fake, good), "tdx")
+    for fields, reason in (({"mr_seam": b"\x0b" * 48}, "mrseam: "), ({"xfam": 0xE7 | 1 << 9}, "xfam: "),
+                           ({"tee_tcb_svn": b"\x02\x01" + bytes(14)}, "tee-tcb-svn: "),
+                           ({**bound, "service": b"\x06" * 48}, "service-td: ")):
+        with pytest.raises(_RefusedError):
+            deployment.ask(deployment.broker(), Tdx(digest, fake, fields), "tdx")
+        assert reason in deployment.reason(), deployment.reason()
+
+
 def test_a_tpm_tells_a_policy_that_the_image_does_not_carry(tmp_path: Path) -> None:
     """An image without a policy, one for many deployments: PCR 15 has the policy given at launch, or no key."""
     with swtpm.running() as device:
