@@ -14,18 +14,18 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, StringConstraints, ValidationError
 
+from appliance import platforms
 from appliance.attestation import merkle
 from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
 from appliance.attestation.simulated import abi as simulated_abi
 from appliance.codec import filekind
 from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, MalformedEvidenceError
+from appliance.platforms import PLATFORMS
 
 FORMAT = "appliance/evidence/v1"
-SIMULATED = "simulated"
-SIMULATED_NOTICE = "SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it."
-TPM_NOTICE = "MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the host."
-NOTICES = {SIMULATED: SIMULATED_NOTICE, "tpm": TPM_NOTICE}
+SIMULATED = platforms.SIMULATED.name
+NOTICES = {each.name: each.notice for each in PLATFORMS if each.notice}
 MAX_EVIDENCE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 3 << 17  # a TPM's evidence with its event log; the others are far smaller
 MAX_COLLATERAL = 16

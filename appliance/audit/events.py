@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from appliance import platforms
 from appliance.audit import endpoints
 from appliance.audit.fields import Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
 
@@ -16,7 +17,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 LOGGERS = ("appliance", "asyncio", "concurrent", "httptools", "h11", "litestar", "numba", "py.warnings", "root",
            "uvicorn", "other")
 
-PLATFORM = choice("simulated", "sev-snp", "tdx", "tpm")
+PLATFORM = choice(*platforms.NAMES)
 DIGEST32, DIGEST48 = hex_bytes(32), hex_bytes(48)
 REQUEST_ID = Pattern(r"req-[0-9a-f]{32}", 36, "request id made by the appliance")
 VERSION = Pattern(r"[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.]{0,16}", 32, "version")

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance import platforms
 from appliance.boot.planning import budget, fitness, inspection, machine
 from appliance.boot.planning.footprint import mebibytes
 from appliance.engine.text.template import ChatTemplate
 from appliance.errors import BootError, FormatError, TemplateError, UnsupportedError
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
-
-AVAILABLE = ("sev-snp", "tdx", "tpm", "simulated")  # platforms whose evidence this version can make
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,10 @@ class Operator:
 
 def platform(policy: Policy) -> Iterator[str]:
     """The policy's platforms must be ones that this version can attest; whether the machine is one shows just after."""
-    missing = [name for name in policy.tee.platforms if name not in AVAILABLE]
+    missing = [name for name in policy.tee.platforms if name not in platforms.NAMES]
     if missing:
         yield (f"tee.platforms: {', '.join(missing)} cannot be attested by this version; "
-               f"expected {', '.join(AVAILABLE)}")
+               f"expected {', '.join(platforms.NAMES)}")
 
 
 def operator_choices(policy: Policy, operator: Operator) -> Iterator[str]:

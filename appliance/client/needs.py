@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
+from appliance import platforms
 from appliance.attestation import evidence
 from appliance.attestation.collect import ratls
 from appliance.attestation.envelopes import recognise
-from appliance.attestation.judge import verify
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import certificate as snp_certificate
 from appliance.attestation.snp import kds
@@ -55,9 +55,9 @@ def of(data: bytes) -> Needs:
         return of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else x509dice.parse(data).quote)
     if kind == recognise.APPLIANCE:
         parsed = evidence.parse(data)
-        if parsed.platform == verify.SNP:
+        if parsed.platform == platforms.SNP.name:
             return _snp(parsed.report_bytes(), parsed.collateral_bytes())
-        if parsed.platform == verify.TDX:
+        if parsed.platform == platforms.TDX.name:
             return _tdx(parsed.report_bytes())
         kind = f"{kind}, platform {parsed.platform}"
     raise UnsupportedEvidenceError(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.platforms import TEES
 from appliance.policy import amd_lines
 from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
@@ -19,7 +20,7 @@ from appliance.policy.schema.kinds import closest
 from appliance.policy.schema.platform import MinTcb
 from appliance.policy.schema.sampling import BOUNDED
 
-HARDWARE = ("sev-snp", "tdx")
+HARDWARE = TEES
 MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
 ESSENTIAL_FIELDS = frozenset({"messages", "messages.role", "messages.content", "messages.content.type",
                               "messages.content.text", "prompt", "model", "stream", "max_tokens"})

@@ -28,6 +28,7 @@ from appliance.attestation import evidence
 from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
 from appliance.errors import ApplianceError
+from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
 from examples.broker import jwe
 from examples.broker.rules import Authentic, DeniedError, Rules
@@ -36,7 +37,7 @@ MAX_BODY_BYTES, MAX_SESSIONS = 2 << 20, 256
 NONCE_SECONDS, SESSION_SECONDS, SOCKET_SECONDS = 60, 60, 20
 MAX_CHAIN = 8
 ACTIVATION = "tpm-activation"
-TEES = {"snp": "sev-snp", "tdx": "tdx", "tpm": "tpm", "sample": "simulated"}
+TEES = {each.kbs: each.name for each in PLATFORMS}
 
 
 class _RefusedError(Exception):

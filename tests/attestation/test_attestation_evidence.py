@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from appliance import platforms
 from appliance.attestation import binding
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import SIMULATED_NOTICE, Evidence, SimulatedProvider, parse
+from appliance.attestation.evidence import Evidence, SimulatedProvider, parse
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import verify
 from appliance.attestation.simulated import abi as simulated_abi
@@ -55,7 +56,7 @@ def test_evidence_passes_every_rule_and_still_proves_nothing() -> None:
     assert {"holds"} == {finding.outcome for finding in verdict.findings}
     assert verdict.met
     assert not verdict.genuine
-    assert SIMULATED_NOTICE == evidence.notice
+    assert platforms.SIMULATED.notice == evidence.notice
     assert evidence.report_bytes().startswith(b"SIMULATED - PROVES NOTHING")
 
 

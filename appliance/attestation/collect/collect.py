@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance import platforms as all_platforms
 from appliance.attestation.collect import tpm as collect_tpm
 from appliance.attestation.collect import tsm as collect_tsm
 from appliance.attestation.collect.tpm import TpmProvider
@@ -19,7 +20,7 @@ from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.trust import intel
 from appliance.errors import AttestationError
 
-HARDWARE, TPM = ("sev-snp", "tdx"), "tpm"
+TPM = all_platforms.TPM.name
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def provider(platforms: Sequence[str], host_data: bytes, places: Places = MACHIN
     """
     if tuple(platforms) == (SIMULATED,):
         return SimulatedProvider(host_data)
-    if any(name in HARDWARE for name in platforms):
+    if any(name in all_platforms.TEES for name in platforms):
         return _hardware(platforms, places)
     if TPM in platforms:
         return TpmProvider(places.tpm, places.event_log)

@@ -12,6 +12,7 @@ import secrets
 import threading
 from pathlib import Path
 
+from appliance import platforms
 from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import table as snp_table
@@ -19,7 +20,7 @@ from appliance.attestation.tdx import abi as tdx_abi
 from appliance.errors import AttestationError
 
 REPORTS = Path("/sys/kernel/config/tsm/report")
-PLATFORMS = {"sev_guest": "sev-snp", "tdx_guest": "tdx"}  # the kernel's name of its provider -> ours
+PLATFORMS = {each.tsm: each.name for each in platforms.PLATFORMS if each.tsm is not None}  # by the kernel's name
 _ATTEMPTS = 3
 _CHAIN = ("VCEK", "VLEK", "ASK", "ARK")  # entries of the table that are certificates we know
 

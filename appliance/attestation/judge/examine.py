@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from appliance import platforms
 from appliance.attestation import evidence
 from appliance.attestation.collect import ratls
 from appliance.attestation.envelopes import recognise, registry
@@ -224,10 +225,10 @@ def _ours(found: Examination, material: Material, at: datetime) -> Examination:
     at_hand = material.collateral.with_items(parsed.collateral_bytes(), "evidence")
     inner = replace(material, data=parsed.report_bytes(), collateral=at_hand)
     if parsed.platform == evidence.SIMULATED:
-        found.warnings.append(evidence.SIMULATED_NOTICE)
-    elif parsed.platform == verify.SNP:
+        found.warnings.append(platforms.SIMULATED.notice)
+    elif parsed.platform == platforms.SNP.name:
         _snp_report(found, inner.data, inner, at)
-    elif parsed.platform == verify.TDX:
+    elif parsed.platform == platforms.TDX.name:
         _tdx(found, inner, at)
     found.kind = kind
     claims = verify.verify(parsed, collateral=at_hand, at=at, roots=material.roots)
@@ -268,7 +269,7 @@ def _inner(found: Examination, material: Material, at: datetime) -> Examination:
 
 
 def _simulated(found: Examination, material: Material, at: datetime) -> Examination:
-    found.warnings.append(evidence.SIMULATED_NOTICE)
+    found.warnings.append(platforms.SIMULATED.notice)
     return _no_hardware()
 
 

@@ -10,24 +10,17 @@ import hmac
 from dataclasses import dataclass
 from datetime import datetime
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from appliance.attestation import merkle
 from appliance.attestation.binding import Statement, report_data
-from appliance.attestation.evidence import SIMULATED, Evidence
-from appliance.attestation.simulated import abi as simulated_abi
-from appliance.attestation.snp import verify as snp_verify
+from appliance.attestation.evidence import Evidence
+from appliance.attestation.judge.platforms import JUDGES, Given
 from appliance.attestation.snp.verify import SnpClaims
-from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.tdx.verify import TdxClaims
-from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509.collateral import Collateral
-from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError
+from appliance.errors import ForgedEvidenceError
 
-SNP, TDX, TPM = "sev-snp", "tdx", "tpm"
 Hardware = SnpClaims | TdxClaims | TpmClaims
 
 
@@ -47,42 +40,6 @@ class Claims:
     hardware: Hardware | None = None
 
 
-@dataclass(frozen=True)
-class _Report:
-    """An authentic report's report data, launch field and claims."""
-
-    report_data: bytes
-    host_data: bytes
-    hardware: Hardware | None = None
-
-
-def _simulated(raw: bytes) -> _Report:
-    report = simulated_abi.parse(raw)
-    try:
-        Ed25519PublicKey.from_public_bytes(report.public_key).verify(report.signature, report.signed)
-    except (InvalidSignature, ValueError):
-        raise ForgedEvidenceError("report: the signature does not match", code="report-signature") from None
-    return _Report(report.report_data, report.host_data)
-
-
-def _authentic(evidence: Evidence, collateral: Collateral, at: datetime | None, roots: Roots,
-               bound: bytes) -> _Report:
-    """The report, after its signature and the chain behind its key hold; `bound`: what a quote has to answer."""
-    platform, raw = evidence.platform, evidence.report_bytes()
-    if platform == SIMULATED:
-        return _simulated(raw)
-    if platform == TPM:
-        return _Report(bound, b"", tpm_origin.verify(raw, bound, collateral, at=at, roots=roots))
-    if at is None:
-        raise UncheckedEvidenceError(
-            f"platform: {platform} evidence needs a time to be verified at", code="collateral-absent")
-    if platform == SNP:
-        snp = snp_verify.verify(raw, collateral, at=at, roots=roots.amd)
-        return _Report(snp.report.report_data, snp.report.host_data, snp)
-    tdx = tdx_verify.verify(raw, collateral, at=at, root=roots.intel, root_der=roots.intel_der)
-    return _Report(tdx.quote.body.report_data, tdx.quote.body.mr_config_id, tdx)
-
-
 def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: datetime | None = None,
            roots: Roots = VENDORS) -> Claims:
     """The claims of authentic evidence.
@@ -95,7 +52,8 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
     """
     statement = evidence.parsed_statement()
     at_hand = (collateral or Collateral()).with_items(evidence.collateral_bytes(), "evidence")
-    report = _authentic(evidence, at_hand, at, roots, report_data(statement))
+    report = JUDGES[evidence.platform].verify(
+        Given(evidence.report_bytes(), report_data(statement), at_hand, at, roots))
     check_binding(statement, report.report_data)
     nonce = check_nonce_proof(evidence, statement)
     return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware)

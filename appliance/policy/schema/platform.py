@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from appliance.platforms import NAMES as PLATFORMS
 from appliance.policy.schema.base import Block
 from appliance.policy.schema.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, TEE_TCB_SVN, XFAM, Hash, Tagged
 from appliance.policy.schema.keys import Key
@@ -160,7 +161,7 @@ class Evidence(Block):
 class Tee(Block):
     """Where the appliance may run, how much memory it may use, and what evidence must show."""
 
-    platforms: Annotated[tuple[PlatformName, ...], SetOf(Choice(("sev-snp", "tdx", "tpm", "simulated")), 1)] = Field(
+    platforms: Annotated[tuple[PlatformName, ...], SetOf(Choice(PLATFORMS), 1)] = Field(
         description="The platforms that are accepted. `simulated` protects nothing, is for development, and cannot "
         "stand beside another.")
     memory_budget_bytes: Annotated[int | None, Size("64MiB", "64TiB")] = Field(

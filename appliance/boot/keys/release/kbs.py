@@ -16,9 +16,10 @@ from appliance.boot.keys.release.https import Answer, Connection, printable
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.codec import strict as keyrelease_json
 from appliance.errors import ModelKeyError
+from appliance.platforms import PLATFORMS
 
 VERSION = "0.4.0"
-TEES: Mapping[str, str] = {"sev-snp": "snp", "tdx": "tdx", "tpm": "tpm", "simulated": "sample"}  # ours -> KBS's
+TEES: Mapping[str, str] = {each.name: each.kbs for each in PLATFORMS}  # ours -> KBS's
 PARAMETER = "tpm-activation"
 _COOKIE = re.compile(r"kbs-session-id=([A-Za-z0-9_.~+/=-]{1,256})(?:;.*)?")
 _REFUSALS = {
