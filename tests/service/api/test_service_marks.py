@@ -15,7 +15,7 @@ from appliance.service.answering.context import Service
 from appliance.service.api import marks
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest
-from tests.service.test_service_guard import service
+from tests.service.answering.test_service_guard import service
 
 __all__ = ["service"]
 

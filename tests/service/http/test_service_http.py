@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.test_service_tls import _own_certificate
+from tests.service.http.test_service_tls import _own_certificate
 from tests.support import raw, server
 from tests.support.raw import Client, body_of, chunked, head, post, statuses
 from tests.support.server import KEY, Server

@@ -14,7 +14,7 @@ import uvicorn
 
 from appliance.service.http import leaving, protocol
 from appliance.service.http.listen import Door, listen_tcp, listen_unix
-from tests.service.test_service_tls import _own_certificate
+from tests.service.http.test_service_tls import _own_certificate
 from tests.support.raw import Client, head
 
 KINDS = ("tcp", "unix", "tls")
