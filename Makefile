@@ -8,7 +8,7 @@ TEST_WORKERS ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test quick lint soak bench docs lock clean kernels demo vocabularies arm64
+.PHONY: help run dev test quick lint soak bench reference docs lock clean kernels demo vocabularies arm64
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -50,6 +50,7 @@ run: $(VENV)/.server demo kernels ## Check the example policy, boot by it and se
 vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_llama_vocab.py
 	@$(BIN)/python tests/support/fetch_kubevirt_schema.py
+	@$(BIN)/python tests/support/fetch_axe.py
 
 arm64: $(VENV)/.dev
 	@$(BIN)/python -m tests.support.arm64
@@ -72,10 +73,13 @@ soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load, client
 bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in one run
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.dev ## Write again what the policy's schema classes state: the open version's table, the reference
+reference: $(VENV)/.dev ## Write again what the policy's schema classes state: the open version's table, the reference
 	$(BIN)/appliance schema --format table > appliance/policy/schema/schema_2.json
 	$(BIN)/appliance schema > docs/reference/policy.md
 	$(BIN)/appliance schema --version 1 > docs/reference/policy-schema-1.md
+
+docs: $(VENV)/.dev ## Build the documentation site in build/site; a dead link fails
+	@$(BIN)/python docs/site/build.py
 
 lock: ## Resolve the lock files again (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra image pyproject.toml -o requirements-image.lock

@@ -70,7 +70,8 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def _parser(verb: str | None) -> argparse.ArgumentParser:
+def parser_of(verb: str | None) -> argparse.ArgumentParser:
+    """Make the parser of all verbs, with the arguments of `verb` alone: the others are not imported."""
     parser = _Parser(
         prog="appliance", description="LLM inference that its operator cannot read and anyone can verify.",
         epilog="exit codes: 0 success, 1 findings or refused, 2 cannot run",
@@ -118,7 +119,7 @@ def _run(words: list[str]) -> int:
                                       hint="to throw it away, write >/dev/null"))
     verb = _verb(words)
     try:
-        args, unknown = _parser(verb).parse_known_args(words)
+        args, unknown = parser_of(verb).parse_known_args(words)
         if unknown:
             raise _UsageError(args.parser, f"unrecognized arguments: {' '.join(unknown)}")
     except _UsageError as error:

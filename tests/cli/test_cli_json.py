@@ -85,7 +85,7 @@ def test_verbs_of_events_tell_it_among_them(words: list[str], code: str, folder:
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_option_is_known_by_its_beginning(verb: str) -> None:
     """`--js` was read as --json, and not where errors of usage looked for it; it is an error now."""
-    for parser in _parsers(cli._parser(verb)):
+    for parser in _parsers(cli.parser_of(verb)):
         assert not parser.allow_abbrev, parser.prog
 
 
@@ -129,7 +129,7 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_says_what_a_verb_does_and_every_default(verb: str) -> None:
     """No action without a description, no argument without help, and no default that is not told."""
-    for parser in _parsers(cli._parser(verb)):
+    for parser in _parsers(cli.parser_of(verb)):
         if not parser.prog.startswith(f"appliance {verb}"):
             continue
         assert parser.description, parser.prog

@@ -141,7 +141,7 @@ def test_key_new(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ig
 def test_schema(words: list[str], page: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The reference in the docs is what the command prints, for each version; both forms are there."""
     assert 0 == main(["schema", *words])
-    assert (ROOT / "docs/reference" / page).read_text() == capsys.readouterr().out, "run: make docs"
+    assert (ROOT / "docs/reference" / page).read_text() == capsys.readouterr().out, "run: make reference"
     for flag in (["--json"], ["--format", "json-schema"]):
         assert 0 == main(["schema", *words, *flag])
         found = json.loads(capsys.readouterr().out)

@@ -37,7 +37,7 @@ def test_schema_1_is_frozen() -> None:
 def test_the_table_of_an_open_version_is_what_the_code_states(version: int) -> None:
     """The table beside the code is the generated one, byte for byte; a frozen one is not made again."""
     assert frozen.text_of(version) == (ROOT / f"appliance/policy/schema/schema_{version}.json").read_text(), (
-        "run: make docs")
+        "run: make reference")
     assert frozen.table(version) == dict(frozen.from_code(version))
 
 

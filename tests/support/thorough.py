@@ -31,7 +31,7 @@ THOROUGH = frozenset({
     # policy
     "test_inputfile", "test_policy_syntax", "test_policy_upgrade",
     # project
-    "test_benchmarks", "test_hostclock", "test_packaged",
+    "test_benchmarks", "test_hostclock", "test_packaged", "test_site",
     # sealing
     "test_sealed_roundtrip",
     # service

@@ -5,7 +5,7 @@ would choose, so that an old file keeps its meaning and its digest. A table is n
 field, or another default, takes a new schema version. `tests/policy/test_policy_digest.py` pins the bytes of a
 released table.
 
-The table of an open version is what the classes of `schema/` state: `make docs` writes it again after a class has
+The table of an open version is what the classes of `schema/` state: `make reference` writes it again after a class has
 changed, and a test compares both.
 
 Each entry maps a field's path, without labels, to `{"required": true}`, `{"default": value}` or
