@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.policy import check, load, unenforced
-from appliance.policy.enforcement import BLOCKS, ENFORCED
+from appliance.policy.enforcement import places, stands
 from appliance.policy.schema import frozen
+from appliance.policy.schema.base import ANY, Block, FieldShape
 from tests.support.policies import BASE, every_field, two_values, valid, versioned_leaves, with_lines
 
 ROOT = Path(__file__).parents[2]
 
-# The fields whose every value this version enforces: a list of its own, so that the module's cannot grow unnoticed.
+# The fields whose every value this version enforces: a list of its own, so that the schema's cannot grow unnoticed.
 ENFORCED_WHOLE = {
     "appliance.name", "appliance.schema", "approvals.required", "approvals.approver.public_key",
     "tee.plaintext_budget", "model.streaming_decrypt", "model.access_pattern",
@@ -75,12 +79,75 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
         assert covered
 
 
-def test_enforced_tables_name_real_fields() -> None:
-    """The tables speak of fields that exist, and hold no entry that means nothing."""
-    table = {path: entry for version in frozen.VERSIONS for path, entry in frozen.table(version).items()}
-    assert set() == {name for name in ENFORCED if name not in table}
-    assert {"block"} == {key for name in BLOCKS for key in table[name]}
-    assert set() == ENFORCED_WHOLE - set(table)
+# The fields that nothing enforces, of any version: another one needs a reason to stand here, or someone to enforce it.
+LATER = {
+    "audit.checkpoint_interval", "audit.receipts", "audit.timestamp_authority.root_sha256",
+    "audit.timestamp_authority.url", "audit.witness.public_key", "audit.witness.url", "model.context_shift",
+    "model.publisher.bundle", "model.session_persistence", "privacy.auditor_key", "privacy.redaction.detectors",
+    "privacy.retention.audit", "privacy.retention.sessions", "privacy.timing_padding.cadence",
+    "state.key.pcrs",  # sealed to PCRs are keys of models only
+    "tenants.commitment",  # stands in copies that never boot
+    *(f"{key}.vault.{name}" for key in ("model.key", "state.key") for name in (
+        "url", "root_sha256", "mount", "key_name")),  # of schema 1
+}
+EVERY = {place: shape for version in frozen.VERSIONS for place, shape in places(version).items()}
+LEAVES = {place: shape for place, shape in EVERY.items() if shape.kind is not None}
+
+
+def test_the_lists_are_whole() -> None:
+    """Each field of each version stands in one of the three lists here, and the schema says the same."""
+    assert set(LEAVES) == ENFORCED_WHOLE | ENFORCED_PARTLY | LATER
+    found = {place: shape.enforced.values(place) for place, shape in LEAVES.items()}
+    assert ENFORCED_WHOLE == {place for place, values in found.items() if values is ANY}
+    assert LATER == {place for place, values in found.items() if values == ()}
+
+
+def test_later_blocks() -> None:
+    """A block stands where something in it is enforced."""
+    for version, names in ((1, {"model.key.vault", "state.key.vault"}), (2, set())):
+        found = {place for place, shape in places(version).items() if shape.block and not stands(place, version)}
+        assert names | {"audit.witness", "audit.timestamp_authority"} == found
+
+
+@functools.cache
+def _reads(path: Path) -> frozenset[str]:
+    """Names of attributes that a module, or the modules of a room, read."""
+    files = path.glob("*.py") if path.is_dir() else [path.with_suffix(".py")]
+    return frozenset(node.attr for file in files for node in ast.walk(ast.parse(file.read_bytes()))
+                     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
+
+
+def _names(shape: FieldShape) -> set[str]:
+    """By which names a field is read: its own, and those of the block's properties that read it."""
+    own = {name for name, value in vars(shape.owner).items()
+           if isinstance(value, property) and f"self.{shape.attribute}" in inspect.getsource(value.fget)}
+    return {shape.attribute} | own
+
+
+@pytest.mark.parametrize("place", sorted(LEAVES))
+def test_who_enforces_a_field_reads_it(place: str) -> None:
+    """Each module or room that a field names exists, and reads the field; a field says nothing only on purpose."""
+    by = LEAVES[place].enforced.by
+    assert by is not None
+    for each in (by,) if isinstance(by, str) else by:
+        path = ROOT / "appliance" / each
+        assert path.is_dir() or path.with_suffix(".py").is_file(), each
+        assert _names(LEAVES[place]) & _reads(path), f"{each} does not read {place}"
+
+
+def test_values_of_places_are_of_real_places() -> None:
+    """Where a field is enforced in part, its places exist and have the field."""
+    for place, shape in LEAVES.items():
+        assert set(shape.enforced.only or {}) <= {
+            each for each, other in LEAVES.items() if (other.owner, other.attribute) == (shape.owner, shape.attribute)
+        }, place
+
+
+def test_blocks_name_nobody() -> None:
+    """A block is enforced where its fields are, so that there is one statement."""
+    assert [] == [place for place, shape in EVERY.items() if shape.block is not None and any(
+        vars(entry).get("by") for entry in shape.info.metadata)]
+    assert Block.ENFORCED_BY is None
 
 
 CASES = [

@@ -111,15 +111,15 @@ def test_every_field_is_in_the_manual(version: int) -> None:
     assert "| `prompt_tokens` | A whole number from 1 to 16777216 | `2048` |" in text
     assert '| `first_token_timeout` | A duration from "100ms" to "1h" | `"30s"` |' in text
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
-    assert rows["session_persistence"].endswith("*Later.* |")
-    assert rows["provider"].endswith("others later.* |")
+    assert rows["session_persistence"].endswith("| *later* |")
+    assert rows["provider"].endswith("now, others *later* |")
     assert "ater" not in rows["kv_cache"]
-    assert "ater" not in rows["prompt_tokens"]
+    assert rows["prompt_tokens"].endswith("| `service/answering/admit` |")
     assert 'state {}' in rows["state {}"]
     if version == 1:
-        assert rows["vault {}"].endswith("*Later.* |")
+        assert rows["vault {}"].endswith("| *later* |")
     else:
-        assert rows["queued_requests"].endswith("*Since schema 2.* |")
+        assert rows["queued_requests"].endswith("*Since schema 2.* | `service/app` |")
 
 
 def test_the_manual_says_what_a_version_changed() -> None:

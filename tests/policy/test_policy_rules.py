@@ -9,7 +9,7 @@ import pytest
 
 from appliance.errors import PolicyError
 from appliance.policy import check, load
-from appliance.policy.enforcement import ENFORCED
+from appliance.policy.enforcement import places
 from tests.support.policies import BASE, marked, valid, with_lines
 
 HASH = "5e0d9c8b7a6f5e4d3c2b1a0998877665544332211ffeeddccbbaa99887766554"
@@ -244,7 +244,7 @@ def test_no_fix_names_a_provider_that_does_not_boot() -> None:
         for found in check(with_lines(block, lines, HARDWARE).replace("«", "")).diagnostics:
             of_a_key = "provider" in lines and ".key" in found.path
             named = set(re.findall(r'"([a-z-]+)"', found.fix or "")) if of_a_key else set()
-            assert named <= set(ENFORCED["model.key.provider"]), words
+            assert named <= set(places()["model.key.provider"].enforced.values("model.key.provider")), words
 
 
 def test_hardware_policy_is_valid() -> None:

@@ -21,7 +21,7 @@ from appliance.errors import FormatError, ModelError, UnsupportedError
 from appliance.models.file import gguf
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources.sealed_resident import open_sealed_resident
-from appliance.policy.enforcement import ENFORCED
+from appliance.policy.enforcement import places
 from appliance.sealing import digests, restore, sealing
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
@@ -234,7 +234,7 @@ def test_the_printed_block_names_providers_that_boot(tmp_path: Path, capsys: pyt
     line = capsys.readouterr().out.partition("provider = ")[2].splitlines()[0]
     named = set(re.findall(r'"([a-z-]+)"', line)) - {"simulated"}
     assert named == {"file", "broker", "tpm"}
-    assert named < set(ENFORCED["model.key.provider"])
+    assert named < set(places()["model.key.provider"].enforced.values("model.key.provider"))
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from appliance.policy.enforcement import ANY, BLOCKS, allowed_values
+from appliance.policy.enforcement import stands
 from appliance.policy.hcl import literal
 from appliance.policy.language import differences
 from appliance.policy.schema import Policy, frozen
-from appliance.policy.schema.base import Block, fields
+from appliance.policy.schema.base import ANY, Block, FieldShape, fields
 from appliance.policy.schema.kinds import Duration, Kind, Size, Version, shown
 
 _HEAD = """# Policy reference
@@ -24,8 +24,9 @@ a string such as `"512MiB"` (B, KiB, MiB, GiB, TiB), a duration one such as `"25
 set: its order means nothing, and nothing stands in it twice. The order of blocks means nothing either; labelled
 blocks count in the order of their labels.
 
-A field marked *later* is checked, and its meaning is fixed, but this version does not enforce it: `appliance check`
-says so, and the boot refuses a policy that sets it to anything but its default.
+The last column names who enforces a field: modules and rooms of `appliance/`. A field marked *later* is checked, and
+its meaning is fixed, but this version does not enforce it: `appliance check` says so, and the boot refuses a policy
+that sets it to anything but its default.
 """
 
 
@@ -41,21 +42,15 @@ def _default(kind: Kind, entry: frozen.Entry) -> str:
     return "absent" if text is None else f"`{text}`"
 
 
-def _standing(place: str, entry: frozen.Entry, version: int) -> str:
-    """Say whether a field is enforced."""
-    if "block" in entry:
-        return "" if entry["block"] in ("required", "always") or place in BLOCKS else " *Later.*"
-    if any(place.startswith(block + ".") for block in _later_blocks(version)):
-        return ""  # said at the block
-    allowed = allowed_values(place)
+def _enforced(shape: FieldShape, place: str, version: int) -> str:
+    """Return who enforces a field, and which of its values; of a block, only whether it may stand."""
+    if shape.block is not None:
+        return "" if stands(place, version) else "*later*"
+    by, allowed = shape.enforced.by or (), shape.enforced.values(place)
+    names = ", ".join(f"`{each}`" for each in ((by,) if isinstance(by, str) else by))
     if allowed is ANY:
-        return ""
-    return " *Later.*" if not allowed else f" *Now: {', '.join(shown(value) for value in allowed)}; others later.*"
-
-
-def _later_blocks(version: int) -> list[str]:
-    return [path for path, entry in frozen.table(version).items()
-            if entry.get("block") in ("optional", "labelled") and path not in BLOCKS]
+        return names
+    return f"{names}; {', '.join(map(shown, allowed))} now, others *later*" if allowed else "*later*"
 
 
 def _section(cls: type[Block], version: int, place: str, title: str) -> Iterator[str]:
@@ -69,7 +64,7 @@ def _section(cls: type[Block], version: int, place: str, title: str) -> Iterator
     for shape in shapes:
         where = f"{place}.{shape.name}" if place else shape.name
         new = f" *Since schema {shape.since.version}.*" if shape.since is not None else ""
-        text = shape.description + new + _standing(where, table[where], version)
+        text = f"{shape.description}{new} | {_enforced(shape, where, version)}"
         if shape.kind is not None:
             allowed = shape.kind.allowed()
             rows.append(f"| `{shape.name}` | {allowed[0].upper() + allowed[1:]} | "
@@ -78,7 +73,8 @@ def _section(cls: type[Block], version: int, place: str, title: str) -> Iterator
             label = ' "label"' if shape.labelled else ""
             need = {"required": "required", "always": "defaults", "optional": "absent", "labelled": "any number"}
             rows.append(f"| `{shape.name}{label} {{}}` | Block | {need[table[where]['block']]} | {text} |")
-    yield "\n".join(["", "| field | allowed | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
+    head = ["", "| field | allowed | default | meaning | enforced by |", "|---|---|---|---|---|"]
+    yield "\n".join([*head, *rows]) + "\n"
     for shape in shapes:
         if shape.block is not None:
             where = f"{place}.{shape.name}" if place else shape.name

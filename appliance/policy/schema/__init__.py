@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from appliance.policy.schema.base import Block, FieldShape, fields
+from appliance.policy.schema.base import Block, Field, FieldShape, fields
 from appliance.policy.schema.keys import OPERATOR_PROVIDERS, Broker, Key, Vault
 from appliance.policy.schema.model import Model, Publisher
 from appliance.policy.schema.platform import Appliance, Approvals, Approver, Evidence, State, Tee

@@ -8,7 +8,8 @@ the reference manual (`appliance schema` prints them). Conventions that the rest
 - a field whose type is a block, or a tuple of blocks, is a nested block in HCL; a tuple means labelled blocks, which
   are kept sorted by label, so that their order in the file means nothing;
 - a list is a set: sorted, nothing twice;
-- a field that is not alike in every version of the language says so by a marker of `versions`.
+- `Annotated` says what a value may be, `Field` all else: who enforces it, and, by a marker of `versions`, how it is not
+  alike in every version of the language.
 """
 
 from __future__ import annotations
@@ -18,13 +19,45 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+import pydantic
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from appliance.policy.schema.kinds import Kind
 from appliance.policy.schema.versions import LATEST, Since, Until, Was
+
+Enforcers = str | tuple[str, ...]  # modules or rooms of this package, as paths: "service/admission/limits"
+LATER: Final = ()  # nothing carries the field out yet: the boot refuses a policy that asks for it
+ANY: Final[Any] = object()  # whatever the value
+
+
+@dataclass(frozen=True)
+class Enforced:
+    """Who carries out what a field asks for."""
+
+    by: Enforcers | None = None  # None: as the block has it
+    only: Mapping[str, Any] | None = None  # where the block stands in several places: of each, values, or `ANY`
+
+    def values(self, place: str) -> Any:
+        """Return the values that are carried out at one of the field's places: `ANY`, or a tuple, perhaps empty."""
+        if not self.by:
+            return ()
+        return ANY if self.only is None else self.only.get(place, ())
+
+
+def Field(*, description: str, enforced_by: Enforcers | None = None,  # noqa: N802 - stands where pydantic's would
+          only: Mapping[str, Any] | None = None, since: Since | None = None, until: Until | None = None,
+          was: Was | None = None, **pydantics: Any) -> Any:
+    """Define a field of a block, as `pydantic.Field` does, and keep beside it what only this language asks.
+
+    `enforced_by`: see `Enforced`; a field without it has the block's own `ENFORCED_BY`. `since`, `until`, `was`: see
+    `versions`.
+    """
+    info = pydantic.Field(description=description, **pydantics)
+    info.metadata += [each for each in (Enforced(enforced_by, only), since, until, was) if each is not None]
+    return info
 
 
 class Block(BaseModel):
@@ -32,6 +65,7 @@ class Block(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
+    ENFORCED_BY: ClassVar[Enforcers | None] = None  # who carries out those fields that do not name anyone themselves
     LABEL: ClassVar[str | None] = None  # the field that the block's label fills, where it has a label
 
 
@@ -53,6 +87,7 @@ class FieldShape:
     former: tuple[Was, ...]  # what older versions had, the oldest first
     newest: Kind | None  # the kind in the latest version
     owner: type[Block]  # the class that has the field
+    enforced: Enforced
 
     def stands_in(self, version: int) -> bool:
         """Whether a version has this field."""
@@ -116,4 +151,10 @@ def _fields(cls: type[Block]) -> Iterator[FieldShape]:
             attribute, info.alias or attribute, kind, block, labelled, info.is_required(), optional, info,
             info.description or "",
             next((entry for entry in info.metadata if isinstance(entry, Since)), None),
-            next((entry for entry in info.metadata if isinstance(entry, Until)), None), tuple(former), kind, cls)
+            next((entry for entry in info.metadata if isinstance(entry, Until)), None), tuple(former), kind, cls,
+            _enforced(cls, info))
+
+
+def _enforced(cls: type[Block], info: FieldInfo) -> Enforced:
+    own = next((entry for entry in info.metadata if isinstance(entry, Enforced)), Enforced())
+    return own if own.by is not None else replace(own, by=cls.ENFORCED_BY)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
-from appliance.policy.schema.base import Block
+from appliance.policy.schema.base import ANY, LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
 from appliance.policy.schema.kinds import Choice, SetOf, Whole
 from appliance.policy.schema.versions import Until, Was
@@ -22,6 +20,8 @@ _LOCAL_PROVIDERS = (
 class Broker(Block):
     """A key broker that releases a key after attestation (RCAR handshake, as Confidential Containers' KBS)."""
 
+    ENFORCED_BY: ClassVar[Enforcers] = "boot/keys/release/release"
+
     url: Annotated[str, HttpsUrl()] = Field(description="Where the broker listens.")
     root_sha256: Annotated[str, Hash(256)] = Field(
         description="SHA-256 of the DER bytes of the one certificate that the broker's chain must end in. The "
@@ -31,6 +31,8 @@ class Broker(Block):
 
 class Vault(Block):
     """A Vault transit engine that unwraps the key."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     url: Annotated[str, HttpsUrl()] = Field(description="Where Vault listens.")
     root_sha256: Annotated[str, Hash(256)] = Field(
@@ -44,19 +46,28 @@ class Key(Block):
     they need `platforms = ["simulated"]`."""
 
     provider: Annotated[
-        Provider, Choice(("broker", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
-        Was(1, Choice(("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
+        Provider, Choice(("broker", "tpm", "file", "environment", "systemd-credential", "ephemeral"))
+    ] = Field(
+        was=Was(1, Choice(("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
             "`broker` and `vault`: released over the network after attestation. " + _LOCAL_PROVIDERS, NO_VAULT),
-    ] = Field(description="`broker`: released over the network after attestation. " + _LOCAL_PROVIDERS)
+        enforced_by="boot/keys/policy_keys",
+        only={
+            "model.key.provider": ("file", "environment", "systemd-credential", "broker", "tpm"),
+            "state.key.provider": ("file", "environment", "systemd-credential", "broker", "ephemeral")},
+        description="`broker`: released over the network after attestation. " + _LOCAL_PROVIDERS)
     version: Annotated[int | None, Whole(1, 2**31)] = Field(
-        default=None, description="The one version of the key that is accepted; absent: the provider's newest.")
+        default=None, enforced_by=("boot/keys/policy_keys", "boot/keys/release/release"),
+        description="The one version of the key that is accepted; absent: the provider's newest.")
     path: Annotated[str | None, Path(absolute=True)] = Field(
-        default=None, description="The key file; with `file` only.")
+        default=None, enforced_by="boot/keys/policy_keys", description="The key file; with `file` only.")
     variable: Annotated[str | None, VARIABLE] = Field(
-        default=None, description="The environment variable; with `environment` only.")
+        default=None, enforced_by="boot/keys/policy_keys", description="The environment variable; with `environment` "
+        "only.")
     credential: Annotated[str | None, NAME] = Field(
-        default=None, description="The credential's name; with `systemd-credential` only.")
+        default=None, enforced_by="boot/keys/policy_keys", description="The credential's name; with "
+        "`systemd-credential` only.")
     pcrs: Annotated[tuple[int, ...] | None, SetOf(Whole(0, 23), 1, 24)] = Field(
-        default=None, description="The PCRs that the key is sealed to; with `tpm` only.")
+        default=None, enforced_by="boot/keys/release/release", only={"model.key.pcrs": ANY},
+        description="The PCRs that the key is sealed to; with `tpm` only.")
     broker: Broker | None = Field(default=None, description="With `broker` only.")
-    vault: Annotated[Vault | None, Until(1, NO_VAULT)] = Field(default=None, description="With `vault` only.")
+    vault: Vault | None = Field(default=None, until=Until(1, NO_VAULT), description="With `vault` only.")

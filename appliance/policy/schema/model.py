@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
-from appliance.policy.schema.base import Block
+from appliance.policy.schema.base import LATER, Block, Field
 from appliance.policy.schema.identifiers import NAME, Hash, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Flag, Whole
@@ -18,11 +16,13 @@ StreamingDecrypt = Literal[True, False, "auto"]
 class Publisher(Block):
     """Who vouches for the model: an Ed25519 signature over its pin, raw or as an OpenSSF model-signing bundle."""
 
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(description="The publisher's public key.")
+    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
+        enforced_by="boot/keys/policy_keys", description="The publisher's public key.")
     signature: Annotated[str | None, Tagged("ed25519", 64, "signature")] = Field(
-        default=None, description="The signature over the pin; or else `bundle`.")
+        default=None, enforced_by="boot/keys/policy_keys", description="The signature over the pin; or else `bundle`.")
     bundle: Annotated[str | None, Path()] = Field(
-        default=None, description="The signature bundle's file, beside the model; or else `signature`.")
+        default=None, enforced_by=LATER, description="The signature bundle's file, beside the model; or else "
+        "`signature`.")
 
 
 class Model(Block):
@@ -32,35 +32,43 @@ class Model(Block):
 
     name: Annotated[str, NAME] = Field(description="The name in requests and in `/v1/models`.")
     file: Annotated[str, Path()] = Field(
-        description="The GGUF or sealed file, in the policy's folder or in the model folder. The disk is not trusted: "
-        "the pins decide.")
+        enforced_by="boot/checks", description="The GGUF or sealed file, in the policy's folder or in the model "
+        "folder. The disk is not trusted: the pins decide.")
     sha256: Annotated[str, Hash(256)] = Field(
-        description="SHA-256 of the plaintext GGUF file (`appliance model pin FILE` prints it).")
+        enforced_by="boot/running/load", description="SHA-256 of the plaintext GGUF file (`appliance model pin FILE` "
+        "prints it).")
     sealed_header_sha256: Annotated[str | None, Hash(256)] = Field(
-        default=None, description="SHA-256 of the sealed file's header; makes the model a sealed one. The plaintext "
-        "pin stays: a header alone would let another model under the same key be swapped in.")
+        default=None, enforced_by="boot/running/load", description="SHA-256 of the sealed file's header; makes the "
+        "model a sealed one. The plaintext pin stays: a header alone would let another model under the same key be "
+        "swapped in.")
     publisher: Publisher | None = Field(default=None, description="A signature that must verify before the model runs.")
     key: Key | None = Field(default=None, description="Where the key of a sealed model comes from.")
     streaming_decrypt: Annotated[StreamingDecrypt, Choice((True, False, "auto"))] = Field(
-        default="auto", description="`true`: plaintext weights never exceed `plaintext_budget`, whatever memory there "
-        "is. `false`: resident, or refuse to boot. `\"auto\"`: resident as far as the memory budget goes.")
+        default="auto", enforced_by="boot/running/load", description="`true`: plaintext weights never exceed "
+        "`plaintext_budget`, whatever memory there is. `false`: resident, or refuse to boot. `\"auto\"`: resident as "
+        "far as the memory budget goes.")
     access_pattern: Annotated[Literal["hidden", "leaks"], Choice(("hidden", "leaks"))] = Field(
-        default="hidden", description="`\"leaks\"` accepts that the operator of the disk sees which embedding rows "
-        "and experts are read, which tells what the text is about, for speed.")
+        default="hidden", enforced_by="boot/running/load", description="`\"leaks\"` accepts that the operator of the "
+        "disk sees which embedding rows and experts are read, which tells what the text is about, for speed.")
     context_length: Annotated[int, Whole(1, 16_777_216)] = Field(
-        default=32_768, description="Upper bound on the context in tokens; the model's own limit holds where lower.")
+        default=32_768, enforced_by="boot/planning/footprint", description="Upper bound on the context in tokens; the "
+        "model's own limit holds where lower.")
     kv_cache: Annotated[Literal["f16", "q8", "q4"], Choice(("f16", "q8", "q4"))] = Field(
-        default="f16", description="How keys and values are kept: 16, 8 or 4 bits each.")
+        default="f16", enforced_by="boot/running/load", description="How keys and values are kept: 16, 8 or 4 bits "
+        "each.")
     draft_model: Annotated[str | None, NAME] = Field(
-        default=None, description="Another model of this policy that proposes tokens; the output stays the same.")
+        default=None, enforced_by="boot/running/load", description="Another model of this policy that proposes tokens; "
+        "the output stays the same.")
     sampling: Sampling = Field(default_factory=Sampling, description="Bounds on sampling parameters.")
     chat_template: Annotated[str | None, Text(1, 262_144)] = Field(
-        default=None, description="A Jinja chat template to use instead of the model's own.")
+        default=None, enforced_by="boot/running/load", description="A Jinja chat template to use instead of the "
+        "model's own.")
     chat_template_fallback: Annotated[Literal["refuse", "chatml"], Choice(("refuse", "chatml"))] = Field(
-        default="refuse", description="What to do with chats where neither the policy nor the model has a chat "
-        "template: refuse them (the model then continues prompts only), or use ChatML.")
+        default="refuse", enforced_by="boot/running/load", description="What to do with chats where neither the policy "
+        "nor the model has a chat template: refuse them (the model then continues prompts only), or use ChatML.")
     context_shift: Annotated[bool, Flag()] = Field(
-        default=False, description="When the context is full, drop the oldest half of the conversation and go on; "
-        "otherwise the generation ends with `length`.")
+        default=False, enforced_by=LATER, description="When the context is full, drop the oldest half of the "
+        "conversation and go on; otherwise the generation ends with `length`.")
     session_persistence: Annotated[bool, Flag()] = Field(
-        default=False, description="Keep a conversation's KV cache, sealed, on the state disk between requests.")
+        default=False, enforced_by=LATER, description="Keep a conversation's KV cache, sealed, on the state disk "
+        "between requests.")

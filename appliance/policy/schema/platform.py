@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
-
 from appliance.platforms import NAMES as PLATFORMS
-from appliance.policy.schema.base import Block
+from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, TEE_TCB_SVN, XFAM, Hash, Tagged
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
@@ -21,21 +19,27 @@ PlatformName = Literal["sev-snp", "tdx", "tpm", "simulated"]
 class Appliance(Block):
     """What this deployment is called, and which version of the policy language it is written in."""
 
-    name: Annotated[str, NAME] = Field(description="The deployment's name: in evidence, logs and reports.")
+    name: Annotated[str, NAME] = Field(
+        enforced_by="signed/tenants", description="The deployment's name: in evidence, logs and reports.")
     schema_version: Annotated[int, Version(VERSIONS)] = Field(
-        alias="schema", description="The version of the policy language. It fixes the fields and their defaults, so "
-        "that a newer appliance computes the same digest for an old file.")
+        alias="schema", enforced_by="policy/digest", description="The version of the policy language. It fixes the "
+        "fields and their defaults, so that a newer appliance computes the same digest for an old file.")
 
 
 class MinTcb(Block):
     """The lowest security version of each SEV-SNP component that evidence may show."""
 
-    bootloader: Annotated[int, Whole(0, 255)] = Field(default=0, description="Security version of the boot loader.")
-    tee: Annotated[int, Whole(0, 255)] = Field(default=0, description="Security version of the PSP's system.")
-    snp: Annotated[int, Whole(0, 255)] = Field(default=0, description="Security version of the SNP firmware.")
-    microcode: Annotated[int, Whole(0, 255)] = Field(default=0, description="Patch level of the CPU's microcode.")
+    bootloader: Annotated[int, Whole(0, 255)] = Field(
+        default=0, enforced_by="attestation/snp/validate", description="Security version of the boot loader.")
+    tee: Annotated[int, Whole(0, 255)] = Field(
+        default=0, enforced_by="attestation/snp/validate", description="Security version of the PSP's system.")
+    snp: Annotated[int, Whole(0, 255)] = Field(
+        default=0, enforced_by="attestation/snp/validate", description="Security version of the SNP firmware.")
+    microcode: Annotated[int, Whole(0, 255)] = Field(
+        default=0, enforced_by="attestation/snp/validate", description="Patch level of the CPU's microcode.")
     fmc: Annotated[int, Whole(0, 255)] = Field(
-        default=0, description="Security version of the FMC (Turin and later; 0 elsewhere).")
+        default=0, enforced_by="attestation/snp/validate", description="Security version of the FMC (Turin and later; "
+        "0 elsewhere).")
 
 
 class LineTcb(MinTcb):
@@ -55,19 +59,22 @@ def _one_floor_for_all(others: Mapping[str, Any]) -> tuple[LineTcb, ...]:
     return tuple(LineTcb.model_construct(product=product, **floor) for product in others["products"])
 
 
-class SevSnp(Block):  # type: ignore[no-redef]  # `min_tcb` names a field of schema 1 and one of schema 2
+class SevSnp(Block):
     """What an AMD SEV-SNP report must show beyond the common requirements."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "attestation/snp/validate"
 
     products: Annotated[tuple[str, ...], SetOf(Choice(PRODUCTS), 1)] = Field(
         default=("genoa", "turin"), description="The CPU generations that are accepted. Of Milan the root seed can be "
         "extracted by software (arXiv 2605.12990), so that anyone can sign reports of any security version.")
     signing_keys: Annotated[tuple[str, ...], SetOf(Choice(("vcek", "vlek")), 1)] = Field(
         default=("vcek", "vlek"), description="`vcek` is the chip's own key, `vlek` one that AMD gives a cloud.")
-    min_tcb: Annotated[
-        MinTcb, Until(1, 'write a block for each product line: min_tcb "genoa" { ... }')
-    ] = Field(default_factory=MinTcb, description="The lowest security versions.")
-    floors: Annotated[tuple[LineTcb, ...], Since(2, derive=_one_floor_for_all)] = Field(
-        alias="min_tcb", default=(), description="The lowest security versions of a product line.")
+    min_tcb: MinTcb = Field(
+        until=Until(1, 'write a block for each product line: min_tcb "genoa" { ... }'), default_factory=MinTcb,
+        description="The lowest security versions.")
+    floors: tuple[LineTcb, ...] = Field(
+        since=Since(2, derive=_one_floor_for_all), alias="min_tcb", default=(),
+        description="The lowest security versions of a product line.")
     min_api: Annotated[str | None, API_VERSION] = Field(
         default=None, description="The lowest version of the SNP firmware's interface.")
     min_guest_svn: Annotated[int, Whole(0, 2**32 - 1)] = Field(
@@ -81,17 +88,19 @@ class SevSnp(Block):  # type: ignore[no-redef]  # `min_tcb` names a field of sch
         default=False, description="Require that the power meter is off (it leaks what is computed).")
     aes256_xts: Annotated[bool, Flag()] = Field(
         default=False, description="Require 256-bit memory encryption.")
-    alias_check: Annotated[bool, Flag(), Since(2, False)] = Field(
-        default=False, description="Require that the firmware has found no aliased memory since the last reset "
+    alias_check: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False,
+        description="Require that the firmware has found no aliased memory since the last reset "
         "(ALIAS_CHECK_COMPLETE; against BadRAM).")
-    tsme: Annotated[bool, Flag(), Since(2, False)] = Field(
-        default=False, description="Require transparent encryption of all memory (TSME_EN).")
-    ecc: Annotated[bool, Flag(), Since(2, False)] = Field(
-        default=False, description="Require memory with error correction (ECC_EN).")
-    iommu_write_safe: Annotated[bool, Flag(), Since(2, False)] = Field(
-        default=False, description="Require IOMMU_WRITE_SAFE, which Turin's firmware reports.")
-    max_revocation_age_ms: Annotated[int | None, Duration("1h", "400d"), Since(2)] = Field(
-        alias="max_revocation_age", default=None, description="How old AMD's revocation list may be, besides being in "
+    tsme: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, description="Require transparent encryption of all memory (TSME_EN).")
+    ecc: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, description="Require memory with error correction (ECC_EN).")
+    iommu_write_safe: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, description="Require IOMMU_WRITE_SAFE, which Turin's firmware reports.")
+    max_revocation_age_ms: Annotated[int | None, Duration("1h", "400d")] = Field(
+        since=Since(2), alias="max_revocation_age", default=None,
+        description="How old AMD's revocation list may be, besides being in "
         "force; AMD's lists live about a year. Absent: a list that is in force will do.")
     cxl: Annotated[bool, Flag()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
     id_key_sha384: Annotated[str | None, Hash(384)] = Field(
@@ -103,6 +112,8 @@ class SevSnp(Block):  # type: ignore[no-redef]  # `min_tcb` names a field of sch
 class Tdx(Block):
     """What an Intel TDX quote must show beyond the common requirements."""
 
+    ENFORCED_BY: ClassVar[Enforcers] = "attestation/tdx/validate"
+
     tcb_status: Annotated[tuple[str, ...], SetOf(Choice((
         "UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded", "OutOfDate",
         "OutOfDateConfigurationNeeded")), 1)] = Field(
@@ -111,26 +122,33 @@ class Tdx(Block):
         default=(), description="Advisories that are known to leave the platform as it is, and are accepted.")
     min_evaluation_number: Annotated[int, Whole(0, 2**31)] = Field(
         default=0, description="The lowest TCB evaluation data number: an older judgement is refused.")
-    tcb_grace_ms: Annotated[int | None, Duration("1h", "400d"), Since(2)] = Field(
-        alias="tcb_grace", default=None, description="How long after the `tcbDate` of its level an `OutOfDate` "
+    tcb_grace_ms: Annotated[int | None, Duration("1h", "400d")] = Field(
+        since=Since(2), alias="tcb_grace", default=None,
+        description="How long after the `tcbDate` of its level an `OutOfDate` "
         "platform, TDX module or QE is still accepted, with the advisories that are open since then. "
         "`OutOfDateConfigurationNeeded` counts as `ConfigurationNeeded` meanwhile. Absent: no such time.")
-    mr_seam: Annotated[tuple[str, ...], SetOf(Hash(384)), Since(2, ())] = Field(
-        default=(), description="The TDX modules that are accepted, by MRSEAM. Empty: each production module of "
+    mr_seam: Annotated[tuple[str, ...], SetOf(Hash(384))] = Field(
+        since=Since(2, ()), default=(),
+        description="The TDX modules that are accepted, by MRSEAM. Empty: each production module of "
         "Intel's.")
-    min_tee_tcb_svn: Annotated[str | None, TEE_TCB_SVN, Since(2)] = Field(
-        default=None, description="The lowest TEE_TCB_SVN, component by component, at the TD's launch and now.")
-    xfam: Annotated[str | None, XFAM, Since(2)] = Field(
-        default=None, description="The extended CPU features that a TD may have: any other bit in its XFAM is "
+    min_tee_tcb_svn: Annotated[str | None, TEE_TCB_SVN] = Field(
+        since=Since(2), default=None,
+        description="The lowest TEE_TCB_SVN, component by component, at the TD's launch and now.")
+    xfam: Annotated[str | None, XFAM] = Field(
+        since=Since(2), default=None,
+        description="The extended CPU features that a TD may have: any other bit in its XFAM is "
         "refused. Absent: any.")
-    service_tds: Annotated[tuple[str, ...], SetOf(Hash(384)), Since(2, ())] = Field(
-        default=(), description="The service TDs that a TD may be bound to, by MRSERVICETD. Empty: none, so that a TD "
+    service_tds: Annotated[tuple[str, ...], SetOf(Hash(384))] = Field(
+        since=Since(2, ()), default=(),
+        description="The service TDs that a TD may be bound to, by MRSERVICETD. Empty: none, so that a TD "
         "which is bound to one is refused.")
 
 
 class Tpm(Block):
     """What a TPM quote must show. A vTPM that the host runs belongs to the operator: such evidence never gives the
     verdict "verified", unless its key is bound in an SEV-SNP or TDX report."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "attestation/tpm/validate"
 
     pcrs: Annotated[tuple[int, ...], SetOf(Whole(0, 23), 1, 24)] = Field(
         default=(0, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13), description="The PCRs that a quote must cover.")
@@ -140,19 +158,22 @@ class Evidence(Block):
     """What hardware evidence must show before a key is released and before a client trusts the answer."""
 
     debug: Annotated[bool, Flag()] = Field(
-        default=False, description="Accept a guest that the host may debug, that is, read. Never in production.")
+        default=False, enforced_by=("attestation/snp/validate", "attestation/tdx/validate"),
+        description="Accept a guest that the host may debug, that is, read. Never in production.")
     migration: Annotated[bool, Flag()] = Field(
-        default=False, description="Accept a guest that a migration agent may move.")
+        default=False, enforced_by=("attestation/snp/validate", "attestation/tdx/validate"),
+        description="Accept a guest that a migration agent may move.")
     smt: Annotated[bool, Flag()] = Field(
-        default=False, description="Accept hyper-threading on the host: a neighbour on the same core shares caches.")
+        default=False, enforced_by=("attestation/snp/validate", "attestation/tdx/validate"),
+        description="Accept hyper-threading on the host: a neighbour on the same core shares caches.")
     vmpl: Annotated[int, Whole(0, 3)] = Field(
-        default=0, description="The highest VM privilege level number (least privilege) that may ask for a report.")
-    max_collateral_age_ms: Annotated[
-        int, Duration("1h", "365d"), Was(1, description="How old revocation lists and TCB information may be.")
-    ] = Field(
+        default=0, enforced_by="attestation/snp/validate", description="The highest VM privilege level number (least "
+        "privilege) that may ask for a report.")
+    max_collateral_age_ms: Annotated[int, Duration("1h", "365d")] = Field(
         alias="max_collateral_age", default=30 * 86_400_000,
-        description="How old Intel's TCB information, QE identity and list of revoked PCKs may be. AMD's lists have "
-        "`sev_snp.max_revocation_age`.")
+        was=Was(1, description="How old revocation lists and TCB information may be."),
+        enforced_by="attestation/tdx/validate", description="How old Intel's TCB information, QE identity and list of "
+        "revoked PCKs may be. AMD's lists have `sev_snp.max_revocation_age`.")
     sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
     tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")
     tpm: Tpm = Field(default_factory=Tpm, description="Requirements on TPM quotes.")
@@ -162,14 +183,14 @@ class Tee(Block):
     """Where the appliance may run, how much memory it may use, and what evidence must show."""
 
     platforms: Annotated[tuple[PlatformName, ...], SetOf(Choice(PLATFORMS), 1)] = Field(
-        description="The platforms that are accepted. `simulated` protects nothing, is for development, and cannot "
-        "stand beside another.")
+        enforced_by=("boot/stages", "attestation/judge"), description="The platforms that are accepted. `simulated` "
+        "protects nothing, is for development, and cannot stand beside another.")
     memory_budget_bytes: Annotated[int | None, Size("64MiB", "64TiB")] = Field(
-        alias="memory_budget", default=None,
-        description="The memory that the whole process may use; absent: what the machine or its cgroup has.")
+        alias="memory_budget", default=None, enforced_by="boot/planning/budget", description="The memory that the "
+        "whole process may use; absent: what the machine or its cgroup has.")
     plaintext_budget_bytes: Annotated[int, Size("1MiB", "64TiB")] = Field(
-        alias="plaintext_budget", default=8 * 2**20,
-        description="With `streaming_decrypt = true`, the most plaintext weights that exist at any moment.")
+        alias="plaintext_budget", default=8 * 2**20, enforced_by="boot/running/load", description="With "
+        "`streaming_decrypt = true`, the most plaintext weights that exist at any moment.")
     evidence: Evidence = Field(default_factory=Evidence, description="What evidence must show.")
 
 
@@ -177,7 +198,8 @@ class State(Block):
     """The writable disk, sealed by the appliance: audit log, quota counters, session caches. Without this block
     nothing is written anywhere."""
 
-    device: Annotated[str, DEVICE] = Field(description="The block device of the state disk.")
+    device: Annotated[str, DEVICE] = Field(
+        enforced_by="boot/state/audit_sink", description="The block device of the state disk.")
     key: Key = Field(description="Where the disk's key comes from.")
 
 
@@ -187,12 +209,14 @@ class Approver(Block):
     LABEL: ClassVar[str | None] = "name"
 
     name: Annotated[str, NAME] = Field(description="Who approves.")
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(description="The approver's Ed25519 public key.")
+    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
+        enforced_by="signed/approvals", description="The approver's Ed25519 public key.")
 
 
 class Approvals(Block):
     """How many of the named approvers must have signed the policy digest before the appliance boots."""
 
-    required: Annotated[int, Whole(1, 64)] = Field(description="How many distinct approvers must have signed.")
+    required: Annotated[int, Whole(1, 64)] = Field(
+        enforced_by="signed/approvals", description="How many distinct approvers must have signed.")
     approvers: tuple[Approver, ...] = Field(
         alias="approver", default=(), description="Those who may approve; at least as many as are required.")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
-from appliance.policy.schema.base import Block
+from appliance.policy.schema.base import LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import FIELD, NAME, Hash, HttpsUrl, Tagged, Text
 from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Whole
 from appliance.policy.schema.patterns import Regex
@@ -18,20 +16,24 @@ class TimingPadding(Block):
     the next multiple, then a random delay of at most `jitter` is added."""
 
     first_token_ms: Annotated[int, Duration("0ms", "60s")] = Field(
-        alias="first_token", default=0, description="The grid of the time to the first token; 0ms: none.")
+        alias="first_token", default=0, enforced_by="service/app", description="The grid of the time to the first "
+        "token; 0ms: none.")
     total_ms: Annotated[int, Duration("0ms", "600s")] = Field(
-        alias="total", default=0, description="The grid of the whole answer's time; 0ms: none.")
+        alias="total", default=0, enforced_by="service/app", description="The grid of the whole answer's time; 0ms: "
+        "none.")
     jitter_ms: Annotated[int, Duration("0ms", "60s")] = Field(
-        alias="jitter", default=0, description="The longest random delay on top, from a secure source.")
+        alias="jitter", default=0, enforced_by="service/app", description="The longest random delay on top, from a "
+        "secure source.")
     cadence_ms: Annotated[int, Duration("0ms", "60s")] = Field(
-        alias="cadence", default=0, description="Run passes at this fixed interval whether or not there is work, so "
-        "that their number does not tell the number of tokens; 0ms: as fast as it goes.")
+        alias="cadence", default=0, enforced_by=LATER, description="Run passes at this fixed interval whether or not "
+        "there is work, so that their number does not tell the number of tokens; 0ms: as fast as it goes.")
 
 
 class Pattern(Block):
     """A text pattern that is replaced. Patterns are applied in the order of their labels."""
 
     LABEL: ClassVar[str | None] = "name"
+    ENFORCED_BY: ClassVar[Enforcers] = "service/app"
 
     name: Annotated[str, NAME] = Field(description="The pattern's name, for counters; also its place in the order.")
     regex: Annotated[str, Regex()] = Field(
@@ -45,17 +47,21 @@ class Redaction(Block):
     """What is removed from a request before the model sees it, and from an answer before it leaves."""
 
     fields: Annotated[tuple[str, ...], SetOf(FIELD)] = Field(
-        default=(), description="Fields of the request body that are dropped on arrival, such as `user`.")
+        default=(), enforced_by="service/answering/respond", description="Fields of the request body that are dropped "
+        "on arrival, such as `user`.")
     patterns: tuple[Pattern, ...] = Field(alias="pattern", default=(), description="Text patterns to replace.")
     detectors: Annotated[tuple[str, ...], SetOf(Choice((
         "credit-card", "email", "iban", "ip-address", "phone", "secret")))] = Field(
-        default=(), description="Built-in detectors, with checksums where the kind has them.")
+        default=(), enforced_by=LATER, description="Built-in detectors, with checksums where the kind has them.")
     apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Choice(("prompt", "answer")), 1)] = Field(
-        default=("answer", "prompt"), description="Where patterns and detectors apply.")
+        default=("answer", "prompt"), enforced_by="service/answering/context", description="Where patterns and "
+        "detectors apply.")
 
 
 class Retention(Block):
     """How long what the appliance writes on the state disk is kept. Prompts and answers are never kept."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     audit_ms: Annotated[int | None, Duration("1h", "3660d")] = Field(
         alias="audit", default=None, description="Age at which audit records are deleted; absent: never.")
@@ -68,59 +74,65 @@ class Privacy(Block):
 
     timing_padding: TimingPadding | None = Field(default=None, description="Answer times on a grid; absent: none.")
     size_padding_bytes: Annotated[int | None, Size("16B", "1MiB")] = Field(
-        alias="size_padding", default=None,
+        alias="size_padding", default=None, enforced_by=("service/answering/respond", "service/answering/context"),
         description="Answers and stream events are padded to multiples of this size; absent: not at all.")
     token_count_rounding: Annotated[int, Whole(1, 4096)] = Field(
-        default=1, description="Token counts in `usage`, metrics and the audit log are rounded up to multiples of "
-        "this; 1: exact.")
+        default=1, enforced_by="service/answering/context", description="Token counts in `usage`, metrics and the "
+        "audit log are rounded up to multiples of this; 1: exact.")
     redaction: Redaction = Field(default_factory=Redaction, description="What is removed from requests and answers.")
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
     auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
-        default=None, description="X25519 public key to which audit detail is encrypted, so that the auditor alone "
-        "reads it.")
+        default=None, enforced_by=LATER, description="X25519 public key to which audit detail is encrypted, so that "
+        "the auditor alone reads it.")
 
 
 class Limits(Block):
     """How much one request, one API key and all together may ask for. What exceeds a limit is refused."""
 
     prompt_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
-        default=2048, description="The longest prompt, in tokens, after the chat template.")
+        default=2048, enforced_by="service/answering/admit", description="The longest prompt, in tokens, after the "
+        "chat template.")
     generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
-        default=512, description="The longest answer, in tokens; also the default where a request says nothing.")
-    concurrent_requests: Annotated[
-        int, Whole(1, 4096),
-        Was(1, description="Requests in progress or waiting, over all tenants; the next one is refused with 429. "
+        default=512, enforced_by="service/answering/admit", description="The longest answer, in tokens; also the "
+        "default where a request says nothing.")
+    concurrent_requests: Annotated[int, Whole(1, 4096)] = Field(
+        default=32,
+        was=Was(1, description="Requests in progress or waiting, over all tenants; the next one is refused with 429. "
             "A place is kept for each tenant who holds none, up to a quarter of all."),
-    ] = Field(
-        default=32, description="Requests in progress, over all tenants; further ones wait, up to `queued_requests`. "
-        "A place is kept for each tenant who holds none, up to a quarter of all.")
-    queued_requests: Annotated[int | None, Whole(0, 65_536), Since(2, keep=0)] = Field(
-        default=256, description="Requests that may wait for a place, over all tenants; the next one is refused with "
-        "429. 0: none waits. Under schema 1, `concurrent_requests` counts waiting requests too.")
-    first_token_timeout_ms: Annotated[
-        int, Duration("100ms", "1h"),
-        Was(1, description="A request that has no token by then is ended with an error."),
-    ] = Field(
+        enforced_by="service/app", description="Requests in progress, over all tenants; further ones wait, up to "
+        "`queued_requests`. A place is kept for each tenant who holds none, up to a quarter of all.")
+    queued_requests: Annotated[int | None, Whole(0, 65_536)] = Field(
+        default=256, since=Since(2, keep=0), enforced_by="service/app", description="Requests that may wait for a "
+        "place, over all tenants; the next one is refused with 429. 0: none waits. Under schema 1, "
+        "`concurrent_requests` counts waiting requests too.")
+    first_token_timeout_ms: Annotated[int, Duration("100ms", "1h")] = Field(
         alias="first_token_timeout", default=30_000,
-        description="A request that has no token by then is ended with an error. The time counts from the moment at "
-        "which the model begins with it; a request waits up to ten minutes for that.")
-    answer_timeout_ms: Annotated[int | None, Duration("1s", "24h"), Since(2)] = Field(
-        alias="answer_timeout", default=None,
+        was=Was(1, description="A request that has no token by then is ended with an error."),
+        enforced_by="service/answering/answer", description="A request that has no token by then is ended with an "
+        "error. The time counts from the moment at which the model begins with it; a request waits up to ten minutes "
+        "for that.")
+    answer_timeout_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
+        alias="answer_timeout", default=None, since=Since(2), enforced_by="service/answering/answer",
         description="A whole answer's time, from the moment at which the model begins with it; an answer that is not "
         "complete by then is ended with an error. Absent: no limit.")
     request_size_bytes: Annotated[int, Size("1KiB", "64MiB")] = Field(
-        alias="request_size", default=2**20,
-        description="The longest request body. Reading one takes up to 48 times as much, which the boot reckons with.")
+        alias="request_size", default=2**20, enforced_by="service/answering/respond", description="The longest request "
+        "body. Reading one takes up to 48 times as much, which the boot reckons with.")
     requests_per_minute: Annotated[int | None, Whole(1, 1_000_000)] = Field(
-        default=None, description="Requests of one API key in any 60 seconds; absent: no limit.")
+        default=None, enforced_by="service/admission/limits", description="Requests of one API key in any 60 seconds; "
+        "absent: no limit.")
     tokens_per_minute: Annotated[int | None, Whole(1, 2**40)] = Field(
-        default=None, description="Tokens, prompt and answer, of one API key in any 60 seconds; absent: no limit.")
+        default=None, enforced_by="service/admission/limits", description="Tokens, prompt and answer, of one API key "
+        "in any 60 seconds; absent: no limit.")
     tokens_per_day: Annotated[int | None, Whole(1, 2**50)] = Field(
-        default=None, description="Tokens, prompt and answer, of one API key in any 24 hours; absent: no limit.")
+        default=None, enforced_by="service/admission/limits", description="Tokens, prompt and answer, of one API key "
+        "in any 24 hours; absent: no limit.")
 
 
 class TimestampAuthority(Block):
     """An RFC 3161 authority that dates the audit log's checkpoints: the host owns the clock."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     url: Annotated[str, HttpsUrl()] = Field(description="Where the authority listens.")
     root_sha256: Annotated[str, Hash(256)] = Field(
@@ -131,6 +143,7 @@ class Witness(Block):
     """Someone elsewhere who signs the audit log's checkpoints, so that a rollback shows."""
 
     LABEL: ClassVar[str | None] = "name"
+    ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     name: Annotated[str, NAME] = Field(description="The witness's name.")
     url: Annotated[str, HttpsUrl()] = Field(description="Where the witness listens.")
@@ -141,11 +154,13 @@ class Audit(Block):
     """The audit log: one closed-schema JSON line per boot step, request and refusal, without any content."""
 
     sink: Annotated[Literal["stdout", "state"], Choice(("stdout", "state"))] = Field(
-        default="stdout", description="`stdout`: lines for the operator's collector. `state`: the sealed state disk.")
+        default="stdout", enforced_by="boot/stages", description="`stdout`: lines for the operator's collector. "
+        "`state`: the sealed state disk.")
     checkpoint_interval_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
-        alias="checkpoint_interval", default=None,
-        description="How often the head of the hash chain is signed; absent: at shutdown only.")
+        alias="checkpoint_interval", default=None, enforced_by=LATER, description="How often the head of the hash "
+        "chain is signed; absent: at shutdown only.")
     receipts: Annotated[bool, Flag()] = Field(
-        default=False, description="Sign a receipt for each answer, which binds it to this policy and model.")
+        default=False, enforced_by=LATER, description="Sign a receipt for each answer, which binds it to this policy "
+        "and model.")
     witnesses: tuple[Witness, ...] = Field(alias="witness", default=(), description="Who signs checkpoints.")
     timestamp_authority: TimestampAuthority | None = Field(default=None, description="Who dates checkpoints.")

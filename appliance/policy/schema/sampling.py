@@ -6,11 +6,9 @@ A new one is a row and a block here, a field in `service/api/wire.py`, and its s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field
-
-from appliance.policy.schema.base import Block
+from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.kinds import Number, Whole
 
 
@@ -37,7 +35,13 @@ PARAMETERS = (
 BOUNDED = tuple(each.name for each in PARAMETERS if each.bounded)
 
 
-class Temperature(Block):
+class Bounds(Block):
+    """Bounds on one parameter: `default`, `min` and `max`, of its own kind."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "service/answering/admit"
+
+
+class Temperature(Bounds):
     """Sampling temperature; 0 is greedy."""
 
     default: Annotated[float, Number(0, 5)] = Field(default=0.8, description="Used where a request says nothing.")
@@ -45,7 +49,7 @@ class Temperature(Block):
     max: Annotated[float, Number(0, 5)] = Field(default=2.0, description="The highest value a request may ask for.")
 
 
-class TopP(Block):
+class TopP(Bounds):
     """Nucleus sampling: keep the likeliest tokens up to this total probability; 1 keeps all."""
 
     default: Annotated[float, Number(0, 1)] = Field(default=0.95, description="Used where a request says nothing.")
@@ -53,7 +57,7 @@ class TopP(Block):
     max: Annotated[float, Number(0, 1)] = Field(default=1.0, description="The highest value a request may ask for.")
 
 
-class TopK(Block):
+class TopK(Bounds):
     """Keep only this many of the likeliest tokens; 0 keeps all."""
 
     default: Annotated[int, Whole(0, 1_000_000)] = Field(default=40, description="Used where a request says nothing.")
@@ -62,7 +66,7 @@ class TopK(Block):
         default=1_000_000, description="The highest value a request may ask for.")
 
 
-class MinP(Block):
+class MinP(Bounds):
     """Drop tokens less likely than this share of the likeliest one's probability; 0 drops none."""
 
     default: Annotated[float, Number(0, 1)] = Field(default=0.05, description="Used where a request says nothing.")
@@ -70,7 +74,7 @@ class MinP(Block):
     max: Annotated[float, Number(0, 1)] = Field(default=1.0, description="The highest value a request may ask for.")
 
 
-class RepeatPenalty(Block):
+class RepeatPenalty(Bounds):
     """Make tokens less likely that are among the last 64 of prompt and answer, by this factor; 1 does nothing."""
 
     default: Annotated[float, Number(0.1, 10)] = Field(default=1.0, description="Used where a request says nothing.")
@@ -78,7 +82,7 @@ class RepeatPenalty(Block):
     max: Annotated[float, Number(0.1, 10)] = Field(default=2.0, description="The highest value a request may ask for.")
 
 
-class Penalty(Block):
+class Penalty(Bounds):
     """Subtract from the logits of tokens that the answer has already, not of those of the prompt; 0 does nothing."""
 
     default: Annotated[float, Number(-2, 2)] = Field(default=0.0, description="Used where a request says nothing.")
@@ -101,5 +105,5 @@ class Sampling(Block):
     presence_penalty: Penalty = Field(
         default_factory=Penalty, description="Bounds on `presence_penalty`, which counts a token of an answer once.")
     max_logprobs: Annotated[int, Whole(0, 20)] = Field(
-        default=0, description="How many alternatives with log-probabilities a request may ask for at each token; "
-        "0: none, not even the chosen token's own.")
+        default=0, enforced_by="service/answering/admit", description="How many alternatives with log-probabilities a "
+        "request may ask for at each token; 0: none, not even the chosen token's own.")

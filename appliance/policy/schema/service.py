@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
-from appliance.policy.schema.base import Block
+from appliance.policy.schema.base import LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
 from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
 
@@ -17,6 +15,7 @@ class Tenant(Block):
     """A tenant that stands in the policy itself; for development (`platforms = ["simulated"]`)."""
 
     LABEL: ClassVar[str | None] = "name"
+    ENFORCED_BY: ClassVar[Enforcers] = "service/admission/tenants"
 
     name: Annotated[str, NAME] = Field(description="The tenant's name in the audit log.")
     role: Annotated[Literal["user", "auditor", "admin"], Choice(("user", "auditor", "admin"))] = Field(
@@ -32,16 +31,18 @@ class Tenants(Block):
     changes nothing that clients verify; or, for development, tenants in the policy itself."""
 
     authority: Annotated[str | None, Tagged("ed25519", 32)] = Field(
-        default=None, description="The public key that signs the tenant list.")
+        default=None, enforced_by="signed/tenants", description="The public key that signs the tenant list.")
     list_file: Annotated[str | None, Path()] = Field(
-        alias="list", default=None, description="The file of the signed list, beside the policy.")
+        alias="list", default=None, enforced_by="signed/tenants", description="The file of the signed list, beside the "
+        "policy.")
     min_version: Annotated[int, Whole(0, 2**53 - 1)] = Field(
-        default=0, description="The lowest version of the list that is accepted, against rollback.")
+        default=0, enforced_by="signed/tenants", description="The lowest version of the list that is accepted, against "
+        "rollback.")
     tenants: tuple[Tenant, ...] = Field(
         alias="tenant", default=(), description="Tenants in the policy itself; not beside `authority`.")
     commitment: Annotated[str | None, Tagged("sha384", 48, "commitment")] = Field(
-        default=None, description="Stands for left-out `tenant` blocks in a copy that "
-        "`appliance digest --without-tenants` made: the copy has the original's digest, and verifies, but never boots.")
+        default=None, enforced_by=LATER, description="Stands for left-out `tenant` blocks in a copy that `appliance "
+        "digest --without-tenants` made: the copy has the original's digest, and verifies, but never boots.")
 
 
 class Listener(Block):
@@ -51,25 +52,29 @@ class Listener(Block):
 
     name: Annotated[str, NAME] = Field(description="The listener's name in reports.")
     kind: Annotated[ListenerKind, Choice(("tcp", "tls", "ra-tls", "unix", "vsock"))] = Field(
-        description="`ra-tls`: the certificate's key is made inside the TEE and bound in its evidence. `tcp` (plain, "
-        "loopback only), `unix`, `vsock` (plain) and `tls` (with a key from the operator) are for simulated policies.")
+        enforced_by="service/server", description="`ra-tls`: the certificate's key is made inside the TEE and bound in "
+        "its evidence. `tcp` (plain, loopback only), `unix`, `vsock` (plain) and `tls` (with a key from the operator) "
+        "are for simulated policies.")
     transport: Annotated[Literal["tcp", "vsock"] | None, Choice(("tcp", "vsock"))] = Field(
-        default=None, description="What carries `ra-tls`; absent: TCP.")
+        default=None, enforced_by="service/server", description="What carries `ra-tls`; absent: TCP.")
     address: Annotated[str | None, Address()] = Field(
-        default=None, description="The address to listen on; absent: 127.0.0.1. Not with Unix sockets or vsock.")
+        default=None, enforced_by="service/server", description="The address to listen on; absent: 127.0.0.1. Not with "
+        "Unix sockets or vsock.")
     port: Annotated[int | None, Whole(1, 2**32 - 2)] = Field(
-        default=None, description="The TCP port (up to 65535) or vsock port. Not with Unix sockets.")
+        default=None, enforced_by="service/server", description="The TCP port (up to 65535) or vsock port. Not with "
+        "Unix sockets.")
     path: Annotated[str | None, Path(absolute=True)] = Field(
-        default=None, description="The socket's path; with `unix` only.")
+        default=None, enforced_by="service/server", description="The socket's path; with `unix` only.")
     certificate: Annotated[str | None, Path(absolute=True)] = Field(
-        default=None, description="The PEM certificate chain; with `tls` only.")
+        default=None, enforced_by="service/http/tls", description="The PEM certificate chain; with `tls` only.")
     private_key: Annotated[str | None, Path(absolute=True)] = Field(
-        default=None, description="The PEM file of its key, not the key; with `tls` only.")
+        default=None, enforced_by="service/http/tls", description="The PEM file of its key, not the key; with `tls` "
+        "only.")
     names: Annotated[tuple[str, ...], SetOf(DNS_NAME)] = Field(
-        default=(), description="DNS names in the certificate; with `ra-tls` only.")
+        default=(), enforced_by="service/http/tls", description="DNS names in the certificate; with `ra-tls` only.")
     rotation_ms: Annotated[int | None, Duration("10m", "90d")] = Field(
-        alias="rotation", default=None, description="How long a certificate lives before the next one, newly "
-        "attested, replaces it; absent: 24h. With `ra-tls` only.")
+        alias="rotation", default=None, enforced_by="service/http/tls", description="How long a certificate lives "
+        "before the next one, newly attested, replaces it; absent: 24h. With `ra-tls` only.")
 
     @property
     def host(self) -> str:
@@ -82,7 +87,8 @@ class Service(Block):
 
     listeners: tuple[Listener, ...] = Field(alias="listen", default=(), description="At least one listener.")
     operator_may_set: Annotated[tuple[str, ...], SetOf(Choice(("listen_address", "listen_port", "log_sink")))] = Field(
-        default=(), description="What the operator may choose at boot. Nothing else, by no flag or variable.")
+        default=(), enforced_by="boot/checks", description="What the operator may choose at boot. Nothing else, by no "
+        "flag or variable.")
     drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(
-        alias="drain_timeout", default=30_000, description="How long requests in progress may take to end after "
-        "SIGTERM, before they are cancelled.")
+        alias="drain_timeout", default=30_000, enforced_by="service/server", description="How long requests in "
+        "progress may take to end after SIGTERM, before they are cancelled.")

@@ -1,10 +1,10 @@
 """The versions of the policy language, and how a field says in which of them it stands.
 
-A field without a marker is in every version. Markers stand in the field's `Annotated`, beside its kind:
+A field without a marker is in every version. Markers are arguments of the field's `Field`:
 
-    a new field       Annotated[int | None, Whole(0, 99), Since(2)] = Field(default=7, ...)
-    an ended field    Annotated[Vault | None, Until(1, "use a broker block")] = Field(default=None, ...)
-    a changed field   Annotated[str, Choice(("a",)), Was(1, kind=Choice(("a", "b")), instead='use "a"')] = Field(...)
+    a new field       Annotated[int | None, Whole(0, 99)] = Field(since=Since(2), default=7, ...)
+    an ended field    Vault | None = Field(until=Until(1, "use a broker block"), default=None, ...)
+    a changed field   Annotated[str, Choice(("a",))] = Field(was=Was(1, Choice(("a", "b")), instead='use "a"'), ...)
     a changed default only the default itself: the table of the older version keeps the old one
 
 One HCL name may have two fields whose versions do not overlap, so that a block may change its shape.
