@@ -38,7 +38,7 @@ class Collected(NamedTuple):
     collateral: tuple[bytes, ...] = ()
 
 
-class Endorsement(NamedTuple):
+class TpmEndorsement(NamedTuple):
     """What a challenge to a TPM is made from: TPM2B_PUBLIC of its attestation key, the certificate of its endorsement
     key and those of the authorities above it, in DER."""
 
@@ -63,7 +63,7 @@ class Provider(Protocol):
         """The report alone."""
         return self.collect(report_data).report
 
-    def endorsement(self) -> Endorsement | None:
+    def endorsement(self) -> TpmEndorsement | None:
         """Of a TPM with a certificate: what a verifier needs to challenge it."""
         return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.attestation import evidence
-from appliance.attestation.collect.ratls import Carried
+from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.judge import expectations as measure_launch
@@ -80,7 +80,7 @@ def authentic(parsed: Evidence, reference: Reference, at: datetime) -> Claims:
     return verify.verify(parsed, collateral=collateral, at=at, roots=reference.roots)
 
 
-def certificate_evidence(carried: Carried, reference: Reference, at: datetime) -> Finding:
+def certificate_evidence(carried: CertifiedEvidence, reference: Reference, at: datetime) -> Finding:
     """The rule `certificate-evidence`: what the certificate carries is about its own key and meets the policy.
 
     That it is of this moment it cannot show; that is why a nonce is sent. Raises AttestationError.

@@ -16,7 +16,7 @@ from appliance.attestation.snp import certificate as snp_certificate
 from appliance.attestation.snp import kds
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.snp.abi import Report
+from appliance.attestation.snp.abi import SnpReport
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx import pcs
 from appliance.attestation.tpm import azure as azure_abi
@@ -83,7 +83,7 @@ def _snp(raw: bytes, carried: Iterable[bytes]) -> Needs:
     return Needs(kind, (*((leaf,) if leaf else ()), *rest), tuple(remarks))
 
 
-def _carried_leaf(report: Report, carried: Collateral) -> x509.Certificate | None:
+def _carried_leaf(report: SnpReport, carried: Collateral) -> x509.Certificate | None:
     return next((each for each in carried.certificates if snp_verify.signed_by(report, each)), None)
 
 

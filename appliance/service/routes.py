@@ -11,7 +11,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath
 from litestar.response import Stream
 
-from appliance.attestation.collect.attestor import Channel
+from appliance.attestation.collect.attestor import BoundKey
 from appliance.attestation.tpm.credential import FORMAT
 from appliance.service.answering import metrics as metrics_module
 from appliance.service.answering.cards import ModelList, card
@@ -84,7 +84,7 @@ async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
 async def attestation(request: Incoming) -> Response[Any]:
     """Evidence for a nonce. Open to all: a client checks it before it shows its key."""
     service, exchange = parts(request)
-    channel: Channel = request.scope["state"].get("channel", PLAIN)
+    channel: BoundKey = request.scope["state"].get("channel", PLAIN)
     evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel)
     service.audit.write("attestation.made", request=exchange.request_id, generation=evidence.statement["generation"],
                         nonces=evidence.statement["nonces"]["size"])

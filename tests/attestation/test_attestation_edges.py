@@ -12,7 +12,7 @@ import pytest
 from appliance.attestation import binding, merkle
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, SimulatedProvider, parse
-from appliance.attestation.judge.validate import Finding, Verdict
+from appliance.attestation.judge.validate import Finding, Judgement
 from appliance.attestation.simulated import abi as simulated_abi
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import event_log as tpm_log
@@ -43,7 +43,7 @@ def attestor() -> Attestor:
 def test_a_verdict_is_met_by_no_failure_and_genuine_by_hardware(
         outcomes: list[Any], platform: str, met: bool, genuine: bool) -> None:
     """One failed rule is enough to refuse, and the simulated platform is genuine whatever holds never."""
-    verdict = Verdict(tuple(Finding(f"rule-{number}", outcome) for number, outcome in enumerate(outcomes)), platform)
+    verdict = Judgement(tuple(Finding(f"rule-{number}", outcome) for number, outcome in enumerate(outcomes)), platform)
     assert (met, genuine) == (verdict.met, verdict.genuine)
     if met:
         verdict.require()

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from appliance.attestation import binding
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, Channel, State
+from appliance.attestation.collect.attestor import Attestor, BoundKey, State
 from appliance.attestation.collect.tsm import TsmProvider
 from appliance.attestation.evidence import Evidence, Provider, SimulatedProvider
 from appliance.attestation.judge import verify
@@ -184,11 +184,11 @@ def test_a_key_that_was_never_bound_is_not_attested() -> None:
     old, new = b"\x01" * 32, b"\x02" * 32
     assert (1, 2) == (attestor.bind_tls_key(old), attestor.bind_tls_key(new))
     for key in (old, new, None):
-        evidence, = attestor.attest_all([bytes(32)], Channel(key))
+        evidence, = attestor.attest_all([bytes(32)], BoundKey(key))
         assert (None if key is None else key.hex()) == evidence.statement["tls_spki_sha256"]
         assert 2 == evidence.statement["generation"]
     with pytest.raises(AttestationError) as caught:
-        attestor.attest_all([bytes(32)], Channel(b"\x03" * 32))
+        attestor.attest_all([bytes(32)], BoundKey(b"\x03" * 32))
     assert "tls-key-unknown" == caught.value.code
 
 

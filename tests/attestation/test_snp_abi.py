@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp.abi import GuestPolicy, PlatformInfo, Tcb
+from appliance.attestation.snp.abi import GuestPolicy, PlatformInfo, SnpTcb
 from appliance.errors import AttestationError, MalformedEvidenceError, UnsupportedEvidenceError
 from tests.fuzz import driver, snp_fuzz
 from tests.support.fake_amd import FakeAmd
@@ -65,8 +65,8 @@ def test_platform_bits_that_are_not_known_are_kept() -> None:
 def test_tcb_layouts_differ_by_product() -> None:
     """The same eight bytes are other components on Turin."""
     raw = bytes(range(1, 9))
-    assert {"bootloader": 1, "tee": 2, "snp": 7, "microcode": 8} == Tcb.decode(raw, "Milan").components()
-    assert {"fmc": 1, "bootloader": 2, "tee": 3, "snp": 4, "microcode": 8} == Tcb.decode(raw, "Turin").components()
+    assert {"bootloader": 1, "tee": 2, "snp": 7, "microcode": 8} == SnpTcb.decode(raw, "Milan").components()
+    assert {"fmc": 1, "bootloader": 2, "tee": 3, "snp": 4, "microcode": 8} == SnpTcb.decode(raw, "Turin").components()
 
 
 @pytest.mark.parametrize("version", [0, 1, 6, 1 << 31])

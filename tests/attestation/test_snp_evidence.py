@@ -12,7 +12,7 @@ import pytest
 from appliance.attestation import binding, evidence
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected
-from appliance.attestation.judge.validate import Expected, Verdict, validate
+from appliance.attestation.judge.validate import Expected, Judgement, validate
 from appliance.attestation.judge.verify import verify
 from appliance.attestation.snp.validate import SnpExpected
 from appliance.attestation.tdx.validate import TdxExpected
@@ -61,7 +61,7 @@ def _evidence(provider: evidence.Provider, nonce: bytes = NONCE, spki: bytes = S
 
 
 def _judge(provider: SnpProvider, policy: Evidence | None = None, *, nonce: bytes = NONCE, spki: bytes = SPKI,
-           known: Collateral | None = None, **changes: Any) -> Verdict:
+           known: Collateral | None = None, **changes: Any) -> Judgement:
     claims = verify(_evidence(provider, nonce, spki), collateral=known or provider.fake.collateral(), at=NOW,
                     roots=Roots(amd=provider.fake.roots))
     facts: dict[str, Any] = {
@@ -70,7 +70,7 @@ def _judge(provider: SnpProvider, policy: Evidence | None = None, *, nonce: byte
     return validate(claims, Expected(**facts))
 
 
-def _failed(verdict: Verdict) -> list[str]:
+def _failed(verdict: Judgement) -> list[str]:
     return [finding.rule for finding in verdict.findings if finding.outcome == "fails"]
 
 

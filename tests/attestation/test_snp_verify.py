@@ -18,7 +18,7 @@ from appliance import packaged
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.snp.abi import Tcb
+from appliance.attestation.snp.abi import SnpTcb
 from appliance.attestation.trust import amd
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.collateral import Collateral
@@ -316,7 +316,7 @@ def test_turin_has_its_own_tcb_layout() -> None:
     """On Turin the first byte is the FMC and everything moves; the chip id has eight bytes."""
     fake = FakeAmd("Turin", tcb={"fmc": 1, "bootloader": 2, "tee": 3, "snp": 4, "microcode": 81})
     claims = _verify(fake, fake.report(version=5))
-    assert Tcb(fmc=1, bootloader=2, tee=3, snp=4, microcode=81, reserved=bytes(3)) == claims.reported_tcb
+    assert SnpTcb(fmc=1, bootloader=2, tee=3, snp=4, microcode=81, reserved=bytes(3)) == claims.reported_tcb
     assert (0, 0) == (claims.report.launch_mit_vector, claims.report.current_mit_vector)
 
 

@@ -148,7 +148,7 @@ def test_tdx(tmp_path: Path, tiny_model: Path) -> None:
 def test_a_vtpm_is_at_best_host_trusted(tmp_path: Path, tiny_model: Path) -> None:
     """Without a word for it no prompt goes there; with one, the official client chats, and the verdict stays."""
     zero = ("00" * 32,)
-    tpm = measurements.Tpm.model_validate({
+    tpm = measurements.TpmPrediction.model_validate({
         "bank": "sha256", "pcrs": {str(number): zero for number in measurements.PREDICTED_PCRS}, "events": (),
         "golden": ({"machine": "swtpm", "firmware_sha256": zero[0], "pcrs": {"0": zero[0], "7": zero[0]}},)})
     with swtpm.running() as device, running(

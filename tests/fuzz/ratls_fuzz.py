@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, Channel, State
+from appliance.attestation.collect.attestor import Attestor, BoundKey, State
 from appliance.attestation.evidence import SimulatedProvider
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import origin as tpm_origin
@@ -30,7 +30,7 @@ def _certificate() -> bytes:
     public = ratls.spki(key.public_key())
     nonce = ratls.nonce_for(public)
 
-    channel = Channel(hashlib.sha256(public).digest())
+    channel = BoundKey(hashlib.sha256(public).digest())
     attestor.bind_tls_key(channel.tls_spki_sha256)
     evidence, = attestor.attest_all([nonce], channel)
     made = ratls.issue(key, evidence, ("a.example",), not_before=NOW, not_after=NOW + dt.timedelta(days=1))

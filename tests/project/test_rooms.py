@@ -62,3 +62,12 @@ def test_a_room_says_its_rule() -> None:
 def test_thorough_modules_exist() -> None:
     """A name that is no module's leaves nothing out."""
     assert set() == THOROUGH - {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+def test_a_class_name_means_one_thing_in_attestation_and_client() -> None:
+    """A `Verdict` or a `Quote` is the same wherever these rooms speak of it. Private names are their module's own."""
+    names = Counter(node.name for name, path in MODULES.items()
+                    if name.startswith(("appliance.attestation.", "appliance.client."))
+                    for node in ast.parse(path.read_bytes()).body
+                    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+    assert [] == [name for name, count in names.items() if count > 1]

@@ -99,7 +99,7 @@ def _any_certificate() -> ssl.SSLContext:
     return context
 
 
-def _connect(url: str) -> tuple[http.client.HTTPSConnection, ratls.Carried]:
+def _connect(url: str) -> tuple[http.client.HTTPSConnection, ratls.CertifiedEvidence]:
     connection = http.client.HTTPSConnection(url.removeprefix("https://"), context=_any_certificate(), timeout=30)
     connection.connect()
     der = connection.sock.getpeercert(binary_form=True)  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.snp.abi import Tcb
+from appliance.attestation.snp.abi import SnpTcb
 from tests.support.fake_amd import CHIP, TURIN_CHIP, FakeAmd
 from tests.support.fake_intel import FMSPC, FakeIntel
 
@@ -30,7 +30,7 @@ Answers = dict[str, list[Answer]]  # by path and query; one after the other, the
 
 def amd(fake: FakeAmd) -> Answers:
     """KDS as 57230 has it: DER leaf and list, PEM chain."""
-    tcb, key = Tcb.decode(fake.raw_tcb, fake.product), "vlek" if fake.vlek else "vcek"
+    tcb, key = SnpTcb.decode(fake.raw_tcb, fake.product), "vlek" if fake.vlek else "vcek"
     chip = TURIN_CHIP[:8] if fake.product == "Turin" else CHIP
     levels = f"blSPL={tcb.bootloader}&teeSPL={tcb.tee}&snpSPL={tcb.snp}&ucodeSPL={tcb.microcode}"
     levels = levels if tcb.fmc is None else f"fmcSPL={tcb.fmc}&{levels}"

@@ -37,7 +37,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Channel:
+class BoundKey:
     """The connection that evidence is given on: SHA-256 of its TLS key's SubjectPublicKeyInfo, None without TLS."""
 
     tls_spki_sha256: bytes | None
@@ -72,7 +72,7 @@ class Attestor:
     def bind_tls_key(self, spki_sha256: bytes | None) -> int:
         """Bind the SHA-256 of the TLS key's SubjectPublicKeyInfo; returns the new generation's number.
 
-        The last key is the state's; connections on earlier ones stay attestable as what they are (`Channel`).
+        The last key is the state's; connections on earlier ones stay attestable as what they are (`BoundKey`).
         """
         with self._lock:
             self._bound.add(spki_sha256)
@@ -80,7 +80,7 @@ class Attestor:
                 self._state, tls_spki_sha256=spki_sha256, generation=self._state.generation + 1)
             return self._state.generation
 
-    def statement(self, nonces: Nonces, channel: Channel | None = None) -> ServeStatement:
+    def statement(self, nonces: Nonces, channel: BoundKey | None = None) -> ServeStatement:
         """The `serve/v1` statement about the present generation for this tree of nonces.
 
         `channel`: the connection that it is given on, by default one with the state's own TLS key. Raises
@@ -106,7 +106,7 @@ class Attestor:
         raw = parse_nonce(nonce) if isinstance(nonce, str) else check_nonce(nonce)
         return self.attest_all([raw])[0]
 
-    def attest_all(self, nonces: Sequence[bytes], channel: Channel | None = None) -> list[evidence.Evidence]:
+    def attest_all(self, nonces: Sequence[bytes], channel: BoundKey | None = None) -> list[evidence.Evidence]:
         """One report for 1 to 65,536 nonces asked on one channel; each client's evidence has the proof of its own."""
         tree = merkle.Tree([check_nonce(nonce) for nonce in nonces])
         statement = self.statement(Nonces.of(tree), channel)

@@ -38,7 +38,7 @@ _OID = x509.ObjectIdentifier(x509dice.EVIDENCE_OID)
 
 
 @dataclass(frozen=True)
-class Carried:
+class CertifiedEvidence:
     """What a certificate that holds carries. `nonce` is the one that its evidence has to answer."""
 
     evidence: Evidence
@@ -110,7 +110,7 @@ def _unwrap(extension: bytes) -> bytes | None:
     return record[1]
 
 
-def parse(data: bytes) -> Carried:
+def parse(data: bytes) -> CertifiedEvidence:
     """What a certificate (DER or PEM) carries, after its own signature and its binding to the evidence hold.
 
     Whether the evidence holds, and the certificate is in force, is still to be asked. Raises MalformedEvidenceError,
@@ -134,7 +134,7 @@ def parse(data: bytes) -> Carried:
         raise ForgedEvidenceError("RA-TLS: the evidence is about another key than the certificate's", code="ra-tls-key")
     if found.proof.nonce != nonce.hex():
         raise ForgedEvidenceError("RA-TLS: the evidence was not made for a certificate", code="ra-tls-nonce")
-    return Carried(found, statement, digest, nonce, _names(certificate), certificate.not_valid_before_utc,
+    return CertifiedEvidence(found, statement, digest, nonce, _names(certificate), certificate.not_valid_before_utc,
                    certificate.not_valid_after_utc)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import threading
 from pathlib import Path
 
-from appliance.attestation.evidence import Collected, Endorsement, Provider
+from appliance.attestation.evidence import Collected, Provider, TpmEndorsement
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import credential as tpm_credential
@@ -69,10 +69,10 @@ class TpmProvider(Provider):
                 return Collected(evidence.to_bytes(), self._ek_chain)
         raise AttestationError("TPM: its PCRs change all the time, or its quotes are of others", code="tpm-race")
 
-    def endorsement(self) -> Endorsement | None:
+    def endorsement(self) -> TpmEndorsement | None:
         """What a verifier needs to make a challenge; None without a certificate."""
         certificate = self._certificate()
-        return None if certificate is None else Endorsement(self._key.public, certificate, self._ek_chain)
+        return None if certificate is None else TpmEndorsement(self._key.public, certificate, self._ek_chain)
 
     def activate(self, challenge: bytes) -> bytes:
         """The answer to a challenge (docs/formats/tpm-activation.md): 32 bytes, which show that the TPM opened it.

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from appliance.attestation.envelopes.dstack import document as dstack_json
 from appliance.attestation.envelopes.parts import strict
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.envelopes.trustee import azure as trustee_azure
 from appliance.attestation.envelopes.trustee import snp as trustee_snp
@@ -20,7 +20,7 @@ from appliance.attestation.envelopes.trustee import tdx as trustee_tdx
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 _WHAT = "attestation-rs evidence"
-Room = tuple[Callable[[Members], bool], Callable[[Members], Carried]]
+Room = tuple[Callable[[Members], bool], Callable[[Members], EnvelopeParts]]
 _SNP, _TDX, _AZURE = ((each.fits, each.read) for each in (trustee_snp, trustee_tdx, trustee_azure))
 PLATFORMS: Mapping[str, Room] = {
     "snp": _SNP, "gcp-snp": _SNP, "tdx": _TDX, "gcp-tdx": _TDX, "az-snp": _AZURE, "az-tdx": _AZURE,
@@ -32,7 +32,7 @@ def fits(found: Members) -> bool:
     return isinstance(found.get("platform"), str) and isinstance(found.get("evidence"), dict)
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """What the platform's JSON carries."""
     strict.only(found, ("platform", "evidence", "nvidia_gpu"), _WHAT)
     platform = found["platform"]

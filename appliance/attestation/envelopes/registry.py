@@ -9,7 +9,7 @@ from appliance.attestation.envelopes import attestation_rs, tsm
 from appliance.attestation.envelopes.dstack import document as dstack_json
 from appliance.attestation.envelopes.dstack import form as dstack
 from appliance.attestation.envelopes.parts import strict
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.envelopes.trustee import azure as trustee_azure
 from appliance.attestation.envelopes.trustee import kbs as trustee_kbs
@@ -25,22 +25,22 @@ class Row(NamedTuple):
 
     name: str
     fits: Callable[[Members], bool]
-    read: Callable[[Members], Carried]
+    read: Callable[[Members], EnvelopeParts]
 
 
 def _having(*names: str) -> Callable[[Members], bool]:
     return lambda found: set(names) <= set(found)
 
 
-def _refused(name: str) -> Callable[[Members], Carried]:
-    def read(found: Members) -> Carried:
+def _refused(name: str) -> Callable[[Members], EnvelopeParts]:
+    def read(found: Members) -> EnvelopeParts:
         raise UnsupportedEvidenceError(f"{name}: not a platform or format of this appliance, so it is refused",
                                        code="envelope-platform",
                                        hint="if there is an SEV-SNP report, TDX or TPM quote in it, examine that alone")
     return read
 
 
-def _dstack_hex(found: Members) -> Carried:
+def _dstack_hex(found: Members) -> EnvelopeParts:
     data = strict.hexadecimal(found["attestation"], "dstack attestation in JSON: attestation")
     if not dstack.fits(data):
         raise MalformedEvidenceError("dstack attestation in JSON: attestation is not one of dstack's")
@@ -81,7 +81,7 @@ def recognise(data: bytes) -> str | None:
     return None if read is None else next((row.name for row in ROWS if row.fits(read[0])), None)
 
 
-def read(data: bytes) -> tuple[Carried, bytes]:
+def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
     """What an envelope carries, and the bytes behind it. Raises MalformedEvidenceError or UnsupportedEvidenceError."""
     if dstack.fits(data):
         return dstack.read(data)

@@ -9,7 +9,7 @@ as it is write `Provider`, `OutBlob` and `AuxBlob`.
 from __future__ import annotations
 
 from appliance.attestation.envelopes.parts import strict
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 from appliance.errors import UnsupportedEvidenceError
 
@@ -25,7 +25,7 @@ def fits(found: Members) -> bool:
     return {"outblob", "provider"} <= set(found) or {"OutBlob", "Provider"} <= set(found)
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """The report with the certificate table of its auxiliary blob, or the quote."""
     strict.only(found, _NAMES, _WHAT)
     named = {_NAMES[name]: value for name, value in found.items()}
@@ -41,6 +41,6 @@ def read(found: Members) -> Carried:
     beside = strict.standard(named["auxblob"], f"{_WHAT}: auxblob") if named.get("auxblob") else b""
     unjudged = [name for name in ("manifestblob", "service") if named.get(name)]
     if provider == "sev_guest":
-        return Carried(report + beside, told=(("provider", provider),), unjudged=tuple(unjudged))
-    return Carried(report, told=(("provider", provider),),
+        return EnvelopeParts(report + beside, told=(("provider", provider),), unjudged=tuple(unjudged))
+    return EnvelopeParts(report, told=(("provider", provider),),
                    unjudged=(*unjudged, *(["auxblob"] if beside else [])))

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from appliance.attestation.findings import plain
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 
-Verdict = Literal["genuine", "not genuine", "cannot tell"]
-EXIT_CODES: dict[Verdict, int] = {"genuine": 0, "not genuine": 1, "cannot tell": 2}
+Authenticity = Literal["genuine", "not genuine", "cannot tell"]
+EXIT_CODES: dict[Authenticity, int] = {"genuine": 0, "not genuine": 1, "cannot tell": 2}
 _AGAINST = (ForgedEvidenceError, MalformedEvidenceError)
 
 
@@ -23,7 +23,7 @@ class Examination:
     """`proved` are the checks that held, `claims` what the evidence says in its vendor's terms: JSON, by section."""
 
     kind: str
-    verdict: Verdict = "cannot tell"
+    verdict: Authenticity = "cannot tell"
     code: str = ""
     reason: str = ""
     hint: str | None = None

@@ -146,7 +146,7 @@ def _tdx(found: Examination, material: Material, at: datetime) -> Examination:
                          "policy to say")
 
 
-def _ccel(found: Examination, material: Material, quote: tdx_abi.Quote) -> list[str]:
+def _ccel(found: Examination, material: Material, quote: tdx_abi.TdxQuote) -> list[str]:
     """Compare RTMRs with the log that was named or lies beside the quote; returns what was warned of.
 
     A CCEL numbers RTMRs from 1; number 0 stands for the MRTD, which no event extends.

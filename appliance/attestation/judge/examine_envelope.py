@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from appliance.attestation import keyfile
 from appliance.attestation.envelopes import registry
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.judge import examine_tpm
 from appliance.attestation.judge.examination import Examination
 from appliance.attestation.snp import abi as snp_abi
@@ -56,7 +56,7 @@ def examine(found: Examination, material: Material, at: datetime, judge: Judge) 
         _compare_report_data(found, carried)
 
 
-def _opened(data: bytes) -> tuple[Carried, bytes]:
+def _opened(data: bytes) -> tuple[EnvelopeParts, bytes]:
     """What the envelope carries. Nobody signs an envelope, so one that is out of form forges nothing."""
     try:
         return registry.read(data)
@@ -73,7 +73,7 @@ def nonce_unchecked(kind: str) -> UncheckedEvidenceError:
         "checked")
 
 
-def _with_certificates(found: Examination, collateral: Collateral, carried: Carried) -> Collateral:
+def _with_certificates(found: Examination, collateral: Collateral, carried: EnvelopeParts) -> Collateral:
     """The collateral at hand and the envelope's certificates; one that cannot be read is named."""
     both = collateral.with_items((), "")
     for number, certificate in enumerate(carried.certificates, start=1):
@@ -118,7 +118,7 @@ def _check_binding(azure: bytes, quote: bytes) -> None:
                                   code="azure-runtime-data")
 
 
-def _compare_report_data(found: Examination, carried: Carried) -> None:
+def _compare_report_data(found: Examination, carried: EnvelopeParts) -> None:
     """Warn where an envelope states other report data than the evidence has."""
     if carried.report_data is None:
         return

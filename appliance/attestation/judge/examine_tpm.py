@@ -17,7 +17,7 @@ from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.tpm import verify as tpm_verify
-from appliance.attestation.tpm.abi import Quote
+from appliance.attestation.tpm.abi import TpmQuote
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.verify import AttestationKey, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
@@ -188,7 +188,7 @@ def record_log(found: Examination, log: tpm_log.Explanation, events: int, regist
     found.warnings += [f"EVENT LOG: {sentence}." for sentence in tpm_log.told(log, register)]
 
 
-def _describe(quote: Quote) -> list[tuple[str, str]]:
+def _describe(quote: TpmQuote) -> list[tuple[str, str]]:
     """TPMS_ATTEST in the TCG's terms."""
     return [
         ("qualifiedSigner", quote.qualified_signer.hex()), ("extraData", quote.extra_data.hex()),

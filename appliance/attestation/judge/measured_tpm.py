@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 
 from appliance.attestation.findings import Finding, judged, one_of
-from appliance.attestation.judge.measurements import GOLDEN_PCRS, Measurements, PcrEvent, Tpm
+from appliance.attestation.judge.measurements import GOLDEN_PCRS, Measurements, PcrEvent, TpmPrediction
 from appliance.attestation.tpm.event_log import EV_NO_ACTION, Event
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
@@ -53,7 +53,7 @@ def _register(number: int, values: Mapping[int, bytes], wanted: frozenset[bytes]
     return one_of(f"pcr{number}", values[number], wanted)
 
 
-def _golden(values: Mapping[int, bytes], tpm: Tpm) -> Finding:
+def _golden(values: Mapping[int, bytes], tpm: TpmPrediction) -> Finding:
     absent = [number for number in GOLDEN_PCRS if number not in values]
     if absent:
         return judged("golden-pcrs", False, f"PCR {', '.join(map(str, absent))} not in the evidence")
@@ -65,7 +65,7 @@ def _golden(values: Mapping[int, bytes], tpm: Tpm) -> Finding:
     return judged("golden-pcrs", False, f"{found}: of no recorded machine; recorded: {known}")
 
 
-def _explained(finding: Finding, number: int, log: Iterable[Event], tpm: Tpm) -> Finding:
+def _explained(finding: Finding, number: int, log: Iterable[Event], tpm: TpmPrediction) -> Finding:
     """A finding that fails with the first event that departs from the predicted ones, of a register that both speak of
     (the boot extends some after the firmware's log has ended)."""
     found = [each.digests["sha256"] for each in log

@@ -59,7 +59,7 @@ class IdBlock(Frozen):
     author_key_sha384: Hex48 | None
 
 
-class SevSnp(Frozen):
+class SnpPrediction(Frozen):
     """The launch digest of one shape of guest."""
 
     vmm: Literal["qemu"]
@@ -71,7 +71,7 @@ class SevSnp(Frozen):
     id_block: IdBlock | None
 
 
-class Tdx(Frozen):
+class TdxPrediction(Frozen):
     """MRTD of one firmware in one order of its pages, and the RTMRs as far as files give them."""
 
     firmware_sha256: Hex32
@@ -104,7 +104,7 @@ class PcrEvent(Frozen):
     what: Text
 
 
-class Tpm(Frozen):
+class TpmPrediction(Frozen):
     """PCRs in the SHA-256 bank: the values that are accepted for each, and the events that give the first of them."""
 
     bank: Literal["sha256"]
@@ -135,9 +135,9 @@ class Measurements(Frozen):
     build: Build
     image: dict[Word, Hex32] = Field(max_length=64)
     policy_sha384: Hex48 | None
-    sev_snp: tuple[SevSnp, ...] = Field(max_length=256)
-    tdx: tuple[Tdx, ...] = Field(max_length=64)
-    tpm: Tpm | None
+    sev_snp: tuple[SnpPrediction, ...] = Field(max_length=256)
+    tdx: tuple[TdxPrediction, ...] = Field(max_length=64)
+    tpm: TpmPrediction | None
 
     def sev_snp_digests(self) -> frozenset[bytes]:
         """The launch digests that are accepted, 48 bytes each; empty: no SEV-SNP launch of this image is known."""

@@ -24,7 +24,7 @@ from appliance.policy.digest import host_data
 
 
 @dataclass(frozen=True)
-class Report:
+class AuthenticReport:
     """An authentic report's report data, launch field and claims."""
 
     report_data: bytes
@@ -58,30 +58,30 @@ class Judge:
     `image` names the findings that prove an image, and with its verity root the policy in it.
     """
 
-    verify: Callable[[Given], Report]
+    verify: Callable[[Given], AuthenticReport]
     validate: Callable[[Any, Expected], tuple[Finding, ...]]
     launch: Callable[[bytes], bytes] | None
     image: tuple[str, ...] = ()
 
 
-def _snp(given: Given) -> Report:
+def _snp(given: Given) -> AuthenticReport:
     found = snp_verify.verify(given.raw, given.collateral, at=given.time("sev-snp"), roots=given.roots.amd)
-    return Report(found.report.report_data, found.report.host_data, found)
+    return AuthenticReport(found.report.report_data, found.report.host_data, found)
 
 
-def _tdx(given: Given) -> Report:
+def _tdx(given: Given) -> AuthenticReport:
     found = tdx_verify.verify(given.raw, given.collateral, at=given.time("tdx"), root=given.roots.intel,
                               root_der=given.roots.intel_der)
-    return Report(found.quote.body.report_data, found.quote.body.mr_config_id, found)
+    return AuthenticReport(found.quote.body.report_data, found.quote.body.mr_config_id, found)
 
 
-def _tpm(given: Given) -> Report:
+def _tpm(given: Given) -> AuthenticReport:
     found = tpm_origin.verify(given.raw, given.bound, given.collateral, at=given.at, roots=given.roots)
-    return Report(given.bound, b"", found)
+    return AuthenticReport(given.bound, b"", found)
 
 
-def _simulated(given: Given) -> Report:
-    return Report(*simulated_verify.verify(given.raw))
+def _simulated(given: Given) -> AuthenticReport:
+    return AuthenticReport(*simulated_verify.verify(given.raw))
 
 
 def _by_time(judge: Callable[..., tuple[Finding, ...]], which: str) -> Callable[[Any, Expected], tuple[Finding, ...]]:

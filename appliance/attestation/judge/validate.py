@@ -17,11 +17,11 @@ from appliance.attestation.judge.verify import Claims
 from appliance.errors import RejectedEvidenceError
 from appliance.platforms import TEES
 
-__all__ = ["Expected", "Finding", "Verdict", "validate"]
+__all__ = ["Expected", "Finding", "Judgement", "validate"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """All findings. `genuine` is false for a simulated report whatever it says, and for a TPM: it may be the host's."""
 
     findings: tuple[Finding, ...]
@@ -72,7 +72,7 @@ def _launch_policy(claims: Claims, expected: Expected, hardware: tuple[Finding, 
     return same(rule, claims.host_data, judge.launch(expected.policy_sha384))
 
 
-def validate(claims: Claims, expected: Expected) -> Verdict:
+def validate(claims: Claims, expected: Expected) -> Judgement:
     """Judge every rule on the claims of a statement."""
     statement = claims.statement
     hardware = JUDGES[claims.platform].validate(claims.hardware, expected)  # report data and launch field apart
@@ -85,7 +85,7 @@ def validate(claims: Claims, expected: Expected) -> Verdict:
         _launch_policy(claims, expected, hardware),
         same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
     ]
-    return Verdict((*findings, *_of_its_kind(statement, expected), *hardware), claims.platform)
+    return Judgement((*findings, *_of_its_kind(statement, expected), *hardware), claims.platform)
 
 
 def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...]:

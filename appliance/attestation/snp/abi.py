@@ -2,7 +2,7 @@
 
 Source: AMD publication 56860, "SEV Secure Nested Paging Firmware ABI Specification", table ATTESTATION_REPORT; all
 integers are little endian. This module reads bytes; it checks no signature and judges no claim. What a security
-version number (TCB_VERSION) means depends on the product line, so it is decoded by `Tcb.decode`, by whoever knows it.
+version number (TCB_VERSION) means depends on the product line, so `SnpTcb.decode` decodes it for whoever knows that.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ VCEK, VLEK, UNSIGNED = 0, 1, 7      # KEY_INFO.SIGNING_KEY
 
 
 @dataclass(frozen=True)
-class Tcb:
+class SnpTcb:
     """The security version of each firmware component. `fmc` exists on Turin; `reserved` is zero so far."""
 
     bootloader: int
@@ -68,7 +68,7 @@ class Tcb:
     reserved: bytes = b""
 
     @classmethod
-    def decode(cls, raw: bytes, product: str) -> Tcb:
+    def decode(cls, raw: bytes, product: str) -> SnpTcb:
         """TCB_VERSION (8 bytes) in the layout of a product line: Turin moved every component."""
         if product == "Turin":
             return cls(fmc=raw[0], bootloader=raw[1], tee=raw[2], snp=raw[3], reserved=raw[4:7], microcode=raw[7])
@@ -143,7 +143,7 @@ class KeyInfo:
 
 
 @dataclass(frozen=True)
-class Report:
+class SnpReport:
     """A parsed report. TCBs are the raw 8 bytes; `cpuid` is family, model, stepping from version 3 on."""
 
     version: int
@@ -217,7 +217,7 @@ def _key_info(raw: int) -> KeyInfo:
     return KeyInfo(bool(raw & 1), bool(raw & 2), signing_key)
 
 
-def parse(report: bytes) -> Report:
+def parse(report: bytes) -> SnpReport:
     """Read a report.
 
     Raises MalformedEvidenceError on another size or on reserved bytes or values, UnsupportedEvidenceError on a
@@ -228,7 +228,7 @@ def parse(report: bytes) -> Report:
     if vmpl > 3 and vmpl != HOST_VMPL:
         raise MalformedEvidenceError(f"SEV-SNP report: VMPL {vmpl} is no level")
     cpuid = (report[CPUID_FAMILY_AT[0]], report[CPUID_MODEL_AT[0]], report[CPUID_STEPPING_AT[0]])
-    return Report(
+    return SnpReport(
         version=version, guest_svn=_number(report, GUEST_SVN_AT),
         policy=GuestPolicy.decode(_number(report, POLICY_AT)), vmpl=vmpl,
         family_id=_cut(report, FAMILY_ID_AT), image_id=_cut(report, IMAGE_ID_AT),

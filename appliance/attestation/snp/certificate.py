@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from appliance.attestation.snp.abi import CHIP_ID_AT, Tcb
+from appliance.attestation.snp.abi import CHIP_ID_AT, SnpTcb
 from appliance.errors import MalformedEvidenceError
 
 _AMD = "1.3.6.1.4.1.3704.1."
@@ -33,7 +33,7 @@ class Endorsement:
     """What a VCEK or VLEK certificate says. A VCEK has a hardware id, a VLEK a CSP id, never both."""
 
     product: str               # "Milan", without the stepping
-    tcb: Tcb
+    tcb: SnpTcb
     hardware_id: bytes | None  # 64 bytes; shorter ones are followed by zeros, as in CHIP_ID
     csp_id: str | None
 
@@ -99,7 +99,7 @@ def parse(certificate: x509.Certificate) -> Endorsement:
         raise MalformedEvidenceError("AMD certificate: expected either a hardware id (VCEK) or a CSP id (VLEK)")
     turin = FMC in values
     reserved = RESERVED[1:] if turin else RESERVED
-    tcb = Tcb(bootloader=values.version(BOOTLOADER), tee=values.version(TEE), snp=values.version(SNP),
+    tcb = SnpTcb(bootloader=values.version(BOOTLOADER), tee=values.version(TEE), snp=values.version(SNP),
               microcode=values.version(MICROCODE), fmc=values.version(FMC) if turin else None,
               reserved=bytes(values.version(oid) for oid in reserved))
     return Endorsement(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from appliance.attestation.snp import kds
-from appliance.attestation.snp.abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, Report, Tcb
+from appliance.attestation.snp.abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, SnpReport, SnpTcb
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.policy import amd_lines
 
@@ -21,7 +21,7 @@ def _dotted(version: tuple[int, int, int]) -> str:
     return f"{version[0]}.{version[1]} build {version[2]}"
 
 
-def _policy(report: Report) -> Claims:
+def _policy(report: SnpReport) -> Claims:
     policy = report.policy
     return [
         ("POLICY", f"{policy.raw:#x}"), ("POLICY.ABI", f"{policy.abi[0]}.{policy.abi[1]}"),
@@ -33,7 +33,7 @@ def _policy(report: Report) -> Claims:
         ("POLICY.PAGE_SWAP_DISABLE", _yes(policy.page_swap_disabled)), ("POLICY, unknown bits", f"{policy.unknown:#x}")]
 
 
-def _platform(report: Report) -> Claims:
+def _platform(report: SnpReport) -> Claims:
     platform = report.platform_info
     return [
         ("PLATFORM_INFO", f"{platform.raw:#x}"), ("PLATFORM_INFO.SMT_EN", _yes(platform.smt)),
@@ -45,20 +45,20 @@ def _platform(report: Report) -> Claims:
         ("PLATFORM_INFO.TIO_EN", _yes(platform.tio)), ("PLATFORM_INFO, unknown bits", f"{platform.unknown:#x}")]
 
 
-def _tcbs(report: Report, claims: SnpClaims | None) -> Claims:
+def _tcbs(report: SnpReport, claims: SnpClaims | None) -> Claims:
     """The four TCBs, decoded once the product line is proved; raw before."""
     if claims is None:
         return [("CURRENT_TCB", report.current_tcb.hex()), ("REPORTED_TCB", report.reported_tcb.hex()),
                 ("COMMITTED_TCB", report.committed_tcb.hex()), ("LAUNCH_TCB", report.launch_tcb.hex())]
 
-    def shown(tcb: Tcb) -> str:
+    def shown(tcb: SnpTcb) -> str:
         return ", ".join(f"{name} {version}" for name, version in tcb.components().items())
 
     return [("CURRENT_TCB", shown(claims.current_tcb)), ("REPORTED_TCB", shown(claims.reported_tcb)),
             ("COMMITTED_TCB", shown(claims.committed_tcb)), ("LAUNCH_TCB", shown(claims.launch_tcb))]
 
 
-def _newer(report: Report) -> Claims:
+def _newer(report: SnpReport) -> Claims:
     """What later versions of the report added."""
     found: Claims = []
     if report.cpuid is not None:
@@ -71,7 +71,7 @@ def _newer(report: Report) -> Claims:
     return found
 
 
-def describe(report: Report, claims: SnpClaims | None) -> Claims:
+def describe(report: SnpReport, claims: SnpClaims | None) -> Claims:
     """Every field of a report: name and value. `claims` are at hand once the report is proved authentic."""
     vmpl = "the host" if report.vmpl == HOST_VMPL else str(report.vmpl)
     return [
@@ -98,7 +98,7 @@ def _chain(claims: SnpClaims | None) -> Claims:
             ("chain valid until", f"{claims.not_after:%Y-%m-%dT%H:%M:%SZ}")]
 
 
-def warnings(report: Report, claims: SnpClaims | None, at: datetime) -> list[str]:
+def warnings(report: SnpReport, claims: SnpClaims | None, at: datetime) -> list[str]:
     """What a reader must not overlook at a time, even where everything is authentic."""
     found = []
     if report.policy.debug:

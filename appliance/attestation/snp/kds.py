@@ -7,7 +7,7 @@ chapter 4. A VCEK is named by the product line, the chip's hardware id and the r
 from __future__ import annotations
 
 from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp.abi import Report, Tcb
+from appliance.attestation.snp.abi import SnpReport, SnpTcb
 from appliance.attestation.snp.certificate import TURIN_HARDWARE_ID_BYTES
 from appliance.attestation.trust import amd
 from appliance.attestation.x509 import requests
@@ -18,7 +18,7 @@ _BEFORE_TURIN = ("Milan", "Genoa")
 _KEYS = {snp_abi.VCEK: "vcek", snp_abi.VLEK: "vlek"}
 
 
-def product_lines(report: Report) -> tuple[str, ...]:
+def product_lines(report: SnpReport) -> tuple[str, ...]:
     """The product lines that a report may be of. Version 2 tells no CPU: a short chip id is Turin's."""
     if report.cpuid is not None:
         family, model, _ = report.cpuid
@@ -28,19 +28,19 @@ def product_lines(report: Report) -> tuple[str, ...]:
     return ("Turin",) if short else _BEFORE_TURIN
 
 
-def _levels(tcb: Tcb) -> str:
+def _levels(tcb: SnpTcb) -> str:
     fmc = "" if tcb.fmc is None else f"fmcSPL={tcb.fmc}&"
     return f"{fmc}blSPL={tcb.bootloader}&teeSPL={tcb.tee}&snpSPL={tcb.snp}&ucodeSPL={tcb.microcode}"
 
 
-def leaf(report: Report, product: str) -> Request:
+def leaf(report: SnpReport, product: str) -> Request:
     """The VCEK of the report's chip and reported TCB, or the VLEK of that TCB, which AMD gives to its cloud alone."""
     key = _KEYS[report.key_info.signing_key]
     size = TURIN_HARDWARE_ID_BYTES if product == "Turin" else snp_abi.CHIP_ID_AT[1]
     chip = report.chip_id[:size].hex() if key == "vcek" else "cert"
     named = f"-{chip[:16]}" if key == "vcek" else ""
     return Request(
-        f"{SERVICE}/{key}/v1/{product}/{chip}?{_levels(Tcb.decode(report.reported_tcb, product))}",
+        f"{SERVICE}/{key}/v1/{product}/{chip}?{_levels(SnpTcb.decode(report.reported_tcb, product))}",
         f"amd-{product.lower()}-{key}{named}-{report.reported_tcb.hex()}.der",
         f"the {key.upper()} of this {'chip and TCB' if key == 'vcek' else 'TCB'}, whose key signed the report",
         "certificates")
@@ -58,14 +58,14 @@ def revocation_list(key: str, product: str) -> Request:
                    f"the list of revoked certificates of {product}", "list")
 
 
-def leaf_requests(report: Report) -> list[Request]:
+def leaf_requests(report: SnpReport) -> list[Request]:
     """What would fetch the report's leaf, one for each product line that it may be of; none where no request can."""
     if _no_leaf(report):
         return []
     return [leaf(report, product) for product in product_lines(report)]
 
 
-def _no_leaf(report: Report) -> str:
+def _no_leaf(report: SnpReport) -> str:
     """Why nobody but the host has the leaf; empty where AMD serves it."""
     if report.key_info.signing_key == snp_abi.VLEK:
         return ("AMD gives a VLEK to its cloud alone: the host passes it to the guest, beside the report (certificate "
@@ -75,7 +75,7 @@ def _no_leaf(report: Report) -> str:
     return ""
 
 
-def leaf_hint(report: Report) -> str:
+def leaf_hint(report: SnpReport) -> str:
     """How to get the certificate whose key signed a report."""
     lines, reason = product_lines(report), _no_leaf(report)
     if reason:

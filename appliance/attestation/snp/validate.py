@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
-from appliance.attestation.snp.abi import HOST_VMPL, Tcb
+from appliance.attestation.snp.abi import HOST_VMPL, SnpTcb
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp
 
@@ -35,7 +35,7 @@ def _version(text: str) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
-def _tcb(rule: str, found: Tcb, floor: LineTcb | None) -> Finding:
+def _tcb(rule: str, found: SnpTcb, floor: LineTcb | None) -> Finding:
     """Every component for itself: a high one does not make up for a low one. Without a floor nothing is too low."""
     if floor is None:
         return judged(rule, True)

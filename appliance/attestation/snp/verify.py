@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import certificate as snp_certificate
 from appliance.attestation.snp import kds
-from appliance.attestation.snp.abi import Report, Tcb
+from appliance.attestation.snp.abi import SnpReport, SnpTcb
 from appliance.attestation.snp.certificate import Endorsement
 from appliance.attestation.trust import amd
 from appliance.attestation.x509 import chain as x509chain
@@ -40,15 +40,15 @@ class SnpClaims:
     """What an authentic report says, with what its chain adds, judged `at` a time. `revocation` is None if no list was
     at hand."""
 
-    report: Report
+    report: SnpReport
     product: str              # "Milan", "Genoa", "Turin"
     signing_key: str          # "vcek" or "vlek"
     csp_id: str | None        # the cloud that a VLEK was issued to
     chip_id_masked: bool      # the host hides which chip it is
-    reported_tcb: Tcb
-    current_tcb: Tcb
-    committed_tcb: Tcb
-    launch_tcb: Tcb
+    reported_tcb: SnpTcb
+    current_tcb: SnpTcb
+    committed_tcb: SnpTcb
+    launch_tcb: SnpTcb
     chain: tuple[str, ...]    # SHA-256 of leaf, intermediate, root
     not_after: datetime       # when the first certificate of the chain expires
     revocation: Revocation | None  # the newest list at hand; its time may have ended
@@ -74,7 +74,7 @@ def _leaves(collateral: Collateral) -> list[_Leaf]:
     return found
 
 
-def signed_by(report: Report, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
+def signed_by(report: SnpReport, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
     """Whether the certificate's key signed the report (or `signed` in its place): ECDSA P-384 with SHA-384."""
     key = certificate.public_key()
     r, s = report.signature
@@ -88,14 +88,14 @@ def signed_by(report: Report, certificate: x509.Certificate, signed: bytes | Non
     return True
 
 
-def _raw(tcb: Tcb) -> bytes:
+def _raw(tcb: SnpTcb) -> bytes:
     """TCB_VERSION as a report spells it."""
     if tcb.fmc is None:
         return bytes((tcb.bootloader, tcb.tee)) + tcb.reserved + bytes((tcb.snp, tcb.microcode))
     return bytes((tcb.fmc, tcb.bootloader, tcb.tee, tcb.snp)) + tcb.reserved + bytes((tcb.microcode,))
 
 
-def _altered(report: Report, leaf: _Leaf) -> bool:
+def _altered(report: SnpReport, leaf: _Leaf) -> bool:
     """Whether the leaf's key signed this report before its chip id, TCB or key selector was altered."""
     selector = report.signed[snp_abi.KEY_INFO_AT[0]] & ~0b11100 | leaf.kind << 2
     for (offset, size), value in (
@@ -108,7 +108,7 @@ def _altered(report: Report, leaf: _Leaf) -> bool:
     return False
 
 
-def _endorses(leaf: _Leaf, report: Report) -> bool:
+def _endorses(leaf: _Leaf, report: SnpReport) -> bool:
     """Whether the leaf is the one that the report names: the same kind, chip and TCB.
 
     A VLEK names its cloud and no chip, and a host may mask the chip: then the leaf may be another key's.
@@ -117,7 +117,7 @@ def _endorses(leaf: _Leaf, report: Report) -> bool:
             and any(report.chip_id) and leaf.endorsement.hardware_id == report.chip_id)
 
 
-def _find_leaf(report: Report, collateral: Collateral) -> _Leaf:
+def _find_leaf(report: SnpReport, collateral: Collateral) -> _Leaf:
     """The leaf whose key signed the report. Forged if it is at hand and its key did not; else unchecked."""
     signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
     if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
@@ -192,7 +192,7 @@ def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int,
     return product, chain
 
 
-def _check_endorsement(report: Report, endorsement: Endorsement, product: str) -> None:
+def _check_endorsement(report: SnpReport, endorsement: Endorsement, product: str) -> None:
     """The certificate was issued for this report's product line, chip and TCB."""
     if endorsement.product != product:
         raise ForgedEvidenceError(
@@ -207,7 +207,7 @@ def _check_endorsement(report: Report, endorsement: Endorsement, product: str) -
     if endorsement.hardware_id is not None and not masked and endorsement.hardware_id != report.chip_id:
         raise ForgedEvidenceError(
             "SEV-SNP report: CHIP_ID is not the hardware id of the VCEK that signed it", code="snp-chip-id")
-    found, wanted = endorsement.tcb, Tcb.decode(report.reported_tcb, product)
+    found, wanted = endorsement.tcb, SnpTcb.decode(report.reported_tcb, product)
     if found != wanted:
         raise ForgedEvidenceError(
             f"SEV-SNP report: REPORTED_TCB is {wanted.components()}, the certificate is for {found.components()}",
@@ -236,7 +236,9 @@ def verify(report: bytes, collateral: Collateral, *, at: datetime,
     return SnpClaims(
         report=parsed, product=product, signing_key="vlek" if signing_key == snp_abi.VLEK else "vcek",
         csp_id=leaf.endorsement.csp_id, chip_id_masked=not any(parsed.chip_id),
-        reported_tcb=Tcb.decode(parsed.reported_tcb, product), current_tcb=Tcb.decode(parsed.current_tcb, product),
-        committed_tcb=Tcb.decode(parsed.committed_tcb, product), launch_tcb=Tcb.decode(parsed.launch_tcb, product),
+        reported_tcb=SnpTcb.decode(parsed.reported_tcb, product),
+        current_tcb=SnpTcb.decode(parsed.current_tcb, product),
+        committed_tcb=SnpTcb.decode(parsed.committed_tcb, product),
+        launch_tcb=SnpTcb.decode(parsed.launch_tcb, product),
         chain=tuple(x509chain.fingerprint(each) for each in chain),
         not_after=min(each.not_valid_after_utc for each in chain), revocation=revoked)

@@ -60,7 +60,7 @@ class QeReport:
 
 
 @dataclass(frozen=True)
-class Quote:
+class TdxQuote:
     """A parsed quote. `signed` is what the attestation key signed; `chain` the PCK's certificates in PEM."""
 
     version: int
@@ -136,7 +136,7 @@ def split(data: bytes) -> tuple[bytes, bytes]:
     return (data[:cursor.at], tail) if any(tail) else (data, b"")
 
 
-def parse(quote: bytes) -> Quote:
+def parse(quote: bytes) -> TdxQuote:
     """Read a quote; zeros may follow it.
 
     Raises MalformedEvidenceError, or UnsupportedEvidenceError naming a version, TEE, key type, body type or
@@ -162,4 +162,4 @@ def parse(quote: bytes) -> Quote:
     inner = _certification(data, QE_REPORT)
     qe = _qe(inner)
     chain = _certification(inner, PCK_CHAIN)
-    return Quote(version, vendor, user, body, signed, signature, key, qe, chain.take(chain.left, "chain"))
+    return TdxQuote(version, vendor, user, body, signed, signature, key, qe, chain.take(chain.left, "chain"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tdx.abi import Quote
+from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.verify import TdxClaims
 
 Claims = list[tuple[str, str]]
@@ -12,7 +12,7 @@ _ATTRIBUTES = {
     "KL": tdx_abi.KEY_LOCKER, "PERFMON": tdx_abi.PERFMON}
 
 
-def describe(quote: Quote, claims: TdxClaims | None) -> Claims:
+def describe(quote: TdxQuote, claims: TdxClaims | None) -> Claims:
     """Every field of a quote: name and value; with the TCB's standing once the quote is proved authentic."""
     body = quote.body
     found = [
@@ -42,7 +42,7 @@ def describe(quote: Quote, claims: TdxClaims | None) -> Claims:
             ("PCK, SHA-256", claims.chain[0]), ("root, SHA-256", claims.chain[2])]
 
 
-def warnings(quote: Quote, claims: TdxClaims | None) -> list[str]:
+def warnings(quote: TdxQuote, claims: TdxClaims | None) -> list[str]:
     """What a reader must not overlook, even where everything is authentic."""
     found = []
     if quote.body.td_attributes & tdx_abi.DEBUG_GROUP:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.tdx import pck as tdx_pck
 from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.pcs_answer import IDENTITY, TCB, Answer
+from appliance.attestation.x509.pcs_answer import IDENTITY, TCB, PcsAnswer
 from appliance.attestation.x509.requests import Request
 from appliance.errors import UnsupportedEvidenceError
 
@@ -74,7 +74,7 @@ class Found:
     lacking: list[Request]
 
 
-def join(chain: Sequence[x509.Certificate], answers: Sequence[Answer], crls: Sequence[
+def join(chain: Sequence[x509.Certificate], answers: Sequence[PcsAnswer], crls: Sequence[
         x509.CertificateRevocationList], certificates: Sequence[x509.Certificate]) -> Found:
     """Raw answers and lists as one document, in the form of Intel's own quote library; nothing of it is verified."""
     pck, authority, root = chain
@@ -103,7 +103,7 @@ def _updated(crl: x509.CertificateRevocationList) -> datetime:
     return crl.last_update_utc
 
 
-def _newest_answer(answers: Sequence[Answer], name: str, platform: str | None) -> Answer | None:
+def _newest_answer(answers: Sequence[PcsAnswer], name: str, platform: str | None) -> PcsAnswer | None:
     fitting = [each for each in answers if each.name == name and not each.misfit and (
         name != TCB or str(each.value.get("fmspc")).lower() == platform)]
     return max(fitting, key=lambda each: each.issued.replace(tzinfo=None), default=None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from appliance.attestation.tdx.abi import Body, QeReport, Quote
+from appliance.attestation.tdx.abi import Body, QeReport, TdxQuote
 from appliance.attestation.tdx.levels import (
     BOTH,
     CONFIGURATION,
@@ -144,7 +144,7 @@ def _quoting_enclave(report: QeReport, identity: Mapping[str, Any]) -> Level:
     return _reached("quoting enclave", report.isv_svn, svn_levels(identity["tcbLevels"]))
 
 
-def _judge(quote: Quote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> Standing:
+def _judge(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> Standing:
     if (info["id"], info["version"], identity["id"]) != ("TDX", 3, "TD_QE") or identity["version"] not in (2, 3):
         raise ValueError(info["id"])
     enclave, levels = _quoting_enclave(quote.qe, identity), platform_levels(info)
@@ -163,7 +163,7 @@ def _advisories(levels: Sequence[Level]) -> tuple[str, ...]:
     return tuple(sorted({name for each in levels for name in each.advisories}))
 
 
-def judge(quote: Quote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> Standing:
+def judge(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> Standing:
     """How the platform of a quote stands by TCB information and QE identity, whose signatures hold.
 
     Raises RejectedEvidenceError, with what is too old, for a platform below every level; ForgedEvidenceError where the

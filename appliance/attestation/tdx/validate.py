@@ -10,7 +10,7 @@ from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx.abi import Body
 from appliance.attestation.tdx.levels import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE
-from appliance.attestation.tdx.verify import Tcb, TdxClaims
+from appliance.attestation.tdx.verify import TdxClaims, TdxTcb
 from appliance.policy.schema.platform import Evidence, Tdx
 
 _MEANWHILE = {OUT_OF_DATE: UP_TO_DATE, OUT_OF_DATE_CONFIGURATION: CONFIGURATION}  # in the time of grace
@@ -85,13 +85,13 @@ def _xfam(body: Body, tdx: Tdx, expected: int | None) -> Finding:
     return same("xfam", body.xfam.to_bytes(8, "little"), None if expected is None else expected.to_bytes(8, "little"))
 
 
-def _in_grace(tcb: Tcb, tdx: Tdx, at: datetime) -> bool:
+def _in_grace(tcb: TdxTcb, tdx: Tdx, at: datetime) -> bool:
     """Whether what is out of date was not so long ago, by the date of its level: what was published since is open."""
     return (tdx.tcb_grace_ms is not None and tcb.since is not None and tcb.status in _MEANWHILE
             and at - tcb.since <= timedelta(milliseconds=tdx.tcb_grace_ms))
 
 
-def _tcb_status(tcb: Tcb, tdx: Tdx, grace: bool) -> list[Finding]:
+def _tcb_status(tcb: TdxTcb, tdx: Tdx, grace: bool) -> list[Finding]:
     """Status and advisories; in the time of grace, those of a platform that is not out of date yet."""
     status = _MEANWHILE[tcb.status] if grace else tcb.status
     excused = (*tdx.accepted_advisories, *(tcb.overdue if grace else ()))

@@ -28,7 +28,7 @@ from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx import pck as tdx_pck
 from appliance.attestation.tdx import pcs
 from appliance.attestation.tdx import tcb as tdx_tcb
-from appliance.attestation.tdx.abi import Quote
+from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.levels import REVOKED
 from appliance.attestation.tdx.pck import Pck
 from appliance.attestation.tdx.tcb import Standing
@@ -52,7 +52,7 @@ _TIME_HINT = "fetch collateral again, or judge by another time with --at"
 
 
 @dataclass(frozen=True)
-class Tcb:
+class TdxTcb:
     """Intel's judgement of the platform: the worse of platform and QE, and the documents it rests on."""
 
     status: str                     # "UpToDate", "OutOfDate", ... as Intel spells it
@@ -71,8 +71,8 @@ class Tcb:
 class TdxClaims:
     """What an authentic quote says, and how its platform stands."""
 
-    quote: Quote
-    tcb: Tcb
+    quote: TdxQuote
+    tcb: TdxTcb
     chain: tuple[str, ...]          # SHA-256 of PCK, intermediate, root
 
 
@@ -85,14 +85,14 @@ def _p256_signed(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) 
     return True
 
 
-def _attestation_key(quote: Quote) -> ec.EllipticCurvePublicKey:
+def _attestation_key(quote: TdxQuote) -> ec.EllipticCurvePublicKey:
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\x04" + quote.attestation_key)
     except ValueError:
         raise ForgedEvidenceError("TDX quote: the attestation key is no point of P-256", code="tdx-key") from None
 
 
-def _chain(quote: Quote) -> list[x509.Certificate]:
+def _chain(quote: TdxQuote) -> list[x509.Certificate]:
     """The certificates, which must be PEM in its usual form to the byte: PCK, intermediate, root."""
     text = quote.chain.rstrip(b"\x00")
     chain = x509chain.load(text, "TDX quote")
@@ -103,7 +103,7 @@ def _chain(quote: Quote) -> list[x509.Certificate]:
     return chain
 
 
-def verify_signatures(quote: Quote, *, at: datetime, root: str = intel.ROOT) -> tuple[str, ...]:
+def verify_signatures(quote: TdxQuote, *, at: datetime, root: str = intel.ROOT) -> tuple[str, ...]:
     """Everything that holds without collateral; returns the chain's fingerprints.
 
     Not enough to trust a quote: that the QE is Intel's is not among it. Raises ForgedEvidenceError.
@@ -184,7 +184,7 @@ def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
                                      hint=_TIME_HINT) from None
 
 
-def _check_revocation(quote: Quote, fields: Mapping[str, str], at: datetime) -> datetime:
+def _check_revocation(quote: TdxQuote, fields: Mapping[str, str], at: datetime) -> datetime:
     """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in force.
 
     Returns when the PCK's list was issued: the root's lives for a year.
@@ -269,9 +269,10 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     return TdxClaims(parsed, tcb, chain)
 
 
-def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any], listed: datetime) -> Tcb:
+def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any],
+         listed: datetime) -> TdxTcb:
     issued = _date(info["issueDate"])
-    return Tcb(
+    return TdxTcb(
         status=standing.status, advisories=standing.advisories, smt=pck.smt, fmspc=pck.fmspc.hex(),
         evaluation_number=int(info["tcbEvaluationDataNumber"]), issued=issued,
         next_update=_date(info["nextUpdate"]), oldest=min(issued, _date(identity["issueDate"]), listed),

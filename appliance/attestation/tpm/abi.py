@@ -45,7 +45,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Quote:
+class TpmQuote:
     """TPMS_ATTEST of type quote. `signed` is the whole structure, which the signature covers."""
 
     qualified_signer: bytes
@@ -80,7 +80,7 @@ def _selections(cursor: Cursor) -> tuple[Selection, ...]:
     return tuple(found)
 
 
-def parse_quote(message: bytes) -> Quote:
+def parse_quote(message: bytes) -> TpmQuote:
     """TPMS_ATTEST, section 10.12.12. Raises MalformedEvidenceError, UnsupportedEvidenceError for another type."""
     cursor = Cursor(message, "TPM quote", "big")
     quote = _quote(cursor, message)
@@ -95,7 +95,7 @@ def split_quote(message: bytes) -> tuple[bytes, bytes]:
     return message[:cursor.at], message[cursor.at:]
 
 
-def _quote(cursor: Cursor, message: bytes) -> Quote:
+def _quote(cursor: Cursor, message: bytes) -> TpmQuote:
     if cursor.take(4, "magic") != MAGIC:
         raise MalformedEvidenceError("TPM quote: the magic is not TPM_GENERATED_VALUE, so no TPM made this")
     kind = cursor.number(2, "type")
@@ -108,7 +108,7 @@ def _quote(cursor: Cursor, message: bytes) -> Quote:
         raise MalformedEvidenceError("TPM quote: safe is neither 0 nor 1")
     firmware = cursor.number(8, "firmware version")
     selections, digest = _selections(cursor), cursor.sized(2, "PCR digest")
-    return Quote(signer, extra, clock, resets, restarts, bool(safe), firmware, selections, digest, message)
+    return TpmQuote(signer, extra, clock, resets, restarts, bool(safe), firmware, selections, digest, message)
 
 
 @dataclass(frozen=True)

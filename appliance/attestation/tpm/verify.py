@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import event_log as tpm_log
-from appliance.attestation.tpm.abi import Pcrs, PublicArea, Quote, Signature
+from appliance.attestation.tpm.abi import Pcrs, PublicArea, Signature, TpmQuote
 from appliance.attestation.trust import tpm
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.chain import name_of
@@ -57,7 +57,7 @@ class TpmClaims:
     """What an authentic quote says. `pcrs` holds only values that the signed digest covers; empty if none came.
     `uncovered` names those that came beside them: nothing is signed about these."""
 
-    quote: Quote
+    quote: TpmQuote
     key: AttestationKey
     pcrs: Pcrs
     uncovered: tuple[tuple[str, int], ...] = ()  # (bank, register)
@@ -101,7 +101,7 @@ def _usable(key: object) -> PublicKey:
     raise MalformedEvidenceError("AK: neither RSA of 2,048 to 4,096 bits nor ECDSA on a NIST curve")
 
 
-def load_signature(data: bytes, key: PublicKey, quote: Quote) -> Signature:
+def load_signature(data: bytes, key: PublicKey, quote: TpmQuote) -> Signature:
     """TPMT_SIGNATURE, or the plain form, which names no algorithm: RSASSA or RSAPSS, or ECDSA in DER, with the hash of
     the quote's own PCR digest, which is the scheme's (Part 3, section 18.4.1)."""
     name = _BY_SIZE.get(len(quote.pcr_digest), f"a hash of {len(quote.pcr_digest)} bytes")
@@ -115,7 +115,7 @@ def load_signature(data: bytes, key: PublicKey, quote: Quote) -> Signature:
     return tpm_abi.parse_signature(data)
 
 
-def _signed(quote: Quote, signature: Signature, key: PublicKey) -> bool:
+def _signed(quote: TpmQuote, signature: Signature, key: PublicKey) -> bool:
     if signature.hash_name not in _HASHES:
         raise UnsupportedEvidenceError(f"TPM signature: {signature.hash_name} is too weak", code="tpm-algorithm")
     digest, value = _HASHES[signature.hash_name](), signature.value
@@ -151,7 +151,7 @@ def is_signed(message: bytes, signature: bytes, key: AttestationKey) -> bool:
         return False
 
 
-def _quoted(quote: Quote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, bytes]]:
+def _quoted(quote: TpmQuote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, bytes]]:
     """The values that the quote covers, after checking that its digest is over just these."""
     found: dict[str, dict[int, bytes]] = {}
     if not quote.covers:

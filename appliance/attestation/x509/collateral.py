@@ -17,7 +17,7 @@ from cryptography import x509
 from appliance.attestation.findings import plain
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import pcs_answer, revocation
-from appliance.attestation.x509.pcs_answer import Answer
+from appliance.attestation.x509.pcs_answer import PcsAnswer
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILES, MAX_FILE_BYTES = 256, 1 << 20
@@ -40,7 +40,7 @@ class Collateral:
     crls: list[x509.CertificateRevocationList] = field(default_factory=list)
     documents: list[dict[str, object]] = field(default_factory=list)
     problems: list[MalformedEvidenceError | UncheckedEvidenceError] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[PcsAnswer] = field(default_factory=list)
     ignored: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, data: bytes, what: str) -> bool:

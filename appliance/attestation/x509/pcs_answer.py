@@ -14,7 +14,7 @@ _WANTED_ID = {TCB: "TDX", IDENTITY: "TD_QE"}
 
 
 @dataclass(frozen=True)
-class Answer:
+class PcsAnswer:
     """A raw answer: `name` says which, `text` is what the signature covers, to the byte; nothing of it is verified."""
 
     name: str
@@ -38,7 +38,7 @@ class Answer:
             return datetime.min
 
 
-def answer(data: bytes, file: str) -> Answer | None:
+def answer(data: bytes, file: str) -> PcsAnswer | None:
     """The raw answer in JSON text; None if it is not one."""
     found = _NAME.match(data)
     if found is None:
@@ -53,4 +53,4 @@ def answer(data: bytes, file: str) -> Answer | None:
         return None
     if not isinstance(value, dict) or whole[name] != value:
         return None
-    return Answer(name, text[len(data[:found.end()].decode()):end], signature, value, file)
+    return PcsAnswer(name, text[len(data[:found.end()].decode()):end], signature, value, file)

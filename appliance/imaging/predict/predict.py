@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from appliance.attestation import keyfile
 from appliance.attestation.binding import Build, describe
 from appliance.attestation.judge import measurements
-from appliance.attestation.judge.measurements import Golden, Measurements, SevSnp, Tdx, Tpm
+from appliance.attestation.judge.measurements import Golden, Measurements, SnpPrediction, TdxPrediction, TpmPrediction
 from appliance.errors import ImageError
 from appliance.imaging.predict import firmware as predict_firmware
 from appliance.imaging.predict import gpt as predict_gpt
@@ -133,27 +133,27 @@ def _consistent(folder: Path, document: Mapping[str, Any], uki: Uki) -> None:
                          code="image-file")
 
 
-def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SevSnp, ...]:
+def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SnpPrediction, ...]:
     if snp is None:
         return ()
     firmware, digest = _firmware(snp.firmware)
     found = predict_snp.launch_digests(firmware, kernel, vcpus=snp.vcpus, cpu_models=snp.cpu_models,
                                        guest_features=GUEST_FEATURES)
     return tuple(
-        SevSnp(vmm="qemu", vcpus=vcpus, cpu_model=model, guest_features=f"{GUEST_FEATURES:#x}",
+        SnpPrediction(vmm="qemu", vcpus=vcpus, cpu_model=model, guest_features=f"{GUEST_FEATURES:#x}",
                firmware_sha256=digest, launch_digest=value.hex(),
                id_block=None if snp.id_key is None else predict_idblock.make(
                    value, snp.id_key, snp.author_key, guest_policy=snp.guest_policy))
         for (vcpus, model), value in found.items())
 
 
-def _tdx(path: Path | None, log: list[predict_tpm.Event]) -> tuple[Tdx, ...]:
+def _tdx(path: Path | None, log: list[predict_tpm.Event]) -> tuple[TdxPrediction, ...]:
     if path is None:
         return ()
     firmware, digest = _firmware(path)
     none, first, second, third = predict_tpm.rtmrs(log)
     return tuple(
-        Tdx(firmware_sha256=digest, page_order=order, mrtd=predict_tdx.mrtd(firmware, order).hex(),
+        TdxPrediction(firmware_sha256=digest, page_order=order, mrtd=predict_tdx.mrtd(firmware, order).hex(),
             rtmr=(none, first.hex(), second.hex(), third.hex()), unverified=predict_tdx.UNVERIFIED)
         for order in predict_tdx.ORDERS)
 
@@ -174,8 +174,8 @@ def _in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
     return tuple(sorted(golden, key=lambda shape: shape.machine))
 
 
-def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SevSnp, ...],
-               tdx: tuple[Tdx, ...], tpm: Tpm) -> Measurements:
+def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SnpPrediction, ...],
+               tdx: tuple[TdxPrediction, ...], tpm: TpmPrediction) -> Measurements:
     """The whole, checked as a reader checks it."""
     build = {name: entry(document, "build", name) for name in ("version", "code_sha384", "kernels_sha384")}
     try:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.attestation.judge.measurements import PREDICTED_PCRS, ZERO_PCRS, PcrEvent, Tpm
+from appliance.attestation.judge.measurements import PREDICTED_PCRS, ZERO_PCRS, PcrEvent, TpmPrediction
 from appliance.imaging.predict.uki import MEASURED, Uki
 
 EV_SEPARATOR, EV_EVENT_TAG, EV_IPL = 0x4, 0x6, 0xD
@@ -67,13 +67,13 @@ def extend(digests: Sequence[bytes], algorithm: str) -> bytes:
     return value
 
 
-def pcrs(log: Sequence[Event]) -> Tpm:
+def pcrs(log: Sequence[Event]) -> TpmPrediction:
     """The TPM part of the measurements, without golden values."""
     values = {str(pcr): (extend([event.digests["sha256"] for event in log if event.pcr == pcr], "sha256").hex(),)
               for pcr in PREDICTED_PCRS}
     if any(event.pcr in ZERO_PCRS for event in log):
         raise AssertionError("nothing extends PCR 12 or PCR 13")
-    return Tpm(bank="sha256", pcrs=values, golden=(), events=tuple(
+    return TpmPrediction(bank="sha256", pcrs=values, golden=(), events=tuple(
         PcrEvent(pcr=event.pcr, kind=event.kind, sha256=event.digests["sha256"].hex(), what=event.what)
         for event in sorted(log, key=lambda event: event.pcr)))
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from appliance.attestation.binding import parse_nonce
-from appliance.attestation.collect.attestor import Attestor, Channel
+from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.attestation.evidence import SIMULATED, Evidence
 from appliance.errors import MalformedEvidenceError
 from appliance.service.api.problems import RequestError
@@ -21,7 +21,7 @@ from appliance.service.api.problems import RequestError
 MAX_WAITING = 1024
 SPACING_SECONDS = 0.1
 SHARED_BYTES = 4096  # of a piece of evidence: of a TPM's, all but one or two are the same each time
-PLAIN = Channel(None)
+PLAIN = BoundKey(None)
 Waiting = list[tuple[bytes, "asyncio.Future[Evidence]"]]
 
 
@@ -31,12 +31,12 @@ class Evidences:
     def __init__(self, attestor: Attestor) -> None:
         self._attestor = attestor
         self._spacing = 0.0 if attestor.platform == SIMULATED else SPACING_SECONDS
-        self._waiting: dict[Channel, Waiting] = {}
+        self._waiting: dict[BoundKey, Waiting] = {}
         self._begun = 0.0
         self._worker: asyncio.Task[None] | None = None
         self._last: dict[bytes, bytes] = {}
 
-    async def for_nonce(self, texts: Sequence[str], channel: Channel = PLAIN) -> Evidence:
+    async def for_nonce(self, texts: Sequence[str], channel: BoundKey = PLAIN) -> Evidence:
         """Evidence that answers the one nonce given as text; RequestError when it is missing, malformed or not one."""
         if not texts:
             raise RequestError("missing_required_parameter", "nonce: 16 to 64 random bytes as hex or base64url",
@@ -75,7 +75,7 @@ class Evidences:
             if batch:
                 await self._answer(batch, channel)
 
-    async def _answer(self, batch: Waiting, channel: Channel) -> None:
+    async def _answer(self, batch: Waiting, channel: BoundKey) -> None:
         """One report for all of them."""
         try:
             made = await asyncio.to_thread(self._attestor.attest_all, [nonce for nonce, _ in batch], channel)

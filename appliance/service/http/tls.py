@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance import hostclock
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, Channel
+from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.errors import BootError
 from appliance.policy import inputfile
 from appliance.policy.schema import Listener
@@ -39,7 +39,7 @@ RETRY_SECONDS = 60.0          # after a rotation that failed
 class Context(ssl.SSLContext):
     """A server's context for one key; `channel` is what evidence on its connections binds."""
 
-    channel: Channel
+    channel: BoundKey
 
 
 def _context() -> Context:
@@ -102,7 +102,7 @@ class RaTls:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         public = ratls.spki(key.public_key())
-        channel = Channel(_sha256(public))
+        channel = BoundKey(_sha256(public))
         self.generation = self._attestor.bind_tls_key(channel.tls_spki_sha256)
         evidence, = self._attestor.attest_all([ratls.nonce_for(public)], channel)
         now = self._now().replace(microsecond=0)
@@ -158,7 +158,7 @@ def operators(listener: Listener, attestor: Attestor) -> Context:
         raise BootError(f'listener "{listener.name}": its certificate and key cannot be used: {detail}',
                         hint="certificate: a PEM chain, leaf first; private_key: its key in PEM, not encrypted",
                         code="tls-key") from None
-    context.channel = Channel(_sha256(key.public_bytes(
+    context.channel = BoundKey(_sha256(key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)))
     attestor.bind_tls_key(context.channel.tls_spki_sha256)
     return context
@@ -168,7 +168,7 @@ def _no_password() -> str:
     raise ValueError("the private key is encrypted")
 
 
-def channel_of(transport: Any) -> Channel:
+def channel_of(transport: Any) -> BoundKey:
     """What evidence on a connection binds: its TLS key, or none."""
     context = getattr(transport.get_extra_info("ssl_object"), "context", None)
-    return context.channel if isinstance(context, Context) else Channel(None)
+    return context.channel if isinstance(context, Context) else BoundKey(None)

@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, Channel, State
+from appliance.attestation.collect.attestor import Attestor, BoundKey, State
 from appliance.attestation.evidence import Collected, Provider, SimulatedProvider, parse
 from appliance.attestation.judge import verify
 from appliance.boot.planning import budget
@@ -298,7 +298,7 @@ async def _request(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -
 def test_rotation_is_attested_and_keeps_old_connections() -> None:
     """After a rotation new connections show a new key in a new generation; old ones go on, bound to their own."""
     async def scenario() -> None:
-        seen: list[Channel] = []
+        seen: list[BoundKey] = []
         attestor = _attestor()
         identity = tls.RaTls(_listener(), attestor)
         config = uvicorn.Config(_scope_echo(seen), http=protocol.Protocol, ws="none", lifespan="off", log_config=None)
@@ -320,7 +320,7 @@ def test_rotation_is_attested_and_keeps_old_connections() -> None:
                 each[1].close()
         assert [1, 2] == [carried.statement.generation for carried in shown]
         assert shown[0].spki_sha256 != shown[1].spki_sha256
-        first, second = (Channel(carried.spki_sha256) for carried in shown)
+        first, second = (BoundKey(carried.spki_sha256) for carried in shown)
         assert [first, second, first] == seen
         for channel in (first, second):
             evidence, = attestor.attest_all([bytes(32)], channel)
@@ -387,7 +387,7 @@ def test_validity_covers_the_rotation_and_clocks_that_differ() -> None:
 
 def test_nonces_on_different_keys_have_reports_of_their_own() -> None:
     """One report answers many nonces of one key; another key's callers get another, and hardware is not hurried."""
-    keys = [Channel(bytes((number,)) * 32) for number in (1, 2)]
+    keys = [BoundKey(bytes((number,)) * 32) for number in (1, 2)]
     attestor = _attestor(Failing(1000))
     for key in keys:
         attestor.bind_tls_key(key.tls_spki_sha256)

@@ -12,7 +12,7 @@ from typing import Any
 
 from appliance.attestation.envelopes.dstack import log as dstack_log
 from appliance.attestation.envelopes.parts import strict
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.tpm.event_log import Event
 from appliance.errors import MalformedEvidenceError
@@ -27,11 +27,11 @@ def fits(found: Members) -> bool:
     return isinstance(found.get("quote"), str) and ("event_log" in found or "vm_config" in found)
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """The quote and its events."""
     strict.only(found, _KNOWN, _WHAT)
     quote, stated = strict.text(found, "quote", _WHAT), found.get("report_data")
-    return Carried(
+    return EnvelopeParts(
         (strict.hexadecimal if quote[:2] in ("04", "05") else strict.standard)(quote, f"{_WHAT}: quote"),
         events=_events(found.get("event_log")),
         report_data=strict.hexadecimal(stated, f"{_WHAT}: report_data") if stated else None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from appliance.attestation.envelopes.dstack import log as dstack_log
 from appliance.attestation.envelopes.parts import scale
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.tpm.event_log import Event
 from appliance.codec.cursor import Cursor
 from appliance.errors import UnsupportedEvidenceError
@@ -33,7 +33,7 @@ def fits(data: bytes) -> bool:
     return bool(size) and data[2 + size:].startswith(_STARTS[data[1]])
 
 
-def read(data: bytes) -> tuple[Carried, bytes]:
+def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
     """What the attestation carries, and the bytes behind it."""
     if data[:1] != b"\x00":
         raise UnsupportedEvidenceError(f"{_WHAT}: version 1 (MessagePack) is not read", code="envelope-version",
@@ -48,11 +48,12 @@ def read(data: bytes) -> tuple[Carried, bytes]:
     if platform == SNP:
         certificates = tuple(scale.octets(cursor, "certificate")
                              for _ in range(scale.count(cursor, "certificates")))
-        return _rest(cursor, data, Carried(evidence, certificates), [("mr_config", scale.text(cursor, "mr_config"))])
+        carried = EnvelopeParts(evidence, certificates)
+        return _rest(cursor, data, carried, [("mr_config", scale.text(cursor, "mr_config"))])
     events = tuple(_event(cursor) for _ in range(scale.count(cursor, "events")))
     if platform == GCP_TDX:
-        return Carried(evidence, events=events or None, unjudged=("TPM quote and all behind it",)), b""
-    return _rest(cursor, data, Carried(evidence, events=events or None), [])
+        return EnvelopeParts(evidence, events=events or None, unjudged=("TPM quote and all behind it",)), b""
+    return _rest(cursor, data, EnvelopeParts(evidence, events=events or None), [])
 
 
 def _event(cursor: Cursor) -> Event:
@@ -61,7 +62,8 @@ def _event(cursor: Cursor) -> Event:
     return dstack_log.event(register, kind, digest, name, scale.octets(cursor, "event payload"))
 
 
-def _rest(cursor: Cursor, data: bytes, carried: Carried, told: list[tuple[str, str]]) -> tuple[Carried, bytes]:
+def _rest(cursor: Cursor, data: bytes, carried: EnvelopeParts,
+          told: list[tuple[str, str]]) -> tuple[EnvelopeParts, bytes]:
     """Runtime events, report data and configuration, which end the attestation."""
     names = []
     for _ in range(scale.count(cursor, "runtime events")):
@@ -69,6 +71,6 @@ def _rest(cursor: Cursor, data: bytes, carried: Carried, told: list[tuple[str, s
         scale.octets(cursor, "event payload")
     report_data = cursor.take(64, "report data")
     told += [("runtime events", ", ".join(names)), ("config", scale.text(cursor, "config"))]
-    found = Carried(carried.evidence, carried.certificates, events=carried.events, report_data=report_data,
+    found = EnvelopeParts(carried.evidence, carried.certificates, events=carried.events, report_data=report_data,
                     told=tuple((name, value) for name, value in told if value))
     return found, data[cursor.at:]

@@ -9,7 +9,7 @@ from appliance.attestation.tpm.event_log import Event
 
 
 @dataclass(frozen=True)
-class Carried:
+class EnvelopeParts:
     """The evidence in an envelope and what travels with it."""
 
     evidence: bytes                       # a report or quote, in its vendor's format

@@ -11,7 +11,7 @@ Bytes are base64url and hex there. Without `version` they are lists of numbers, 
 from __future__ import annotations
 
 from appliance.attestation.envelopes.parts import strict, tpm_pieces
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 from appliance.errors import UnsupportedEvidenceError
 
@@ -26,7 +26,7 @@ def fits(found: Members) -> bool:
     return any(wanted - {"version"} <= set(found) for wanted in (_SNP, _TDX, _OLD_SNP))
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """The reports, the quote and the VCEK."""
     old = "version" not in found
     if not old and found["version"] not in VERSIONS:
@@ -48,8 +48,8 @@ def _bytes(found: Members, name: str, *, old: bool) -> bytes:
 
 
 def _joined(azure: bytes, found: Members, name: str, *, certificate: bytes | None = None,
-            quote: bytes | None = None) -> Carried:
+            quote: bytes | None = None) -> EnvelopeParts:
     pieces = tpm_pieces.quote(strict.mapping(found, name, _WHAT), f"{_WHAT}: {name}", azure=azure)
     told = (("version", str(found.get("version", 0))),)
-    return Carried(azure if quote is None else quote, () if certificate is None else (certificate,), tpm=pieces,
+    return EnvelopeParts(azure if quote is None else quote, () if certificate is None else (certificate,), tpm=pieces,
                    told=told)

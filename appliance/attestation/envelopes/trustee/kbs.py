@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from appliance.attestation.envelopes.parts import strict
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.envelopes.trustee import azure as trustee_azure
 from appliance.attestation.envelopes.trustee import snp as trustee_snp
@@ -20,7 +20,7 @@ from appliance.attestation.envelopes.trustee import tpm as trustee_tpm
 from appliance.errors import UnsupportedEvidenceError
 
 _WHAT = "Trustee attestation"
-_PLATFORMS: tuple[tuple[Callable[[Members], bool], Callable[[Members], Carried]], ...] = tuple(
+_PLATFORMS: tuple[tuple[Callable[[Members], bool], Callable[[Members], EnvelopeParts]], ...] = tuple(
     (each.fits, each.read) for each in (trustee_snp, trustee_azure, trustee_tpm, trustee_tdx))
 _EMPTY = (None, "", "{}")
 
@@ -31,7 +31,7 @@ def fits(found: Members) -> bool:
     return isinstance(inner, dict) and isinstance(inner.get("primary_evidence"), dict)
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """What the CPU's evidence carries."""
     unjudged: list[str] = []
     if "tee-evidence" in found:

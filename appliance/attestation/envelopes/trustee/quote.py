@@ -8,7 +8,7 @@ The Azure report that names the key lies beside the file.
 from __future__ import annotations
 
 from appliance.attestation.envelopes.parts import tpm_pieces
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 
 
@@ -17,7 +17,7 @@ def fits(found: Members) -> bool:
     return {"message", "signature", "pcrs"} <= set(found)
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """The quote."""
     pieces = tpm_pieces.quote(found, "TPM quote in JSON")
-    return Carried(pieces.message, tpm=pieces)
+    return EnvelopeParts(pieces.message, tpm=pieces)

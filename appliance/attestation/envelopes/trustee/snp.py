@@ -8,7 +8,7 @@ attestation-rs writes the report in base64 and the chain as an object with `vcek
 from __future__ import annotations
 
 from appliance.attestation.envelopes.parts import sev_json, strict
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 
 MAX_CERTIFICATES = 16
@@ -21,13 +21,13 @@ def fits(found: Members) -> bool:
     return isinstance(report, str) or (isinstance(report, dict) and "reported_tcb" in report)
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """The report and its certificates."""
     strict.only(found, ("attestation_report", "cert_chain"), _WHAT)
     report = found["attestation_report"]
     raw = (sev_json.report(report) if isinstance(report, dict)
            else strict.standard(report, f"{_WHAT}: attestation_report"))
-    return Carried(raw, tuple(_certificates(found)))
+    return EnvelopeParts(raw, tuple(_certificates(found)))
 
 
 def _certificates(found: Members) -> list[bytes]:

@@ -8,7 +8,7 @@ Older writers call the log `ccel`. A log that is null or empty is none.
 from __future__ import annotations
 
 from appliance.attestation.envelopes.parts import strict
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 
 _WHAT = "TDX evidence in JSON"
@@ -20,9 +20,9 @@ def fits(found: Members) -> bool:
     return isinstance(found.get("quote"), str) and set(found) <= {"quote", *_LOGS, "aa_eventlog"}
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """The quote and its log."""
     named = [name for name in _LOGS if found.get(name)]
     log = strict.standard(found[named[0]], f"{_WHAT}: {named[0]}") if named else None
     unjudged = tuple(name for name in (*named[1:], *(["aa_eventlog"] if found.get("aa_eventlog") else [])))
-    return Carried(strict.standard(found["quote"], f"{_WHAT}: quote"), log=log, unjudged=unjudged)
+    return EnvelopeParts(strict.standard(found["quote"], f"{_WHAT}: quote"), log=log, unjudged=unjudged)

@@ -8,7 +8,7 @@ Key, message and signature (TPMT_SIGNATURE) are in base64, PCR values in hex. No
 from __future__ import annotations
 
 from appliance.attestation.envelopes.parts import strict, tpm_pieces
-from appliance.attestation.envelopes.parts.carried import Carried
+from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
 
 _WHAT = "TPM evidence in JSON"
@@ -19,9 +19,9 @@ def fits(found: Members) -> bool:
     return {"ak_public", "tpm_quote"} <= set(found)
 
 
-def read(found: Members) -> Carried:
+def read(found: Members) -> EnvelopeParts:
     """The quote with its key."""
     strict.only(found, ("ak_public", "tpm_quote"), _WHAT)
     key = strict.standard(found["ak_public"], f"{_WHAT}: ak_public")
     pieces = tpm_pieces.quote(strict.mapping(found, "tpm_quote", _WHAT), f"{_WHAT}: tpm_quote", key=key)
-    return Carried(pieces.message, tpm=pieces)
+    return EnvelopeParts(pieces.message, tpm=pieces)

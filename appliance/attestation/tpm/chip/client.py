@@ -60,7 +60,7 @@ NV_READ = Command("TPM2_NV_Read", 0x14E, "31.13", authorised=1)
 
 
 @dataclass(frozen=True)
-class Answer:
+class TpmAnswer:
     """A response: TPM_RC, handles, and the parameter area without sessions."""
 
     code: int
@@ -94,18 +94,18 @@ def encode(command: Command, handles: Sequence[int], parameters: bytes, sessions
     return struct.pack(">HII", tag, HEADER_BYTES + len(body), command.code) + body
 
 
-def decode(command: Command, response: bytes) -> Answer:
+def decode(command: Command, response: bytes) -> TpmAnswer:
     """The answer in a response's bytes. Raises MalformedEvidenceError."""
     cursor = Cursor(response, f"TPM, answer to {command.name}", "big")
     tag, size, code = cursor.number(2, "tag"), cursor.number(4, "size"), cursor.number(4, "response code")
     if size != len(response) or tag not in (NO_SESSIONS, SESSIONS):
         raise AttestationError(f"TPM: the answer to {command.name} is not in form", code="tpm-answer")
     if code != SUCCESS:
-        return Answer(code)
+        return TpmAnswer(code)
     handles = tuple(cursor.number(4, "handle") for _ in range(command.returns))
     parameters = (cursor.sized(4, "parameters") if tag == SESSIONS
                   else cursor.take(cursor.left, "parameters"))
-    return Answer(code, handles, parameters)
+    return TpmAnswer(code, handles, parameters)
 
 
 class Tpm:
@@ -124,7 +124,7 @@ class Tpm:
                                    hint="the machine needs a TPM 2.0, and the appliance access to it") from None
 
     def execute(self, command: Command, handles: Sequence[int] = (), parameters: bytes = b"", *,
-                sessions: bytes | None = None) -> Answer:
+                sessions: bytes | None = None) -> TpmAnswer:
         """The answer to a command, whatever its code; a busy TPM is asked again for a while."""
         data = encode(command, handles, parameters, sessions)
         for _ in range(_ATTEMPTS):
@@ -136,7 +136,7 @@ class Tpm:
         raise AttestationError(f"TPM: busy for too long with {command.name}", code="tpm-busy")
 
     def require(self, command: Command, handles: Sequence[int] = (), parameters: bytes = b"", *,
-                sessions: bytes | None = None) -> Answer:
+                sessions: bytes | None = None) -> TpmAnswer:
         """As `execute`, but any code other than success is an AttestationError that names it."""
         answer = self.execute(command, handles, parameters, sessions=sessions)
         if answer.code != SUCCESS:

@@ -18,7 +18,7 @@ from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm.abi import sized
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
-from appliance.attestation.tpm.chip.client import Answer, Command, Tpm
+from appliance.attestation.tpm.chip.client import Command, Tpm, TpmAnswer
 from appliance.codec.cursor import Cursor
 from appliance.errors import AttestationError, MalformedEvidenceError
 
@@ -85,7 +85,7 @@ def unseal(tpm: Tpm, data: bytes, pcrs: Collection[int]) -> bytearray:
 def _unsealed(tpm: Tpm, item: int, pcrs: Collection[int]) -> bytearray:
     """Unseal in a policy session over the PCRs as they are; the session ends with the command, or is flushed."""
     session = tpm_client.policy_session(tpm)
-    answer: Answer | None = None
+    answer: TpmAnswer | None = None
     try:
         tpm.require(POLICY_PCR, (session,), sized(b"") + tpm_device.selection(sorted(pcrs)))
         answer = tpm.execute(UNSEAL, (item,), sessions=tpm_client.session_auth(session))
@@ -122,12 +122,12 @@ def _parts(data: bytes) -> tuple[bytes, bytes]:
     return private, public
 
 
-def _reason(answer: Answer) -> int:
+def _reason(answer: TpmAnswer) -> int:
     """A format-one response code without what says which handle, session or parameter it is about."""
     return answer.code & 0x0BF if answer.code & _FORMAT_ONE else answer.code
 
 
-def _required(answer: Answer, command: Command) -> Answer:
+def _required(answer: TpmAnswer, command: Command) -> TpmAnswer:
     if answer.code != tpm_client.SUCCESS:
         raise AttestationError(f"TPM: {command.name} was refused with code {answer.code:#05x}", code="tpm-refused",
                                hint="TPM 2.0 Library, Part 2, section 6.6 says what the code means")
