@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
+from appliance.attestation.judge.record import Record
 from appliance.attestation.x509.requests import Request
 from appliance.cli import numbers, verifying
 from appliance.client import fetch, needs
@@ -116,7 +116,7 @@ def _one_of(group: tuple[Request, ...], source: Source, folder: Path) -> tuple[d
     return {"url": group[0].url, "why": group[0].why, "error": "; ".join(each.summary for each in told)}, None
 
 
-def _shown(args: argparse.Namespace, outcome: Examination, results: list[dict[str, Any]]) -> str:
+def _shown(args: argparse.Namespace, outcome: Record, results: list[dict[str, Any]]) -> str:
     kept = sum("error" not in each for each in results)
     hint = f"\n  hint: {outcome.hint}" if outcome.hint else ""
     root = "\nBELIEVES ANOTHER ROOT, for tests" if args.unsafe_root else ""

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
+from appliance.attestation.judge.record import Record
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.cli import verifying
 from appliance.errors import AttestationError, UncheckedEvidenceError
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if 1 in codes else max(codes)
 
 
-def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
+def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Record:
     """The outcome for one file; of one that cannot be read, or whose collateral cannot, nothing can be told."""
     try:
         return _examine(path, args, at)
@@ -69,10 +69,10 @@ def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
     except AttestationError as error:
         unread = error
     print(f"error[{unread.code}]: {unread.summary}", file=sys.stderr)
-    return Examination("unread").failed(unread)
+    return Record("unread").failed(unread)
 
 
-def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Examination:
+def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Record:
     path = (tpm_files.message_in(path) or path) if path.is_dir() else path
     data = inputfile.read(path, MAX_BYTES)
     known = collateral_folder.load(args.collateral or path.parent)

@@ -11,14 +11,13 @@ import base64
 import json
 from datetime import datetime
 
-from appliance.attestation import evidence
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm import ek as tpm_ek
 from appliance.attestation.tpm import validate as tpm_validate
 from appliance.attestation.tpm.ek import Activated
 from appliance.attestation.tpm.verify import TpmClaims
-from appliance.client import judge
 from appliance.client.connection import Connection
+from appliance.client.judge import Verified
 from appliance.client.reference import Reference
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
@@ -27,8 +26,8 @@ MAX_ANSWER_BYTES = 1024
 _REFUSED, _ABSENT = 400, 404
 
 
-def ask(connection: Connection, data: bytes, reference: Reference, at: datetime) -> Activated | None:
-    """Challenge the TPM that this evidence (JSON) is of; None unless it is authentic evidence of a TPM, and the
+def ask(connection: Connection, found: Verified, reference: Reference, at: datetime) -> Activated | None:
+    """Challenge the TPM that this evidence is of; None unless it is authentic evidence of a TPM, and the
     reference names roots of TPM makers.
 
     Raises ForgedEvidenceError `tpm-activation` if the TPM does not hold both keys, or as `tpm_ek.check` does;
@@ -37,7 +36,7 @@ def ask(connection: Connection, data: bytes, reference: Reference, at: datetime)
     if reference.ek_roots is None:
         return None
     try:
-        claims = judge.authentic(evidence.parse(data), reference, at).hardware
+        claims = found.claims().hardware
     except AttestationError:
         return None  # the judge says why
     if not isinstance(claims, TpmClaims):

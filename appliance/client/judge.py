@@ -10,7 +10,7 @@ from appliance.attestation import evidence
 from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
-from appliance.attestation.judge import expectations as measure_launch
+from appliance.attestation.judge import expected as judge_expected
 from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge import validate, verify
 from appliance.attestation.judge.verify import Claims
@@ -18,7 +18,6 @@ from appliance.attestation.snp import validate as snp_validate
 from appliance.attestation.snp.validate import SnpExpected
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.tdx.validate import TdxExpected
-from appliance.attestation.tdx.verify import TdxClaims
 from appliance.attestation.tpm import validate as tpm_validate
 from appliance.attestation.tpm.ek import Activated
 from appliance.attestation.tpm.verify import TpmClaims
@@ -39,8 +38,6 @@ from appliance.client.verdict import (
 from appliance.errors import AttestationError
 from appliance.policy import amd_lines
 
-GENERIC = 7  # findings of `validate` that every platform has; they come first
-
 
 @dataclass(frozen=True)
 class Question:
@@ -60,18 +57,45 @@ class Question:
     activated: Activated | None = None
 
 
+@dataclass(frozen=True)
+class Verified:
+    """Evidence in JSON after its one verification: `outcome` has its claims, or the error that stopped it."""
+
+    raw: bytes
+    outcome: Claims | AttestationError
+
+    def claims(self) -> Claims:
+        """The claims of authentic evidence. Raises what stopped the verification."""
+        if isinstance(self.outcome, AttestationError):
+            raise self.outcome
+        return self.outcome
+
+
+def verified(data: bytes, reference: Reference, at: datetime) -> Verified:
+    """Evidence in JSON, verified and not yet judged. Never raises on account of its bytes."""
+    try:
+        return Verified(data, authentic(evidence.parse(data), reference, at))
+    except AttestationError as error:
+        return Verified(data, error)
+
+
 def judge(data: bytes, reference: Reference, question: Question) -> Verdict:
     """The verdict on evidence in JSON. Never raises on account of its bytes."""
+    return conclude(verified(data, reference, question.at), reference, question)
+
+
+def conclude(found: Verified, reference: Reference, question: Question) -> Verdict:
+    """The verdict on evidence that was verified with the same reference, at the same time."""
     try:
-        parsed = evidence.parse(data)
-        claims = authentic(parsed, reference, question.at)
+        claims = found.claims()
         # The certificate's own evidence last: what fails in both is no splice.
-        findings = (*_authentic(claims), *_findings(claims, reference, question), *question.seen, *reference.findings())
+        findings = (*verify.shown(claims), *_findings(claims, reference, question), *question.seen,
+                    *reference.findings())
     except AttestationError as error:
-        return failed(error, reference, question, data)
+        return failed(error, reference, question, found.raw)
     status, code, reason, hint = _conclude(claims, findings, reference, question)
     return _verdict(reference, question, status=status, code=code, reason=reason, hint=hint, findings=findings,
-                    platform=claims.platform, statement=claims.statement, nonce=claims.nonce, raw=data)
+                    platform=claims.platform, statement=claims.statement, nonce=claims.nonce, raw=found.raw)
 
 
 def authentic(parsed: Evidence, reference: Reference, at: datetime) -> Claims:
@@ -104,22 +128,6 @@ def _verdict(reference: Reference, question: Question, *, status: Status, **more
                    **more)  # type: ignore[arg-type]
 
 
-def _authentic(claims: Claims) -> list[Finding]:
-    """What verification has shown, in the order in which it did."""
-    return [Finding("signature", "holds", _signer(claims)), Finding("statement", "holds", claims.statement.type)]
-
-
-def _signer(claims: Claims) -> str:
-    hardware = claims.hardware
-    if isinstance(hardware, SnpClaims):
-        return f"AMD SEV-SNP, {hardware.product}, {hardware.signing_key.upper()}"
-    if isinstance(hardware, TdxClaims):
-        return f"Intel TDX, FMSPC {hardware.tcb.fmspc}"
-    if isinstance(hardware, TpmClaims):
-        return "by the attestation key in the evidence"
-    return "by a throw-away key: PROVES NOTHING"
-
-
 def _findings(claims: Claims, reference: Reference, question: Question) -> list[Finding]:
     policy = reference.policy.policy
     known = None if reference.known is None else reference.known.measurements
@@ -127,15 +135,16 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
         platforms=frozenset(policy.tee.platforms), nonce=question.nonce, policy_sha384=reference.policy.digest,
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
         tls_spki_sha256=question.spki_sha256, hardware=policy.tee.evidence,
-        snp=SnpExpected() if known is None else measure_launch.expect_snp(known),
-        tdx=TdxExpected() if known is None else measure_launch.expect_tdx(known), at=question.at,
+        snp=SnpExpected() if known is None else judge_expected.expect_snp(known),
+        tdx=TdxExpected() if known is None else judge_expected.expect_tdx(known), at=question.at,
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
-    findings = [_self_test(claims, reference) if each.rule == "self-test" else each
-                for each in validate.validate(claims, expected).findings]
+    judgement = validate.validate(claims, expected)
+    common = [_self_test(claims, reference) if each.rule == "self-test" else each for each in judgement.common]
+    findings = [*common, *judgement.hardware]
     if isinstance(claims.hardware, TpmClaims):
-        again = {each.rule for each in findings[:GENERIC]} | {"ak-bound-in-hardware"}  # the TPM's own say less
-        findings = findings[:GENERIC] + [each for each in findings[GENERIC:] if each.rule not in again]
-        findings += _tpm(claims.hardware, reference, question)
+        again = {each.rule for each in common} | {"ak-bound-in-hardware"}  # the TPM's own say less
+        findings = [*common, *(each for each in judgement.hardware if each.rule not in again),
+                    *_tpm(claims.hardware, reference, question)]
     elif isinstance(claims.hardware, SnpClaims) and known is not None:
         findings = [_with_shapes(each, reference) for each in findings]
     findings += [

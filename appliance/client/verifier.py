@@ -83,10 +83,11 @@ class Verifier:
         try:
             question = replace(question, seen=tuple(self._channel(connection, question)))
             answer = connection.evidence(question.nonce or b"")
-            question = replace(question, activated=activation.ask(connection, answer, self.reference, question.at))
+            found = judge.verified(answer, self.reference, question.at)
+            question = replace(question, activated=activation.ask(connection, found, self.reference, question.at))
         except AttestationError as error:
             return judge.failed(error, self.reference, question, answer)
-        return judge.judge(answer, self.reference, question)
+        return judge.conclude(found, self.reference, question)
 
     def _channel(self, connection: Connection, question: Question) -> list[Finding]:
         """What the handshake alone shows."""

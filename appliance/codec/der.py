@@ -114,6 +114,14 @@ def check_signature_whole(data: bytes) -> None:
         raise MalformedEvidenceError("certificate: the signature is not a string of whole bytes")
 
 
+def algorithm_is_signed(data: bytes) -> bool:
+    """Whether the algorithm beside the signature of a certificate or revocation list is the one that the signature
+    covers, to the byte (RFC 5280, sections 4.1.1.2 and 5.1.1.2). Raises MalformedEvidenceError."""
+    parts = elements(only(data, SEQUENCE).content)
+    named = [part.whole for part in elements(parts[0].content) if part.tag == SEQUENCE] if parts else []
+    return len(parts) == 3 and named[:1] == [parts[1].whole]  # both begin with numbers, then the algorithm
+
+
 def _extension(extension: Element) -> tuple[str, bytes]:
     parts = elements(extension.content)
     tags = [part.tag for part in parts]

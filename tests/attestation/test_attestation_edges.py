@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding, merkle
 from appliance.attestation.collect.attestor import Attestor, State
@@ -18,7 +19,8 @@ from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.x509 import chain as x509chain
-from appliance.errors import MalformedEvidenceError, RejectedEvidenceError, UncheckedEvidenceError
+from appliance.codec import der
+from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError, UncheckedEvidenceError
 from tests.support import fake_tpm
 
 POLICY = hashlib.sha384(b"policy").digest()
@@ -196,8 +198,11 @@ def test_issuers_whose_key_fits_come_first() -> None:
     ours, other = (fake_tpm.certificate(key, "CA", "CA", key, ca=True) for key in keys)
     stranger = fake_tpm.certificate(keys[0], "Stranger", "Stranger", keys[0], ca=True)
     child = fake_tpm.certificate(keys[1], "child", "CA", keys[0])
-    assert [ours, other] == x509chain.issuers_of(child, [stranger, other, ours])
-    assert [ours, other] == x509chain.issuers_of(child, [ours, other])
+    assert ours == x509chain.issuer_of(child, [stranger, other, ours])
+    assert ours == x509chain.issuer_of(child, [ours, other])
+    assert None is x509chain.issuer_of(child, [stranger])
+    with pytest.raises(ForgedEvidenceError, match="the signature is not by"):
+        x509chain.issuer_of(child, [stranger, other])
 
 
 def test_the_largest_event_log_is_read() -> None:
@@ -207,3 +212,13 @@ def test_the_largest_event_log_is_read() -> None:
     assert tpm_log.parse(log) == tpm_log.parse(whole)
     with pytest.raises(MalformedEvidenceError, match="at most"):
         tpm_log.parse(whole + b"\0")
+
+
+def test_the_algorithm_beside_a_signature_is_the_signed_one() -> None:
+    """The copy beside the signature is not signed: another there is no certificate, and no revocation list."""
+    leaf = fake_tpm.certificate(fake_tpm.rsa_key("ak"), "AK", "Root", fake_tpm.rsa_key("root"))
+    data = leaf.public_bytes(Encoding.DER)
+    algorithm = der.elements(der.only(data, der.SEQUENCE).content)[1].whole
+    altered = bytearray(data)
+    altered[data.rindex(algorithm) + 4] ^= 1
+    assert (True, False) == (der.algorithm_is_signed(data), der.algorithm_is_signed(bytes(altered)))

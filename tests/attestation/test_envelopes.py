@@ -12,8 +12,8 @@ import pytest
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts import scale
 from appliance.attestation.judge import examine
-from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import Material
+from appliance.attestation.judge.record import Record
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
@@ -28,7 +28,7 @@ ROOTS = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["roo
 LOG, REGISTERS = envelopes.ccel([(0, b"firmware"), (1, b"kernel"), (2, b"initrd")])
 
 
-def _examine(data: bytes | dict[str, Any], **options: Any) -> Examination:
+def _examine(data: bytes | dict[str, Any], **options: Any) -> Record:
     """Judge with Intel's collateral and AMD's issuers at hand; AMD's leaf must come with the envelope."""
     raw = data if isinstance(data, bytes) else json.dumps(data).encode()
     known = Collateral(certificates=AMD.collateral().certificates[1:], documents=INTEL.collateral().documents)
@@ -97,7 +97,7 @@ def test_a_quote_without_its_key_is_joined_with_the_azure_report_beside_it(tmp_p
     path.write_text(json.dumps(envelopes.pieces()))
     known = Collateral(certificates=AMD.collateral().certificates)
 
-    def judged() -> Examination:
+    def judged() -> Record:
         return examine.examine(Material(path.read_bytes(), path, known, roots=ROOTS), at=NOW)
 
     assert ("cannot tell", "evidence-unchecked") == (judged().verdict, judged().code)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.attestation.judge import expectations as measure_launch
+from appliance.attestation.judge import expected as measure_launch
 from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge import measurements
 from appliance.attestation.tpm.event_log import Event

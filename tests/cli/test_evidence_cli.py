@@ -19,8 +19,8 @@ from appliance.attestation import evidence
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
-from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import Material
+from appliance.attestation.judge.record import Record
 from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm import verify as tpm_verify
@@ -160,7 +160,7 @@ def _azure(runtime: bytes = RUNTIME, *, bound: bytes = RUNTIME, kind: int = 2, t
             + len(runtime).to_bytes(4, "little") + runtime + tail)
 
 
-def _with_our_roots(data: bytes) -> Examination:
+def _with_our_roots(data: bytes) -> Record:
     roots = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"])
     known = Collateral(certificates=AMD.collateral().certificates, documents=INTEL.collateral().documents)
     return examine.examine(Material(data, Path("x"), known, roots=roots), at=NOW)

@@ -16,8 +16,8 @@ from appliance.attestation import evidence
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
-from appliance.attestation.judge.examination import Examination
 from appliance.attestation.judge.examine import Material
+from appliance.attestation.judge.record import Record
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from tests.support import envelopes, fake_tpm
@@ -45,14 +45,14 @@ def _known() -> Collateral:
     return Collateral(certificates=AMD.collateral().certificates, documents=INTEL.collateral().documents)
 
 
-def _examine(data: bytes) -> Examination:
+def _examine(data: bytes) -> Record:
     path = Path(_folder().name) / "q.msg"
     if data.startswith(_TPM):  # a quote is read from its file, with those beside it
         path.write_bytes(data)
     return examine.examine(Material(data, path, _known().with_items((), ""), roots=ROOTS), at=NOW)
 
 
-def _signed(outcome: Examination) -> tuple[str, str]:
+def _signed(outcome: Record) -> tuple[str, str]:
     """What somebody's key signed: the claims of a report or quote, and of a TPM's quote beside it."""
     return json.dumps(outcome.claims.get("claims")), json.dumps(outcome.claims.get("TPM quote"))
 

@@ -1,11 +1,12 @@
-"""What a verifier wants to see."""
+"""What a verifier wants to see, and what SEV-SNP and TDX evidence must show for an image of known measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from appliance.attestation.judge.measurements import Measurements
 from appliance.attestation.snp.validate import SnpExpected
 from appliance.attestation.tdx.validate import TdxExpected
 from appliance.attestation.tpm.validate import TpmExpected
@@ -37,3 +38,13 @@ class Expected:
     tpm: TpmExpected = field(default_factory=TpmExpected)
     at: datetime | None = None
     baked: bool = False
+
+
+def expect_snp(measurements: Measurements, expected: SnpExpected | None = None) -> SnpExpected:
+    """`expected` with the image's launch digests; an image without any accepts no SEV-SNP report."""
+    return replace(expected or SnpExpected(), measurements=measurements.sev_snp_digests())
+
+
+def expect_tdx(measurements: Measurements, expected: TdxExpected | None = None) -> TdxExpected:
+    """`expected` with the image's MRTDs and the RTMRs that are predicted; an image without any accepts no TDX quote."""
+    return replace(expected or TdxExpected(), mr_tds=measurements.tdx_mrtds(), rtmrs=measurements.tdx_rtmrs())

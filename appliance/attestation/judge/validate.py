@@ -22,10 +22,19 @@ __all__ = ["Expected", "Finding", "Judgement", "validate"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """All findings. `genuine` is false for a simulated report whatever it says, and for a TPM: it may be the host's."""
+    """Findings by rules that every platform has (`common`) and by those of its own (`hardware`).
 
-    findings: tuple[Finding, ...]
+    `genuine` is false for a simulated report whatever it says, and for a TPM: it may be the host's.
+    """
+
+    common: tuple[Finding, ...]
     platform: str
+    hardware: tuple[Finding, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings."""
+        return (*self.common, *self.hardware)
 
     @property
     def met(self) -> bool:
@@ -85,7 +94,7 @@ def validate(claims: Claims, expected: Expected) -> Judgement:
         _launch_policy(claims, expected, hardware),
         same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
     ]
-    return Judgement((*findings, *_of_its_kind(statement, expected), *hardware), claims.platform)
+    return Judgement((*findings, *_of_its_kind(statement, expected)), claims.platform, hardware)
 
 
 def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...]:

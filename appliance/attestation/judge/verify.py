@@ -12,8 +12,12 @@ from datetime import datetime
 
 from appliance.attestation import merkle
 from appliance.attestation.binding import Statement, report_data
+from appliance.attestation.envelopes import recognise
 from appliance.attestation.evidence import Evidence
-from appliance.attestation.judge.platforms import JUDGES, Given
+from appliance.attestation.findings import Finding
+from appliance.attestation.judge.platforms import JUDGES
+from appliance.attestation.judge.record import Record
+from appliance.attestation.judge.reports import Given, Log, no_log
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.tdx.verify import TdxClaims
 from appliance.attestation.tpm.verify import TpmClaims
@@ -41,8 +45,10 @@ class Claims:
 
 
 def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: datetime | None = None,
-           roots: Roots = VENDORS) -> Claims:
+           roots: Roots = VENDORS, record: Record | None = None, log: Log = no_log) -> Claims:
     """The claims of authentic evidence.
+
+    `record` takes each step, also where one fails; `log` gives an event log to compare the report with.
 
     `collateral` is used beside what the evidence carries; `at` is the time to judge certificates by, needed for
     hardware platforms; `roots` other than the vendors' are for tests. Raises MalformedEvidenceError on bad bytes;
@@ -50,13 +56,24 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
     UncheckedEvidenceError when collateral is absent; UnsupportedEvidenceError for a version or product line that cannot
     be verified.
     """
+    kind = f"{recognise.APPLIANCE}, platform {evidence.platform}"
+    record = Record(kind) if record is None else record
+    record.kind, record.claims["statement"] = kind, sorted(evidence.statement.items())
     statement = evidence.parsed_statement()
     at_hand = (collateral or Collateral()).with_items(evidence.collateral_bytes(), "evidence")
     report = JUDGES[evidence.platform].verify(
-        Given(evidence.report_bytes(), report_data(statement), at_hand, at, roots))
+        record, Given(evidence.report_bytes(), report_data(statement), at_hand, at, roots, log=log))
+    record.kind = kind
     check_binding(statement, report.report_data)
     nonce = check_nonce_proof(evidence, statement)
+    record.holds("statement", "the report binds the statement")
     return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware)
+
+
+def shown(claims: Claims) -> tuple[Finding, ...]:
+    """What verification has shown, for a verdict by a policy: who signed, and that it is about this statement."""
+    return (Finding("signature", "holds", JUDGES[claims.platform].signer(claims.hardware)),
+            Finding("statement", "holds", claims.statement.type))
 
 
 def check_binding(statement: Statement, found: bytes) -> None:

@@ -27,7 +27,7 @@ from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import revocation
 from appliance.attestation.x509.collateral import Collateral
 from appliance.attestation.x509.revocation import Revocation
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
+from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 _P384_ORDER = int("ffffffffffffffffffffffffffffffffffffffffffffffff"
                   "c7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16)
@@ -122,7 +122,7 @@ def _find_leaf(report: SnpReport, collateral: Collateral) -> _Leaf:
     signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
     if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
         raise ForgedEvidenceError("SEV-SNP report: it says of itself that no key signed it", code="report-unsigned")
-    leaves = _leaves(collateral)
+    leaves = sorted(_leaves(collateral), key=lambda leaf: not _endorses(leaf, report))  # the likely one first
     kind = _LEAVES[signing_key].removeprefix("SEV-")
     for leaf in leaves:
         if leaf.kind == signing_key and signed_by(report, leaf.certificate):
@@ -144,24 +144,28 @@ def _clouds(leaves: list[_Leaf]) -> str:
 
 def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate:
     """The certificate that issued `child`, by name and by a signature with AMD's parameters."""
-    named = x509chain.issuers_of(child, collateral.certificates)
-    if not named or not x509chain.fits(child, named[0]):  # a stray file is never worse than none
-        named = [each for each in x509chain.issuers_of(child, amd.shipped()) if x509chain.fits(child, each)] or named
-    if not named:
+    at_hand = x509chain.named_issuers(child, collateral.certificates)
+    named = [*at_hand, *x509chain.named_issuers(child, amd.shipped())]  # a stray file is never worse than none
+    for each in named:
+        if x509chain.signed_with_pss_sha384(child, each.public_key()):
+            return each
+    raise _misissued(child, [each for each in named if x509chain.fits(child, each)] or at_hand, collateral)
+
+
+def _misissued(child: x509.Certificate, nearest: list[x509.Certificate], collateral: Collateral) -> AttestationError:
+    """The error for a certificate that nobody at hand issued as AMD does; `nearest` have the issuer's name."""
+    if not nearest:
         if any(x509chain.signed_with_pss_sha384(child, each.public_key()) for each in collateral.certificates):
-            raise ForgedEvidenceError(
+            return ForgedEvidenceError(
                 f"certificate {x509chain.name_of(child)}: the issuer's key is at hand under another name",
                 code="chain-name")
-        raise collateral.lacking(
+        return collateral.lacking(
             f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},",
             kds.chain_hint(x509chain.shown(child.issuer)))
-    issuer = named[0]
-    x509chain.check_issued(child, issuer)
-    if not x509chain.signed_with_pss_sha384(child, issuer.public_key()):
-        raise ForgedEvidenceError(
-            f"certificate {x509chain.name_of(child)}: not signed by RSASSA-PSS with SHA-384 and a salt of 48 bytes",
-            code="chain-signature")
-    return issuer
+    x509chain.check_issued(child, nearest[0])
+    return ForgedEvidenceError(
+        f"certificate {x509chain.name_of(child)}: not signed by RSASSA-PSS with SHA-384 and a salt of 48 bytes",
+        code="chain-signature")
 
 
 def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int,
@@ -223,7 +227,12 @@ def verify(report: bytes, collateral: Collateral, *, at: datetime,
     extension does not hold, or a certificate is revoked; UnsupportedEvidenceError naming a version or product line
     that is not known; UncheckedEvidenceError when a certificate is absent, or not valid at `at`.
     """
-    parsed = snp_abi.parse(report)
+    return authenticate(snp_abi.parse(report), collateral, at=at, roots=roots)
+
+
+def authenticate(parsed: SnpReport, collateral: Collateral, *, at: datetime,
+                 roots: Mapping[str, str] = amd.ROOTS) -> SnpClaims:
+    """The claims of a report that was read, if it is authentic. Raises as `verify` does, but for bad bytes."""
     leaf = _find_leaf(parsed, collateral)
     signing_key = parsed.key_info.signing_key
     product, chain = _walk(leaf.certificate, collateral, signing_key, roots)

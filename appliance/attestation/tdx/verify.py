@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -43,6 +43,8 @@ from appliance.errors import (
     UncheckedEvidenceError,
 )
 
+Chain = tuple[x509.Certificate, ...]
+SignedCrl = Callable[[x509.CertificateRevocationList, x509.Certificate], bool]
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
 _ISSUERS = ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain")
@@ -65,6 +67,19 @@ class TdxTcb:
     oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
     since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
     overdue: tuple[str, ...] = ()   # the advisories of those levels
+
+
+@dataclass(frozen=True)
+class SignedTdxQuote:
+    """A quote whose signatures hold up to the pinned root; that its quoting enclave is Intel's is not yet shown."""
+
+    quote: TdxQuote
+    chain: tuple[x509.Certificate, ...]  # PCK, intermediate, root
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """SHA-256 of each certificate, hex."""
+        return tuple(x509chain.fingerprint(each) for each in self.chain)
 
 
 @dataclass(frozen=True)
@@ -103,8 +118,8 @@ def _chain(quote: TdxQuote) -> list[x509.Certificate]:
     return chain
 
 
-def verify_signatures(quote: TdxQuote, *, at: datetime, root: str = intel.ROOT) -> tuple[str, ...]:
-    """Everything that holds without collateral; returns the chain's fingerprints.
+def verify_signatures(quote: TdxQuote, *, at: datetime, root: str = intel.ROOT) -> SignedTdxQuote:
+    """Check everything that holds without collateral.
 
     Not enough to trust a quote: that the QE is Intel's is not among it. Raises ForgedEvidenceError.
     """
@@ -129,7 +144,7 @@ def verify_signatures(quote: TdxQuote, *, at: datetime, root: str = intel.ROOT) 
         raise ForgedEvidenceError("TDX quote: the QE report does not bind the attestation key", code="tdx-qe-binding")
     if not _p256_signed(_attestation_key(quote), quote.signature, quote.signed):
         raise ForgedEvidenceError("TDX quote: the signature is not by its attestation key", code="tdx-signature")
-    return tuple(x509chain.fingerprint(each) for each in chain)
+    return SignedTdxQuote(quote, tuple(chain))
 
 
 def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral) -> dict[str, str]:
@@ -155,25 +170,33 @@ def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collatera
         + "; ".join(each.why for each in missing), requests.told(missing, "Intel's PCS"), code="tdx-collateral")
 
 
-def _check_issuers(fields: Mapping[str, str], root: str, at: datetime) -> None:
-    """The chains that come with Intel's documents: usual PEM to the byte, up to the root, and valid at `at`.
-
-    The documents are verified by the first of each.
-    """
+def _issuers(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> dict[str, Chain]:
+    """The chains that come with Intel's documents, by field: each text is checked once. The documents are verified by
+    the first certificate of each."""
+    chains: dict[str, Chain] = {}
     for name in _ISSUERS:
-        text = fields[name].encode(errors="replace")
-        chain = x509chain.load(text, f"TDX collateral, {name}")
-        if text.strip() != b"".join(each.public_bytes(Encoding.PEM) for each in chain).strip() or len(chain) != 2:
-            raise MalformedEvidenceError(f"TDX collateral: {name} is not two certificates in PEM in its usual form")
-        child, top = chain
-        x509chain.check_issued(child, top)
+        same = [chain for other, chain in chains.items() if fields[other] == fields[name]]
+        chains[name] = same[0] if same else _issuer_chain(name, fields[name], signed.chain[-1], root, at)
+    return chains
+
+
+def _issuer_chain(name: str, text: str, known: x509.Certificate, root: str, at: datetime) -> Chain:
+    """One chain: usual PEM to the byte, up to the root, and valid at `at`; `known` is a root that is its own issuer."""
+    data = text.encode(errors="replace")
+    chain = x509chain.load(data, f"TDX collateral, {name}")
+    if data.strip() != b"".join(each.public_bytes(Encoding.PEM) for each in chain).strip() or len(chain) != 2:
+        raise MalformedEvidenceError(f"TDX collateral: {name} is not two certificates in PEM in its usual form")
+    child, top = chain
+    x509chain.check_issued(child, top)
+    if top != known:
         x509chain.check_issued(top, top)
-        if x509chain.fingerprint(top) != root:
-            raise ForgedEvidenceError(
-                f"TDX collateral: {name} does not lead to the pinned root of Intel", code="chain-root")
-        for certificate in chain:
-            x509chain.check_critical(certificate)
-            _check_time(name, certificate, at)
+    if x509chain.fingerprint(top) != root:
+        raise ForgedEvidenceError(
+            f"TDX collateral: {name} does not lead to the pinned root of Intel", code="chain-root")
+    for certificate in chain:
+        x509chain.check_critical(certificate)
+        _check_time(name, certificate, at)
+    return tuple(chain)
 
 
 def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
@@ -184,7 +207,7 @@ def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
                                      hint=_TIME_HINT) from None
 
 
-def _check_revocation(quote: TdxQuote, fields: Mapping[str, str], at: datetime) -> datetime:
+def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping[str, str], at: datetime) -> datetime:
     """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in force.
 
     Returns when the PCK's list was issued: the root's lives for a year.
@@ -195,9 +218,9 @@ def _check_revocation(quote: TdxQuote, fields: Mapping[str, str], at: datetime) 
             crls[name] = revocation.load(bytes.fromhex(fields[name]), f"TDX collateral, {name}")
         except ValueError:
             raise MalformedEvidenceError(f"TDX collateral: {name} is not hex") from None
-    chain = _chain(quote)
-    for issuers in (chain, *(x509chain.load(fields[name].encode(), name) for name in _ISSUERS)):
-        revocation.check(issuers, crls.values(), signed=_signed_crl, at=at)
+    signed = _once(_signed_crl)
+    for issuers in dict.fromkeys((chain, *chains.values())):
+        revocation.check(issuers, crls.values(), signed=signed, at=at)
     for name, crl in crls.items():
         if crl.next_update_utc is None or not crl.last_update_utc <= at < crl.next_update_utc:
             raise UncheckedEvidenceError(
@@ -205,7 +228,7 @@ def _check_revocation(quote: TdxQuote, fields: Mapping[str, str], at: datetime) 
                 f"{at:%Y-%m-%dT%H:%M:%SZ}", code="tdx-collateral-time", hint=_TIME_HINT)
     for name, below in (("pck_crl", chain), ("root_ca_crl", chain[1:])):
         if crls[name].issuer != below[1].subject or revocation.check(
-                below, [crls[name]], signed=_signed_crl, at=at) is None:
+                below, [crls[name]], signed=signed, at=at) is None:
             raise UncheckedEvidenceError(
                 f"TDX collateral: {name} is not the whole list of {name_of(below[1])}", code="tdx-collateral",
                 hint=_TIME_HINT)
@@ -217,9 +240,21 @@ def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate
     return isinstance(key, ec.EllipticCurvePublicKey) and crl.is_signature_valid(key)
 
 
-def _signed(fields: Mapping[str, str], name: str, at: datetime) -> dict[str, Any]:
+def _once(check: SignedCrl) -> SignedCrl:
+    """A check that asks only once about the same list and authority; a list has no hash, so its place stands for it."""
+    known: dict[tuple[int, x509.Certificate], bool] = {}
+
+    def checked(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+        key = id(crl), authority
+        if key not in known:
+            known[key] = check(crl, authority)
+        return known[key]
+
+    return checked
+
+
+def _signed(fields: Mapping[str, str], signer: x509.Certificate, name: str, at: datetime) -> dict[str, Any]:
     """One of Intel's documents, signed over its exact text by the TCB signing certificate and in its time at `at`."""
-    signer = x509chain.load(fields[f"{name}_issuer_chain"].encode(), f"TDX collateral, {name}")[0]
     key, text = signer.public_key(), fields[name].encode(errors="replace")
     if not _SIGNATURE.fullmatch(fields[f"{name}_signature"]):
         raise MalformedEvidenceError(f"TDX collateral: the signature of {name} is not 64 bytes in hex")
@@ -252,21 +287,24 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time `at`;
     RejectedEvidenceError for a platform below every TCB level that Intel lists, or another TDX module than Intel's.
     """
-    parsed = tdx_abi.parse(quote)
-    chain = verify_signatures(parsed, at=at, root=root)
-    certificates = _chain(parsed)
-    pck = tdx_pck.read(certificates[0])
-    fields = _document(pck, certificates, collateral)
-    _check_issuers(fields, root, at)
-    listed = _check_revocation(parsed, fields, at)
+    return authenticate(verify_signatures(tdx_abi.parse(quote), at=at, root=root), collateral, at=at, root=root)
+
+
+def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime, root: str = intel.ROOT) -> TdxClaims:
+    """The claims of a quote whose signatures hold, if Intel's documents vouch for its platform. Raises as `verify`."""
+    pck = tdx_pck.read(signed.chain[0])
+    fields = _document(pck, signed.chain, collateral)
+    chains = _issuers(fields, signed, root, at)
+    listed = _check_revocation(signed.chain, chains, fields, at)
     try:
-        info, identity = _signed(fields, "tcb_info", at), _signed(fields, "qe_identity", at)
-        tcb = _tcb(tdx_tcb.judge(parsed, pck, info, identity), pck, info, identity, listed)
+        info, identity = (_signed(fields, chains[f"{name}_issuer_chain"][0], name, at)
+                          for name in ("tcb_info", "qe_identity"))
+        tcb = _tcb(tdx_tcb.judge(signed.quote, pck, info, identity), pck, info, identity, listed)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
     if tcb.status == REVOKED:
         raise ForgedEvidenceError("TDX quote: Intel revoked this platform's TCB", code="certificate-revoked")
-    return TdxClaims(parsed, tcb, chain)
+    return TdxClaims(signed.quote, tcb, signed.fingerprints)
 
 
 def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any],

@@ -18,6 +18,7 @@ from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.azure import HclReport
 from appliance.attestation.tpm.evidence import TpmEvidence
 from appliance.attestation.tpm.verify import AttestationKey, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
@@ -59,21 +60,21 @@ def _root(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at
 def _bound_by(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at: datetime,
               roots: Roots) -> SnpClaims | None:
     """The SEV-SNP claims that bind the key; None without a report, or without the certificates to check it with."""
-    if evidence.azure_report is None or azure_abi.parse(evidence.azure_report).kind != azure_abi.SNP:
+    report = None if evidence.azure_report is None else azure_abi.parse(evidence.azure_report)
+    if report is None or report.kind != azure_abi.SNP:
         return None
     try:
-        return bound_by(evidence.azure_report, key, collateral, at, roots)
+        return bound_by(report, key, collateral, at, roots)
     except UncheckedEvidenceError:
         return None
 
 
-def bound_by(azure: bytes, key: AttestationKey, collateral: Collateral, at: datetime, roots: Roots) -> SnpClaims:
-    """The SEV-SNP claims of an Azure report that binds `key`; what follows the report is passed over.
+def bound_by(report: HclReport, key: AttestationKey, collateral: Collateral, at: datetime, roots: Roots) -> SnpClaims:
+    """The SEV-SNP claims of an Azure report that binds `key`.
 
     Raises UncheckedEvidenceError without an SEV-SNP report or the certificates to check it with, ForgedEvidenceError
     if report or binding do not hold.
     """
-    report = azure_abi.parse(azure_abi.split(azure)[0])
     if report.kind != azure_abi.SNP:
         raise UncheckedEvidenceError("Azure report: a TDREPORT, which only the CPU that made it can check",
                                      hint="examine a TDX quote of it")

@@ -53,6 +53,15 @@ class AttestationKey:
 
 
 @dataclass(frozen=True)
+class SignedTpmQuote:
+    """A quote that its key signed; nonce and registers are still to be compared."""
+
+    quote: TpmQuote
+    key: AttestationKey
+    hash_name: str  # of the signature, and of the quote's PCR digest
+
+
+@dataclass(frozen=True)
 class TpmClaims:
     """What an authentic quote says. `pcrs` holds only values that the signed digest covers; empty if none came.
     `uncovered` names those that came beside them: nothing is signed about these."""
@@ -142,13 +151,25 @@ def _signed_by_rsa(key: rsa.RSAPublicKey, value: bytes, signed: bytes, scheme: p
     return True
 
 
-def is_signed(message: bytes, signature: bytes, key: AttestationKey) -> bool:
-    """Whether `key` signed a quote, whatever it says. Raises MalformedEvidenceError on a malformed quote."""
-    quote = tpm_abi.parse_quote(message)
+def signed_by(quote: TpmQuote, signature: bytes, key: AttestationKey) -> SignedTpmQuote | None:
+    """The quote as one that `key`, which may be any, signed; None if it did not."""
     try:
-        return _signed(quote, load_signature(signature, key.key, quote), key.key)
+        parsed = load_signature(signature, key.key, quote)
+        return SignedTpmQuote(quote, key, parsed.hash_name) if _signed(quote, parsed, key.key) else None
     except (MalformedEvidenceError, UnsupportedEvidenceError):
-        return False
+        return None
+
+
+def verify_signature(quote: TpmQuote, signature: bytes, key: AttestationKey) -> SignedTpmQuote:
+    """The quote, which `key` must have signed. Raises as `verify` does on account of key and signature."""
+    if key.area is not None and not key.area.attests:
+        raise ForgedEvidenceError(
+            f"AK: attributes {key.area.attributes:#x} are not those of a restricted signing key fixed to its TPM, so "
+            "it signs anything", code="tpm-ak-attributes")
+    parsed = load_signature(signature, key.key, quote)
+    if not _signed(quote, parsed, key.key):
+        raise ForgedEvidenceError("TPM quote: the signature is not by this AK", code="tpm-signature")
+    return SignedTpmQuote(quote, key, parsed.hash_name)
 
 
 def _quoted(quote: TpmQuote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, bytes]]:
@@ -230,20 +251,20 @@ def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: byte
     MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if signature, nonce or PCR digest do not
     hold; UncheckedEvidenceError if a quoted PCR's value is absent.
     """
-    quote = tpm_abi.parse_quote(message)
-    if key.area is not None and not key.area.attests:
-        raise ForgedEvidenceError(
-            f"AK: attributes {key.area.attributes:#x} are not those of a restricted signing key fixed to its TPM, so "
-            "it signs anything", code="tpm-ak-attributes")
-    parsed = load_signature(signature, key.key, quote)
-    if not _signed(quote, parsed, key.key):
-        raise ForgedEvidenceError("TPM quote: the signature is not by this AK", code="tpm-signature")
+    signed = verify_signature(tpm_abi.parse_quote(message), signature, key)
+    return authenticate(signed, nonce=nonce, pcrs=pcrs, log=log)
+
+
+def authenticate(signed: SignedTpmQuote, *, nonce: bytes | None = None, pcrs: Pcrs | None = None,
+                 log: bytes | None = None) -> TpmClaims:
+    """The claims of a quote whose signature holds; parameters and errors are those of `verify`."""
+    quote = signed.quote
     if nonce is not None and not hmac.compare_digest(quote.extra_data, nonce):
         raise ForgedEvidenceError("TPM quote: made for another nonce", code="tpm-nonce")
-    values = {} if pcrs is None else _quoted(quote, pcrs, parsed.hash_name)
+    values = {} if pcrs is None else _quoted(quote, pcrs, signed.hash_name)
     uncovered = tuple((bank, number) for bank, given in (pcrs or {}).items() for number in sorted(given)
                       if number not in values.get(bank, {}))
-    claims = TpmClaims(quote, key, values, uncovered)
+    claims = TpmClaims(quote, signed.key, values, uncovered)
     if log is None or not values:
         return claims
     events, explanation = explained(log, values)

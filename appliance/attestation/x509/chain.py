@@ -92,9 +92,11 @@ def common_name(name: x509.Name) -> str | None:
 def signed_with_pss_sha384(certificate: x509.Certificate | x509.CertificateRevocationList,
                            key: object) -> bool:
     """Whether `key` (RSA, of 2,048 bits at least) signed by RSASSA-PSS with SHA-384, MGF1 with SHA-384 and a salt of 48
-    bytes; nothing else."""
+    bytes; nothing else, and the algorithm that the signature covers is the one beside it."""
     if certificate.signature_algorithm_oid != SignatureAlgorithmOID.RSASSA_PSS or not isinstance(
             key, rsa.RSAPublicKey) or key.key_size < MIN_RSA_BITS:
+        return False
+    if not der.algorithm_is_signed(certificate.public_bytes(Encoding.DER)):
         return False
     signed = (certificate.tbs_certificate_bytes if isinstance(certificate, x509.Certificate)
               else certificate.tbs_certlist_bytes)
@@ -172,10 +174,27 @@ def is_p384(key: object) -> bool:
     return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1)
 
 
-def issuers_of(child: x509.Certificate, candidates: Sequence[x509.Certificate]) -> list[x509.Certificate]:
-    """The candidates that are named as the child's issuer; those whose key fits come first."""
-    named = [each for each in candidates if each.subject == child.issuer]
-    return sorted(named, key=lambda each: not fits(child, each))
+def named_issuers(child: x509.Certificate, candidates: Sequence[x509.Certificate]) -> list[x509.Certificate]:
+    """The candidates that are named as the child's issuer; whether one signed it is still to be asked."""
+    return [each for each in candidates if each.subject == child.issuer]
+
+
+def issuer_of(child: x509.Certificate, candidates: Sequence[x509.Certificate]) -> x509.Certificate | None:
+    """The first candidate that names and signed the child; None if none has the issuer's name.
+
+    Raises as `check_issued` does where only namesakes of the issuer are at hand.
+    """
+    refused: ForgedEvidenceError | None = None
+    for each in named_issuers(child, candidates):
+        try:
+            check_issued(child, each)
+        except ForgedEvidenceError as error:
+            refused = refused or error
+        else:
+            return each
+    if refused is not None:
+        raise refused
+    return None
 
 
 def fits(child: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -197,12 +216,10 @@ def root_of(certificate: x509.Certificate, others: Iterable[x509.Certificate], *
     pool, child = list(others), certificate
     check_valid(child, at)
     for below in range(MAX_AUTHORITIES):
-        named = issuers_of(child, pool)
-        if not named:
+        issuer = issuer_of(child, pool)
+        if issuer is None:
             raise UncheckedEvidenceError(
                 f"the certificate of {shown(child.issuer)}, who issued {name_of(child)}, is absent")
-        issuer = named[0]
-        check_issued(child, issuer)
         check_authority(issuer, below)
         check_critical(issuer, READ)
         check_valid(issuer, at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -67,7 +67,7 @@ def _partial(crl: x509.CertificateRevocationList) -> bool:
 
 
 @lenient()  # a list's names are read anew each time
-def check(chain: list[x509.Certificate], crls: Iterable[x509.CertificateRevocationList], *,
+def check(chain: Sequence[x509.Certificate], crls: Iterable[x509.CertificateRevocationList], *,
           signed: Callable[[x509.CertificateRevocationList, x509.Certificate], bool],
           at: datetime) -> Revocation | None:
     """No certificate of `chain` (leaf first, root last) is revoked by a list that its authorities signed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -11,15 +11,16 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import keyfile
-from appliance.attestation.judge.examination import Examination
+from appliance.attestation.judge.record import Record
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.abi import TpmQuote
+from appliance.attestation.tpm.azure import HclReport
 from appliance.attestation.tpm.chip import files as tpm_files
-from appliance.attestation.tpm.verify import AttestationKey, TpmClaims
+from appliance.attestation.tpm.verify import AttestationKey, SignedTpmQuote, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.chain import name_of
@@ -32,104 +33,116 @@ _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this pro
          "trusts the host, and protects nothing from it.")
 
 
-def examine(found: Examination, path: Path, collateral: Collateral, *, key: Path | None, nonce: bytes | None,
-            at: datetime, log: bytes | None = None, roots: Roots = VENDORS) -> Examination:
+@dataclass(frozen=True)
+class BoundAk:
+    """An Azure report, and the attestation key that its runtime data name; hardware binds it if the report holds."""
+
+    report: HclReport
+    key: AttestationKey
+
+
+def examine(record: Record, path: Path, collateral: Collateral, *, key: Path | None, nonce: bytes | None,
+            at: datetime, log: bytes | None = None, roots: Roots = VENDORS) -> Record:
     """Verify the quote in `path` with what lies beside it; `key` is an AK that the caller vouches for."""
     files = tpm_files.gather(path, key)
     files = replace(files, log=files.log if log is None else log, nonce=files.nonce if nonce is None else nonce)
-    return judge(found, files, collateral, vouched=key is not None, at=at, roots=roots)
+    return judge(record, files, collateral, vouched=key is not None, at=at, roots=roots)
 
 
-def judge(found: Examination, files: tpm_files.TpmFiles, collateral: Collateral, *, vouched: bool, at: datetime,
-          roots: Roots = VENDORS) -> Examination:
+def judge(record: Record, files: tpm_files.TpmFiles, collateral: Collateral, *, vouched: bool, at: datetime,
+          roots: Roots = VENDORS) -> Record:
     """Verify the quote in `files`; `vouched` tells that the caller vouches for the key in them."""
     message, tail = tpm_abi.split_quote(files.message)
-    files = replace(files, message=message)
-    found.claims["claims"] = _describe(tpm_abi.parse_quote(message))
-    found.warnings.append(_HOST)
-    found.followed(tail)
+    quote = tpm_abi.parse_quote(message)
+    record.claims["claims"] = _describe(quote)
+    record.warnings.append(_HOST)
+    record.followed(tail)
     if not vouched and files.azure is not None:
         bound = _bound_key(files.azure)
-        if bound is not None and tpm_verify.is_signed(files.message, files.signature, bound):
-            return _joined(found, files, files.azure, bound, collateral, at, roots)
-        found.warnings.append("AZURE REPORT PASSED OVER: the one beside this quote names another key than the one that "
-                              "signed it.")
+        signed = None if bound is None else tpm_verify.signed_by(quote, files.signature, bound.key)
+        if bound is not None and signed is not None:
+            return _joined(record, files, bound, signed, collateral, at, roots)
+        record.warnings.append("AZURE REPORT PASSED OVER: the one beside this quote names another key than the one "
+                               "that signed it.")
     if files.key is None:
-        return _by_certificates(found, files, collateral, at, roots)
+        return _by_certificates(record, files, quote, collateral, at, roots)
     ak = tpm_verify.load_key(files.key)
-    _verified(found, files, ak, files.key_name)
+    _answered(record, files, tpm_verify.verify_signature(quote, files.signature, ak), files.key_name)
     if vouched:
-        return found.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
-    return _origin(found, ak, collateral, at, roots)
+        return record.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
+    return _origin(record, ak, collateral, at, roots)
 
 
-def _joined(found: Examination, files: tpm_files.TpmFiles, azure: bytes, ak: AttestationKey, collateral: Collateral,
-            at: datetime, roots: Roots) -> Examination:
-    """Verify a quote by the key that a hardware report binds, and that report."""
-    _verified(found, files, ak, f"the Azure report ({azure_abi.AK_NAME})")
-    bound = tpm_origin.bound_by(azure, ak, collateral, at, roots)
-    found.warnings.remove(_HOST)
-    found.proved.append(f"an SEV-SNP report of {bound.product} hardware names the AK")
-    return found.genuine(f"quoted by the virtual TPM that an SEV-SNP report of {bound.product} hardware names; whether "
-                         "that guest is acceptable is for a policy to say")
+def _joined(record: Record, files: tpm_files.TpmFiles, bound: BoundAk, signed: SignedTpmQuote,
+            collateral: Collateral, at: datetime, roots: Roots) -> Record:
+    """Judge a quote that the key signed which a hardware report binds, and that report."""
+    _answered(record, files, signed, f"the Azure report ({azure_abi.AK_NAME})")
+    hardware = tpm_origin.bound_by(bound.report, bound.key, collateral, at, roots)
+    record.warnings.remove(_HOST)
+    record.holds("ak-bound-in-hardware", f"an SEV-SNP report of {hardware.product} hardware names the AK")
+    return record.genuine(f"quoted by the virtual TPM that an SEV-SNP report of {hardware.product} hardware names; "
+                         "whether that guest is acceptable is for a policy to say")
 
 
-def by_bound_key(found: Examination, files: tpm_files.TpmFiles, azure: bytes) -> AttestationKey:
+def by_bound_key(record: Record, files: tpm_files.TpmFiles, azure: bytes) -> BoundAk:
     """Verify a quote that came in one piece with an Azure report by the key that the report names.
 
     Whether hardware binds the report is for the caller to verify. Raises ForgedEvidenceError if another key signed,
     UncheckedEvidenceError if the report names none.
     """
-    ak = _bound_key(azure)
-    if ak is None:
+    bound = _bound_key(azure)
+    if bound is None:
         raise UncheckedEvidenceError(f"Azure report: its runtime data name no attestation key ({azure_abi.AK_NAME})",
                                      code="tpm-ak-origin")
     message, tail = tpm_abi.split_quote(files.message)
-    found.claims["TPM quote"] = _describe(tpm_abi.parse_quote(message))
-    found.followed(tail)
-    _verified(found, replace(files, message=message), ak, f"the Azure report ({azure_abi.AK_NAME})")
-    return ak
+    quote = tpm_abi.parse_quote(message)
+    record.claims["TPM quote"] = _describe(quote)
+    record.followed(tail)
+    signed = tpm_verify.verify_signature(quote, files.signature, bound.key)
+    _answered(record, files, signed, f"the Azure report ({azure_abi.AK_NAME})")
+    return bound
 
 
-def _verified(found: Examination, files: tpm_files.TpmFiles, ak: AttestationKey, key_name: str) -> None:
-    """Verify a quote by a key and record what holds."""
-    claims = tpm_verify.verify(files.message, files.signature, ak, nonce=files.nonce, pcrs=files.pcr_values(),
-                               log=files.log)
-    _record(found, claims, key_name, nonce_checked=files.nonce is not None)
+def _answered(record: Record, files: tpm_files.TpmFiles, signed: SignedTpmQuote, key_name: str) -> None:
+    """Judge what a signed quote says by nonce, registers and log, and record what holds."""
+    claims = tpm_verify.authenticate(signed, nonce=files.nonce, pcrs=files.pcr_values(), log=files.log)
+    _record(record, claims, key_name, nonce_checked=files.nonce is not None)
 
 
-def _bound_key(azure: bytes) -> AttestationKey | None:
+def _bound_key(azure: bytes) -> BoundAk | None:
     """The AK that an Azure report's runtime data name; None if they name none that can be read."""
     try:
-        named = azure_abi.parse(azure_abi.split(azure)[0]).attestation_key()
-        return None if named is None else AttestationKey(rsa.RSAPublicNumbers(named[1], named[0]).public_key())
+        report = azure_abi.parse(azure_abi.split(azure)[0])
+        named = report.attestation_key()
+        return None if named is None else BoundAk(
+            report, AttestationKey(rsa.RSAPublicNumbers(named[1], named[0]).public_key()))
     except (AttestationError, ValueError):
         return None
 
 
-def _by_certificates(found: Examination, files: tpm_files.TpmFiles, collateral: Collateral, at: datetime,
-                     roots: Roots) -> Examination:
+def _by_certificates(record: Record, files: tpm_files.TpmFiles, quote: TpmQuote, collateral: Collateral,
+                     at: datetime, roots: Roots) -> Record:
     """Without a key file the AK is the one whose certificate is at hand."""
     for certificate in collateral.certificates:
         public = certificate.public_key()
         if not isinstance(public, tpm_verify.PublicKey):
             continue
-        ak = AttestationKey(public)
-        if tpm_verify.is_signed(files.message, files.signature, ak):
-            _verified(found, files, ak, "a certificate")
-            return _origin(found, ak, collateral, at, roots)
+        signed = tpm_verify.signed_by(quote, files.signature, AttestationKey(public))
+        if signed is not None:
+            _answered(record, files, signed, "a certificate")
+            return _origin(record, signed.key, collateral, at, roots)
     raise UncheckedEvidenceError(
         "TPM quote: neither the public key nor a certificate of the AK that signed is at hand",
         hint="put ak.pub beside it, or name the key with --ak")
 
 
-def _origin(found: Examination, ak: AttestationKey, collateral: Collateral, at: datetime,
-            roots: Roots) -> Examination:
+def _origin(record: Record, ak: AttestationKey, collateral: Collateral, at: datetime,
+            roots: Roots) -> Record:
     """Whose the AK is: a certificate for this very key, under a pinned root."""
     mine = [each for each in collateral.certificates if tpm_verify.certifies(each, ak)]
     for other in collateral.certificates:
         if tpm_verify.is_ak_certificate(other) and other not in mine:
-            found.warnings.append(
+            record.warnings.append(
                 f"AK CERTIFICATE REFUSED: the one of {name_of(other)} is for another key than the one "
                 "that signed this quote.")
     if not mine:
@@ -137,55 +150,41 @@ def _origin(found: Examination, ak: AttestationKey, collateral: Collateral, at: 
             "TPM quote: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",
             hint="name a key that you know by other means with --ak")
     root = tpm_verify.certify(ak, mine[0], collateral.certificates, at=at, roots=roots.tpm)
-    found.proved.append(f"the AK's chain leads to the pinned root {root}")
-    return found.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {root}")
+    record.holds("ak-origin", f"the AK's chain leads to the pinned root {root}")
+    return record.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {root}")
 
 
-def _record(found: Examination, claims: TpmClaims, key_name: str, *, nonce_checked: bool) -> None:
-    found.proved.append(f"the key in {key_name} signed the quote")
+def _record(record: Record, claims: TpmClaims, key_name: str, *, nonce_checked: bool) -> None:
+    record.holds("signature", f"the key in {key_name} signed the quote")
     if nonce_checked:
-        found.proved.append("the quote answers the nonce")
+        record.holds("nonce", "the quote answers the nonce")
     else:
-        found.warnings.append("NONCE: not checked; nothing shows when this quote was made.")
-    _record_registers(found, claims)
-    _record_log(found, claims)
+        record.warnings.append("NONCE: not checked; nothing shows when this quote was made.")
+    _record_registers(record, claims)
+    if claims.log is not None:  # it is no part of the quote, so it cannot make one false
+        record.log(claims.log, len(claims.events))
     if claims.key.area is None:
-        found.warnings.append("AK: its attributes are not at hand, so nothing shows that it signs quotes only.")
+        record.warnings.append("AK: its attributes are not at hand, so nothing shows that it signs quotes only.")
 
 
-def _record_registers(found: Examination, claims: TpmClaims) -> None:
+def _record_registers(record: Record, claims: TpmClaims) -> None:
     """What the quote covers, and what came beside it. A quote over no register proves nothing of a boot."""
     if not claims.quote.covers:
         raise UncheckedEvidenceError("TPM quote: it covers no PCR, so it proves nothing of what booted",
                                      code="tpm-quote-empty", hint="quote the registers that you want to know")
     for bank, values in claims.pcrs.items():
-        found.proved.append(f"the values of PCR {tpm_log.listed(values)} ({bank}) are the quoted ones")
-        found.claims.setdefault("PCR values", []).extend(
+        record.holds("pcrs", f"the values of PCR {tpm_log.listed(values)} ({bank}) are the quoted ones")
+        record.claims.setdefault("PCR values", []).extend(
             (f"{bank} PCR {number}", value.hex()) for number, value in values.items())
     if not claims.pcrs:
-        found.warnings.append("PCR: the values behind the quoted digest are not at hand, so what booted is not known.")
+        record.warnings.append("PCR: the values behind the quoted digest are not at hand, so what booted is not known.")
     for bank in dict.fromkeys(bank for bank, _ in claims.uncovered):
         numbers = [number for each, number in claims.uncovered if each == bank]
-        found.warnings.append(f"PCR {tpm_log.listed(numbers)} ({bank}): NOT QUOTED. Values came with the quote that it "
-                              "does not cover; nothing signs them.")
+        record.warnings.append(f"PCR {tpm_log.listed(numbers)} ({bank}): NOT QUOTED. Values came with the quote that "
+                               "it does not cover; nothing signs them.")
     if any(selection.bank == "sha1" and selection.pcrs for selection in claims.quote.selections):
-        found.warnings.append("SHA-1 BANK: collisions of SHA-1 can be made, so what its registers measure can be "
-                              "exchanged. `appliance verify` never accepts it.")
-
-
-def _record_log(found: Examination, claims: TpmClaims) -> None:
-    """What the event log explains. It is no part of the quote, so it cannot make one false."""
-    if claims.log is not None:
-        record_log(found, claims.log, len(claims.events))
-
-
-def record_log(found: Examination, log: tpm_log.Explanation, events: int, register: str = "PCR") -> None:
-    """Record which registers a log explains, and where log and quote part."""
-    for bank, registers in log.explained.items():
-        if registers:
-            found.proved.append(f"the event log ({events} events) gives the quoted values of {register} "
-                                f"{tpm_log.listed(registers)} ({bank})")
-    found.warnings += [f"EVENT LOG: {sentence}." for sentence in tpm_log.told(log, register)]
+        record.warnings.append("SHA-1 BANK: collisions of SHA-1 can be made, so what its registers measure can be "
+                               "exchanged. `appliance verify` never accepts it.")
 
 
 def _describe(quote: TpmQuote) -> list[tuple[str, str]]:
@@ -218,26 +217,26 @@ def _keys(claims: TpmClaims) -> list[tuple[str, str]]:
             ("EK certificate, SHA-256", x509chain.fingerprint(certificate))]
 
 
-def record_origin(found: Examination, claims: TpmClaims, key: Path | None = None) -> Examination:
+def record_origin(record: Record, claims: TpmClaims, key: Path | None = None) -> Record:
     """Record the verified claims of TPM evidence. Without a root above its key nothing tells whose quote it is, unless
     the caller vouches for it (`key`)."""
-    found.warnings.append(_HOST)
-    found.claims["claims"] = _describe(claims.quote)
-    found.claims["keys"] = _keys(claims)
-    _record(found, claims, "the evidence", nonce_checked=True)
+    record.warnings.append(_HOST)
+    record.claims["claims"] = _describe(claims.quote)
+    record.claims["keys"] = _keys(claims)
+    _record(record, claims, "the evidence", nonce_checked=True)
     if claims.ek_certificate is not None:
-        found.warnings.append("EK CERTIFICATE: not proof of anything here. That the AK is in the TPM that it is about "
-                              "takes a challenge to the running machine (appliance verify URL --ek-roots).")
+        record.warnings.append("EK CERTIFICATE: not proof of anything here. That the AK is in the TPM that it is about "
+                               "takes a challenge to the running machine (appliance verify URL --ek-roots).")
     if key is not None:
         if tpm_verify.load_key(inputfile.read(key, keyfile.MAX_BYTES)).spki() != claims.key.spki():
             raise ForgedEvidenceError("TPM evidence: another key than the one that you named signed it",
                                       code="tpm-signature")
-        return found.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
+        return record.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
     if claims.bound_by is not None:
-        found.proved.append(f"an SEV-SNP report of {claims.bound_by.product} hardware names the AK")
+        record.holds("ak-bound-in-hardware", f"an SEV-SNP report of {claims.bound_by.product} hardware names the AK")
     if claims.root is None:
         raise UncheckedEvidenceError(
             "TPM evidence: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",
             hint="name a key that you know by other means with --ak")
-    found.proved.append(f"the AK's chain leads to the pinned root {claims.root}")
-    return found.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {claims.root}")
+    record.holds("ak-origin", f"the AK's chain leads to the pinned root {claims.root}")
+    return record.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {claims.root}")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from appliance.attestation import keyfile
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
-from appliance.attestation.judge import examine_tpm
-from appliance.attestation.judge.examination import Examination
+from appliance.attestation.judge import quotes
+from appliance.attestation.judge.record import Record
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.azure import HclReport
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.chip.files import TpmFiles
 from appliance.attestation.x509.collateral import Collateral
@@ -28,32 +28,30 @@ from appliance.policy import inputfile
 if TYPE_CHECKING:
     from appliance.attestation.judge.examine import Material
 
-Judge = Callable[[Examination, "Material", datetime], Examination]
+Judge = Callable[[Record, "Material", datetime], Record]
 
 
-def examine(found: Examination, material: Material, at: datetime, judge: Judge) -> Examination:
+def examine(record: Record, material: Material, at: datetime, judge: Judge) -> Record:
     """Take an envelope apart and judge what it carries; `judge` judges a report or quote alone."""
-    name = found.kind
+    name = record.kind
     carried, tail = _opened(material.data)
     if carried.told:
-        found.claims["envelope, which nothing signs"] = list(carried.told)
-    collateral = _with_certificates(found, material.collateral, carried)
-    found.followed(tail)
+        record.claims["envelope, which nothing signs"] = list(carried.told)
+    collateral = _with_certificates(record, material.collateral, carried)
+    record.followed(tail)
     for member in carried.unjudged:
-        found.warnings.append(f"NOT JUDGED: {member}. The envelope carries it, and nothing here verifies it.")
+        record.warnings.append(f"NOT JUDGED: {member}. The envelope carries it, and nothing here verifies it.")
     if material.nonce is not None and carried.tpm is None:
         raise nonce_unchecked(name)
     inner = replace(material, data=carried.evidence, collateral=collateral, events=carried.events,
                     log=carried.log if material.log is None else material.log)
-    mine = found.warnings
     try:
         if carried.tpm is not None:
-            return _with_quote(found, inner, carried.tpm, at, judge)
-        return judge(found, inner, at)
+            return _with_quote(record, inner, carried.tpm, at, judge)
+        return judge(record, inner, at)
     finally:
-        found.warnings = mine if found.warnings is mine else [*mine, *found.warnings]
-        found.kind = name if found.kind == name else f"{name}: {found.kind}"
-        _compare_report_data(found, carried)
+        record.kind = name if record.kind == name else f"{name}: {record.kind}"
+        _compare_report_data(record, carried)
 
 
 def _opened(data: bytes) -> tuple[EnvelopeParts, bytes]:
@@ -73,18 +71,18 @@ def nonce_unchecked(kind: str) -> UncheckedEvidenceError:
         "checked")
 
 
-def _with_certificates(found: Examination, collateral: Collateral, carried: EnvelopeParts) -> Collateral:
+def _with_certificates(record: Record, collateral: Collateral, carried: EnvelopeParts) -> Collateral:
     """The collateral at hand and the envelope's certificates; one that cannot be read is named."""
     both = collateral.with_items((), "")
     for number, certificate in enumerate(carried.certificates, start=1):
         before = len(both.problems)
         if not both.add(certificate, "envelope") or len(both.problems) > before:
             del both.problems[before:]
-            found.warnings.append(f"CERTIFICATE {number} of the envelope cannot be read, and is passed over.")
+            record.warnings.append(f"CERTIFICATE {number} of the envelope cannot be read, and is passed over.")
     return both
 
 
-def _with_quote(found: Examination, material: Material, tpm: TpmFiles, at: datetime, judge: Judge) -> Examination:
+def _with_quote(record: Record, material: Material, tpm: TpmFiles, at: datetime, judge: Judge) -> Record:
     """Judge a TPM quote that travels in pieces, and the hardware that binds its key, if the envelope has any."""
     quote = replace(tpm, nonce=material.nonce)
     if tpm.azure is None:
@@ -92,16 +90,16 @@ def _with_quote(found: Examination, material: Material, tpm: TpmFiles, at: datet
             quote = replace(quote, key=_read_key(material), key_name=material.key.name)
         elif tpm.key is None:
             quote = replace(quote, azure=tpm_files.azure_beside(material.path))
-        return examine_tpm.judge(found, replace(quote, log=material.log), material.collateral,
-                                 vouched=material.key is not None, at=at, roots=material.roots)
-    ak = examine_tpm.by_bound_key(found, quote, tpm.azure)
-    if material.key is not None and tpm_verify.load_key(_read_key(material)).spki() != ak.spki():
+        return quotes.judge(record, replace(quote, log=material.log), material.collateral,
+                            vouched=material.key is not None, at=at, roots=material.roots)
+    bound = quotes.by_bound_key(record, quote, tpm.azure)
+    if material.key is not None and tpm_verify.load_key(_read_key(material)).spki() != bound.key.spki():
         raise ForgedEvidenceError("TPM quote: another key than the one that you named signed it", code="tpm-signature")
     if material.data is not tpm.azure:
-        _check_binding(tpm.azure, material.data)
-        found.proved.append("the TDX quote's report data name the Azure report's runtime data")
-    judged = judge(found, replace(material, nonce=None, key=None), at)
-    found.proved.append("the hardware's report data bind the key that signed the TPM quote")
+        _check_binding(bound.report, material.data)
+        record.holds("runtime-data", "the TDX quote's report data name the Azure report's runtime data")
+    judged = judge(record, replace(material, nonce=None, key=None), at)
+    record.holds("ak-bound-in-hardware", "the hardware's report data bind the key that signed the TPM quote")
     return judged.genuine(f"{judged.reason}; the TPM quote is by the virtual TPM that this hardware names")
 
 
@@ -109,16 +107,15 @@ def _read_key(material: Material) -> bytes:
     return b"" if material.key is None else inputfile.read(material.key, keyfile.MAX_BYTES)
 
 
-def _check_binding(azure: bytes, quote: bytes) -> None:
+def _check_binding(azure: HclReport, quote: bytes) -> None:
     """Raise ForgedEvidenceError unless a TDX quote's report data name the Azure report's runtime data."""
-    runtime = azure_abi.parse(azure_abi.split(azure)[0]).runtime
     data = tdx_abi.parse(tdx_abi.split(quote)[0]).body.report_data
-    if not hmac.compare_digest(data[:32], hashlib.sha256(runtime).digest()):
+    if not hmac.compare_digest(data[:32], hashlib.sha256(azure.runtime).digest()):
         raise ForgedEvidenceError("Azure report: the runtime data is not what the TDX quote binds",
                                   code="azure-runtime-data")
 
 
-def _compare_report_data(found: Examination, carried: EnvelopeParts) -> None:
+def _compare_report_data(record: Record, carried: EnvelopeParts) -> None:
     """Warn where an envelope states other report data than the evidence has."""
     if carried.report_data is None:
         return
@@ -129,5 +126,5 @@ def _compare_report_data(found: Examination, carried: EnvelopeParts) -> None:
     except AttestationError:
         return
     if said != carried.report_data.ljust(len(said), b"\0"):
-        found.warnings.append("REPORT DATA: the envelope states others than the evidence has; only the latter are "
-                              "signed.")
+        record.warnings.append("REPORT DATA: the envelope states others than the evidence has; only the latter are "
+                               "signed.")
