@@ -7,16 +7,16 @@ that no two different statements have the same bytes.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from appliance.attestation import merkle
+from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import MalformedEvidenceError
 
@@ -162,12 +162,8 @@ def parse_nonce(text: str) -> bytes:
         if _HEX.fullmatch(text):
             return check_nonce(bytes.fromhex(text))
         if _BASE64URL.fullmatch(text):
-            try:
-                nonce = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            except binascii.Error:
-                nonce = b""
-            if nonce and base64.urlsafe_b64encode(nonce).rstrip(b"=").decode() == text:
-                return check_nonce(nonce)
+            with suppress(ValueError):
+                return check_nonce(strict.base64url(text))
     raise MalformedEvidenceError(
         "nonce: neither hex nor base64url without padding", code="nonce-encoding",
         hint="send 16 to 64 random bytes as hex or base64url")

@@ -7,7 +7,6 @@ simulated one is all there is on a machine without a TEE; its evidence says so i
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -18,7 +17,7 @@ from appliance import platforms
 from appliance.attestation import merkle
 from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
 from appliance.attestation.simulated import abi as simulated_abi
-from appliance.codec import filekind
+from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, MalformedEvidenceError
 from appliance.platforms import PLATFORMS
@@ -146,10 +145,10 @@ class Evidence(Frozen):
 
 def _decoded(text: str, what: str) -> bytes:
     try:
-        decoded = base64.b64decode(text, validate=True)
+        decoded = strict.base64(text)
     except ValueError:
         decoded = b""
-    if not decoded or base64.b64encode(decoded).decode() != text:
+    if not decoded:
         raise MalformedEvidenceError(f"evidence: {what} is not base64")
     return decoded
 
@@ -165,24 +164,13 @@ def make(provider: Provider, report: bytes, statement: Statement, proof: NoncePr
         collateral=tuple(base64.b64encode(each).decode("ascii") for each in collateral))
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key appears twice")
-    return dict(pairs)
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError("a number that is not an integer")
-
-
 def parse(data: bytes) -> Evidence:
     """Evidence from its JSON. Raises MalformedEvidenceError on anything that is not exactly the format."""
     if len(data) > MAX_EVIDENCE_BYTES:
         raise MalformedEvidenceError(f"evidence: {len(data)} bytes, at most {MAX_EVIDENCE_BYTES}")
     try:
-        value = json.loads(data, object_pairs_hook=_no_duplicates, parse_float=_no_number,
-                           parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        value = strict.json_value(data, integers=True)
+    except ValueError:
         raise MalformedEvidenceError("evidence: not JSON, or a key twice, or a number that is no integer"
                                      f"{filekind.instead(data)}") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:

@@ -10,11 +10,6 @@ from typing import Literal
 Outcome = Literal["holds", "fails", "not checked"]
 
 
-def plain(text: str, most: int = 1 << 16) -> str:
-    """Text that may be somebody else's, on one line for a person: no control characters, no line ends, cut."""
-    return "".join(each if each.isprintable() else "?" for each in text[:most]) + ("…" if len(text) > most else "")
-
-
 @dataclass(frozen=True)
 class Finding:
     """One rule and its outcome; `detail` holds digests and names, which are public."""

@@ -25,6 +25,7 @@ import structlog
 from appliance import hostclock
 from appliance.audit.events import Vocabularies, schema
 from appliance.codec.canonical import canonical
+from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import AuditError
 
 FORMAT = 1
@@ -64,17 +65,14 @@ def open_sink(path: Path | None) -> BinaryIO:
     """
     if path is None:
         return _Standard(os.dup(sys.stdout.fileno()), "ab")
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor, found = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
+    except WrongKindError:
+        raise AuditError(f"audit log {path}: not a regular file", hint=_REGULAR) from None
     except OSError as error:
         if error.errno == errno.ENXIO:  # a FIFO that nobody reads, where opening would wait; or a socket
             raise AuditError(f"audit log {path}: a FIFO or a socket", hint=_REGULAR) from None
         raise AuditError(f"audit log {path}: {error.strerror}", hint="the folder must exist and be writable") from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise AuditError(f"audit log {path}: not a regular file", hint=_REGULAR)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         os.close(descriptor)
         raise AuditError(

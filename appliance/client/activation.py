@@ -7,7 +7,6 @@ docs/formats/tpm-activation.md
 
 from __future__ import annotations
 
-import base64
 import json
 from datetime import datetime
 
@@ -19,6 +18,7 @@ from appliance.attestation.tpm.verify import TpmClaims
 from appliance.client.connection import Connection
 from appliance.client.judge import Verified
 from appliance.client.reference import Reference
+from appliance.codec import strict
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
 PATH = "/v1/attestation/activation?challenge="
@@ -44,8 +44,7 @@ def ask(connection: Connection, found: Verified, reference: Reference, at: datet
     certificate, name = tpm_validate.endorsed(claims)
     endorsement = tpm_ek.check(certificate, reference.ek_roots, claims.others, at=at)
     challenge = tpm_credential.new(endorsement.key, name)
-    text = base64.urlsafe_b64encode(challenge.sent).rstrip(b"=").decode()
-    status, body = connection.get(PATH + text, MAX_ANSWER_BYTES, "no-activation")
+    status, body = connection.get(PATH + strict.to_base64url(challenge.sent), MAX_ANSWER_BYTES, "no-activation")
     if not challenge.holds(_answer(connection, status, body)):
         raise ForgedEvidenceError("activation: the answer is not by the TPM of the EK certificate",
                                   code="tpm-activation")

@@ -22,6 +22,7 @@ from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, 
 from appliance.codec import jws
 from appliance.codec.canonical import canonical
 from appliance.codec.jws import PrivateKey
+from appliance.codec.strict import to_base64url
 from appliance.errors import PolicyError
 
 PROFILE = "tag:ietf.org,2026:rats/ear#04"
@@ -105,9 +106,9 @@ def claims(verdict: Verdict, *, issued: datetime | None = None) -> dict[str, Any
         "ear_verifier_id": {"developer": DEVELOPER, "build": f"appliance {__version__}"},
         "submods": {SUBMODULE: appraisal}}
     if verdict.nonce is not None:
-        whole["eat_nonce"] = jws.encode(verdict.nonce)
+        whole["eat_nonce"] = to_base64url(verdict.nonce)
     if verdict.raw is not None:
-        whole["ear_raw_evidence"] = [MEDIA_TYPE, jws.encode(verdict.raw)]
+        whole["ear_raw_evidence"] = [MEDIA_TYPE, to_base64url(verdict.raw)]
     return whole
 
 

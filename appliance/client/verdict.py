@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from appliance.attestation.binding import Statement
-from appliance.attestation.findings import Finding, plain
+from appliance.attestation.findings import Finding
 from appliance.client import rules
+from appliance.codec.printable import plain
 from appliance.errors import (
     ApplianceError,
     AttestationError,

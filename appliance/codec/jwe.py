@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.kdf.concatkdf import ConcatKDFHash
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from appliance.codec.strict import base64url, parse, refuse, strings, to_base64url
+from appliance.codec.brokerjson import base64url, parse, refuse, strings
+from appliance.codec.strict import to_base64url
 from appliance.secure.wipe import wipe
 
 ALGORITHM, ENCRYPTION, CURVE = "ECDH-ES+A256KW", "A256GCM", "P-256"

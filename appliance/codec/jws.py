@@ -6,9 +6,7 @@ key, never from the token.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -17,7 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
+from appliance.codec import strict
 from appliance.codec.canonical import canonical
+from appliance.codec.strict import to_base64url
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, PolicyError
 
 PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
@@ -27,20 +27,12 @@ _CURVES: dict[str, tuple[str, str, int, hashes.HashAlgorithm]] = {
     "secp256r1": ("ES256", "P-256", 32, hashes.SHA256()), "secp384r1": ("ES384", "P-384", 48, hashes.SHA384())}
 
 
-def encode(data: bytes) -> str:
-    """Base64url without padding."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
-
-
 def decode(text: str) -> bytes:
     """Strict base64url without padding. Raises MalformedEvidenceError."""
     try:
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return strict.base64url(text)
     except ValueError:
-        data = b""
-    if encode(data) != text:
-        raise MalformedEvidenceError("token: not base64url", code="token-malformed")
-    return data
+        raise MalformedEvidenceError("token: not base64url", code="token-malformed") from None
 
 
 def _curve(key: ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) -> tuple[str, str, int, hashes.HashAlgorithm]:
@@ -59,24 +51,24 @@ def algorithm(key: PrivateKey | PublicKey) -> str:
 def jwk(key: PublicKey) -> dict[str, str]:
     """A public key as a JSON Web Key (RFC 7517), with its thumbprint (RFC 7638) as `kid`."""
     if isinstance(key, Ed25519PublicKey):
-        members = {"crv": "Ed25519", "kty": "OKP", "x": encode(key.public_bytes_raw())}
+        members = {"crv": "Ed25519", "kty": "OKP", "x": to_base64url(key.public_bytes_raw())}
     else:
         _, name, size, _ = _curve(key)
         numbers = key.public_numbers()
-        members = {"crv": name, "kty": "EC", "x": encode(numbers.x.to_bytes(size, "big")),
-                   "y": encode(numbers.y.to_bytes(size, "big"))}
-    return {**members, "kid": encode(hashlib.sha256(canonical(members)).digest()), "alg": algorithm(key)}
+        members = {"crv": name, "kty": "EC", "x": to_base64url(numbers.x.to_bytes(size, "big")),
+                   "y": to_base64url(numbers.y.to_bytes(size, "big"))}
+    return {**members, "kid": to_base64url(hashlib.sha256(canonical(members)).digest()), "alg": algorithm(key)}
 
 
 def sign(payload: bytes, key: PrivateKey, *, typ: str = "JWT") -> str:
     """The compact form: header, payload and signature. Raises PolicyError for a key of another kind."""
     header = canonical({"alg": algorithm(key), "kid": jwk(key.public_key())["kid"], "typ": typ})
-    signed = f"{encode(header)}.{encode(payload)}"
+    signed = f"{to_base64url(header)}.{to_base64url(payload)}"
     if isinstance(key, Ed25519PrivateKey):
-        return f"{signed}.{encode(key.sign(signed.encode()))}"
+        return f"{signed}.{to_base64url(key.sign(signed.encode()))}"
     _, _, size, hashing = _curve(key)
     r, s = decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(hashing)))
-    return f"{signed}.{encode(r.to_bytes(size, 'big') + s.to_bytes(size, 'big'))}"
+    return f"{signed}.{to_base64url(r.to_bytes(size, 'big') + s.to_bytes(size, 'big'))}"
 
 
 def verify(token: str, key: PublicKey) -> bytes:
@@ -90,8 +82,8 @@ def verify(token: str, key: PublicKey) -> bytes:
     if len(parts) != 3:
         raise MalformedEvidenceError("token: not three parts", code="token-malformed")
     try:
-        header: Any = json.loads(decode(parts[0]))
-    except (ValueError, RecursionError):
+        header: Any = strict.json_value(decode(parts[0]))
+    except ValueError:
         raise MalformedEvidenceError("token: its header is not JSON", code="token-malformed") from None
     payload, signature = decode(parts[1]), decode(parts[2])
     if isinstance(header, dict) and "crit" in header:

@@ -1,83 +1,80 @@
-"""JSON and base64 from a key broker, read strictly: no key twice, no key unknown, one spelling of every byte string.
+"""JSON and base64 with one meaning and one spelling each: no key twice, no unused bit set, no character passed over.
 
-Nothing secret passes through here: what is secret is still encrypted where it is JSON.
+Everything else is a ValueError, and callers name what it was. `guest/` has the standard library only and reads no such
+text from strangers.
 """
 
 from __future__ import annotations
 
-import base64
+import base64 as stdlib_base64
 import json
-from collections.abc import Collection
-from typing import Any
+from typing import Any, NoReturn
 
-from appliance.errors import ModelKeyError
-
-CODE = "key-broker-answer"
-_MAX_DEPTH_BYTES = 1 << 16  # an answer is no longer than this, so that nesting cannot exhaust the stack
+STANDARD, URL = b"+/", b"-_"  # the last two letters of the alphabet: RFC 4648, sections 4 and 5
 
 
-def refuse(what: str) -> ModelKeyError:
-    """The error for an answer that is not what the protocol says."""
-    return ModelKeyError(f"the key broker's answer: {what}", code=CODE,
-                         hint="is it a broker of the KBS protocol, as docs/formats/key-release.md has it?")
+class SpellingError(ValueError):
+    """Base64 that can be decoded, and is another spelling than its bytes have."""
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key appears twice")
-    return dict(pairs)
+class RepeatedKeyError(ValueError):
+    """A key that stands twice in one JSON object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("a key stands twice")
+        self.key = key
 
 
-def parse(data: bytes | bytearray, what: str) -> dict[str, Any]:
-    """A JSON object in UTF-8. ModelKeyError naming `what` for anything else."""
-    if len(data) > _MAX_DEPTH_BYTES:
-        raise refuse(f"{what} has {len(data)} bytes, at most {_MAX_DEPTH_BYTES} are allowed")
-    try:
-        value = json.loads(bytes(data).decode("utf-8"), object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError):
-        raise refuse(f"{what} is not JSON, or has a key twice") from None
-    if not isinstance(value, dict):
-        raise refuse(f"{what} is no JSON object")
-    return value
+def base64(text: str) -> bytes:
+    """Bytes from base64 with padding (RFC 4648, section 4). Raises ValueError, SpellingError among them."""
+    return _decoded(text, STANDARD, padded=True)
 
 
-def strings(value: Any, what: str, required: Collection[str]) -> dict[str, str]:
-    """An object with exactly these keys, all of them strings. ModelKeyError naming `what` and the key."""
-    if not isinstance(value, dict):
-        raise refuse(f"{what} is no JSON object")
-    for key in sorted(set(required) ^ set(value)):
-        shown = key if key in required else repr(key[:32])
-        raise refuse(f"{what}: {shown} is {'absent' if key in required else 'not known'}")
-    for key, entry in value.items():
-        if not isinstance(entry, str):
-            raise refuse(f"{what}: {key} is no string")
-    return value
-
-
-def base64url(text: str, what: str, sizes: range) -> bytes:
-    """Bytes from base64url without padding (RFC 7515, section 2), unused bits zero; their number lies in `sizes`."""
-    return _decoded(text, what, sizes, altchars=b"-_", padded=False)
-
-
-def base64_padded(text: str, what: str, sizes: range) -> bytes:
-    """Bytes from base64 with padding (RFC 4648, section 4), unused bits zero; their number lies in `sizes`."""
-    return _decoded(text, what, sizes, altchars=b"+/", padded=True)
-
-
-def _decoded(text: str, what: str, sizes: range, *, altchars: bytes, padded: bool) -> bytes:
-    try:
-        given = text.encode("ascii")
-        data = base64.b64decode(given + (b"" if padded else b"=" * (-len(given) % 4)), altchars, validate=True)
-    except ValueError:
-        raise refuse(f"{what} is not base64{'' if padded else 'url'}") from None
-    again = base64.b64encode(data, altchars)
-    if (again if padded else again.rstrip(b"=")) != given:
-        raise refuse(f"{what} has another spelling than its own bytes do")
-    if len(data) not in sizes:
-        raise refuse(f"{what} has {len(data)} bytes")
-    return data
+def base64url(text: str, *, padded: bool = False) -> bytes:
+    """Bytes from base64url (RFC 4648, section 5), as JOSE has it without padding. Raises as `base64` does."""
+    return _decoded(text, URL, padded=padded)
 
 
 def to_base64url(data: bytes) -> str:
-    """base64url without padding."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+    """base64url without padding (RFC 7515, section 2)."""
+    return stdlib_base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _decoded(text: str, letters: bytes, *, padded: bool) -> bytes:
+    given = text.encode("ascii")
+    whole = given if padded else given + b"=" * (-len(given) % 4)
+    data = stdlib_base64.b64decode(whole, letters, validate=True)
+    again = stdlib_base64.b64encode(data, letters)
+    if (again if padded else again.rstrip(b"=")) != given:
+        raise SpellingError("another spelling than the bytes have")
+    return data
+
+
+def json_value(text: str | bytes, *, integers: bool = False) -> Any:
+    """The value of a JSON text, in UTF-8 if it is bytes; with `integers` no other number is taken.
+
+    Raises ValueError, RepeatedKeyError among it, also where nesting is too deep.
+    """
+    try:
+        decoder = INTEGERS if integers else _DECODER
+        return decoder.decode(text if isinstance(text, str) else str(text, "utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's members (`object_pairs_hook` of `json`). Raises RepeatedKeyError."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RepeatedKeyError(key)
+        found[key] = value
+    return found
+
+
+def _refused(text: str) -> NoReturn:
+    raise ValueError("a number that JSON or this format has not")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=_refused)
+INTEGERS = json.JSONDecoder(object_pairs_hook=unique, parse_float=_refused, parse_constant=_refused)

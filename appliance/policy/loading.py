@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import stat
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from appliance.codec import filekind
+from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import PolicyError
 from appliance.policy import bind, rules
 from appliance.policy.digest import host_data, policy_digest
@@ -125,10 +126,10 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
 def read(path: Path) -> bytes:
     """Return a policy file's bytes, at most one more than allowed; raise `PolicyError` where it cannot be read."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe or device would block, or never end
-            raise PolicyError(f"{path} is no regular file", code="policy-unreadable", hint="give a policy file")
-        with path.open("rb") as file:
+        with os.fdopen(open_file(path)[0], "rb") as file:
             return file.read(MAX_BYTES + 1)
+    except WrongKindError:  # a pipe or device would block, or never end
+        raise PolicyError(f"{path} is no regular file", code="policy-unreadable", hint="give a policy file") from None
     except (OSError, ValueError) as error:
         raise PolicyError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
                           code="policy-unreadable", hint="give the path of a policy file") from None

@@ -11,16 +11,16 @@ import errno
 import fcntl
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import ModelError
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # of file systems without them, link(2)
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # nor wait for a FIFO's other end
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 
 class PartialFile:
@@ -37,12 +37,18 @@ class PartialFile:
         try:
             with self._disk("opened"):
                 self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # `finish` needs it
-                self._descriptor = os.open(self.part, _FLAGS, mode)
+                self._descriptor = self._opened(mode)
             self._claim(begins)
             self._claimed = True
         except BaseException:
             self.close()
             raise
+
+    def _opened(self, mode: int) -> int:
+        try:
+            return open_file(self.part, _FLAGS, mode)[0]
+        except WrongKindError:
+            raise ModelError(f"{self.part} is not a regular file", hint="remove it, or name another file") from None
 
     def _claim(self, begins: bytes) -> None:
         """Lock the part. ModelError where another process has it, or what was opened is no part or a finished file."""
@@ -62,8 +68,6 @@ class PartialFile:
         if not named:  # whoever had the lock gave it its name, or removed it, after it was opened here
             raise ModelError(f"{self.part} was finished or removed by another process just now",
                              hint="run the command again if what is wanted is not there")
-        if not stat.S_ISREG(here.st_mode):
-            raise ModelError(f"{self.part} is not a regular file", hint="remove it, or name another file")
         if here.st_nlink > 1:  # an end between the two names that `finish` gives; to write it would destroy the other
             raise ModelError(f"{self.part} is another file, too: it has {here.st_nlink} names",
                              hint="remove this one, or name another file")

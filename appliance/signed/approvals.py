@@ -6,11 +6,10 @@ Nothing secret is in it, and nothing in it but a signature that verifies is beli
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -18,7 +17,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from appliance.attestation.binding import Frozen, Hex48, describe
 from appliance.attestation.findings import Finding, judged
-from appliance.codec import filekind
+from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import PolicyError, about
 from appliance.policy import inputfile
@@ -83,25 +82,19 @@ def beside(policy: Path) -> Path:
     return policy.with_name(policy.name + SUFFIX)
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key appears twice")
-    return dict(pairs)
-
-
 def parse(data: bytes) -> Approvals:
     """The approvals in a file. Raises PolicyError `approvals-malformed` on anything that is not exactly the format."""
     problem = f"{len(data)} bytes, at most {MAX_BYTES}" if len(data) > MAX_BYTES else None
     if problem is None:
         try:
-            found = Approvals.model_validate(json.loads(data, object_pairs_hook=_no_duplicates))
+            found = Approvals.model_validate(strict.json_value(data))
             names = [each.approver for each in found.approvals]
             if names == sorted(set(names)):
                 return found
             problem = "approvers are not in ascending order, each once"
         except ValidationError as error:
             problem = describe(error)
-        except (ValueError, RecursionError):
+        except ValueError:
             problem = f"not JSON, or a key stands twice{filekind.instead(data)}"
     raise PolicyError(f"approvals: {problem}", code="approvals-malformed", hint="write them with `appliance approve`")
 

@@ -6,7 +6,6 @@ The policy pins the authority that signs it and the lowest version that is accep
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import ValidationError
 
-from appliance.codec import filekind
+from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import PolicyError, about
 from appliance.policy import Policy, inputfile
@@ -43,19 +42,13 @@ def _wrong(problem: str, code: str = "tenants-malformed", hint: str | None = Non
                        hint=hint or "write it with `appliance tenants LIST.json --key KEY.pem -o OUT`")
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key appears twice")
-    return dict(pairs)
-
-
 def decode(data: bytes, keys: set[str]) -> dict[str, Any]:
     """A JSON object with just these keys. Raises PolicyError `tenants-malformed`."""
     if len(data) > MAX_BYTES:
         raise _wrong(f"{len(data)} bytes, at most {MAX_BYTES}")
     try:
-        value = json.loads(data, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError):
+        value = strict.json_value(data)
+    except ValueError:
         raise _wrong(f"not JSON, or a key stands twice{filekind.instead(data)}") from None
     if not isinstance(value, dict) or set(value) != keys:
         raise _wrong(f"expected an object with {', '.join(sorted(keys))}")

@@ -13,8 +13,8 @@ from appliance.boot.keys import document as keydocument
 from appliance.boot.keys import providers as keys
 from appliance.boot.keys.release.https import Address, Answer
 from appliance.boot.keys.release.kbs import _said
+from appliance.codec import brokerjson
 from appliance.codec import jwe as keyrelease_jwe
-from appliance.codec import strict as keyrelease_json
 from appliance.errors import ModelKeyError
 from examples.broker import jwe
 from tests.fuzz import keyrelease_fuzz
@@ -90,14 +90,14 @@ BAD_BASE64 = ["A", "AB", "AA==", "A A", "AA\n", "+/+/", "ÄÄ", "AAAAA"]
 def test_base64_has_one_spelling() -> None:
     """Padding, white space, another alphabet and unused bits are refused."""
     for text, count in GOOD_BASE64:
-        assert count == len(keyrelease_json.base64url(text, "x", range(10)))
+        assert count == len(brokerjson.base64url(text, "x", range(10)))
     for text in BAD_BASE64:
         with pytest.raises(ModelKeyError):
-            keyrelease_json.base64url(text, "x", range(10))
-    assert b"\xfb\xef" == keyrelease_json.base64_padded("++8=", "x", range(10))
+            brokerjson.base64url(text, "x", range(10))
+    assert b"\xfb\xef" == brokerjson.base64_padded("++8=", "x", range(10))
     for text in ("++8", "--8=", "++9=", "++8=="):
         with pytest.raises(ModelKeyError):
-            keyrelease_json.base64_padded(text, "x", range(10))
+            brokerjson.base64_padded(text, "x", range(10))
 
 
 DOCUMENTS = [

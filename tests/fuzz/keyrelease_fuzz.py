@@ -16,8 +16,8 @@ from appliance.boot.keys.release import release as keyrelease
 from appliance.boot.keys.release.https import Address, Answer, check_chain
 from appliance.boot.keys.release.kbs import PARAMETER, Session, _said
 from appliance.boot.keys.release.pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
+from appliance.codec import brokerjson
 from appliance.codec import jwe as keyrelease_jwe
-from appliance.codec import strict as keyrelease_json
 from appliance.errors import ModelKeyError
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/key-release-vectors.json").read_text())
@@ -41,12 +41,12 @@ def _jwe(data: bytes) -> None:
 def _challenge(data: bytes) -> None:
     _said(Answer(401, data, ()))
     keyrelease._refusal(bytearray(data))
-    challenge = keyrelease_json.parse(data, "challenge")
+    challenge = brokerjson.parse(data, "challenge")
     session = Session(cast(Any, None), "tpm", {"key": ""})
     session._take_activation(challenge.get("extra-params"))
     nonce = challenge.get("nonce")
     if isinstance(nonce, str):
-        keyrelease_json.base64_padded(nonce, "nonce", range(16, 65))
+        brokerjson.base64_padded(nonce, "nonce", range(16, 65))
 
 
 def _document(data: bytes) -> None:

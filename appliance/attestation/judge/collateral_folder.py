@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from appliance.attestation.envelopes import recognise
-from appliance.attestation.findings import plain
 from appliance.attestation.tpm import ek
 from appliance.attestation.tpm.ek import EkRoots
 from appliance.attestation.x509.collateral import MAX_FILE_BYTES, MAX_FILES, Collateral
+from appliance.codec.printable import plain
 from appliance.errors import UncheckedEvidenceError
 
 

@@ -7,7 +7,6 @@ a caller that takes the file from a stranger MUST verify it under a key that it 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from appliance.attestation.binding import Build, Frozen, Hex32, Hex48, describe
-from appliance.codec import filekind
+from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
@@ -40,10 +39,10 @@ Register = Annotated[int, Field(strict=True, ge=0, le=23)]
 def _base64(size: int) -> AfterValidator:
     def check(text: str) -> str:
         try:
-            data = base64.b64decode(text, validate=True)
+            data = strict.base64(text)
         except ValueError:
             data = b""
-        if len(data) != size or base64.b64encode(data).decode("ascii") != text:
+        if len(data) != size:
             raise ValueError(f"not {size} bytes in base64")
         return text
 

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.codec import strict
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
@@ -40,12 +41,10 @@ class HclReport:
 
 
 def _number(text: object) -> int:
-    import base64
-
     if not isinstance(text, str) or not text.isascii():
         raise MalformedEvidenceError("Azure report: a number of its attestation key is absent")
     try:
-        return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big")
+        return int.from_bytes(strict.base64url(text), "big")
     except ValueError:
         raise MalformedEvidenceError("Azure report: a number of its attestation key is not base64url") from None
 

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import SignatureAlgorithmOID
 
-from appliance.attestation.findings import plain
 from appliance.codec import der
+from appliance.codec.printable import plain
 from appliance.errors import (
     ForgedEvidenceError,
     MalformedEvidenceError,

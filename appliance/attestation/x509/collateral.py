@@ -14,10 +14,10 @@ from urllib.parse import unquote_to_bytes
 
 from cryptography import x509
 
-from appliance.attestation.findings import plain
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import pcs_answer, revocation
 from appliance.attestation.x509.pcs_answer import PcsAnswer
+from appliance.codec.printable import plain
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 
 MAX_FILES, MAX_FILE_BYTES = 256, 1 << 20

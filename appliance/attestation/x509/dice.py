@@ -7,12 +7,11 @@ This module reads bytes; it verifies nothing.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 from dataclasses import dataclass
 
-from appliance.codec import cbor, der
+from appliance.codec import cbor, der, strict
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 EVIDENCE_OID = "2.23.133.5.4.9"
@@ -37,7 +36,7 @@ def to_der(data: bytes) -> bytes:
     if found is None:
         return data
     try:
-        return base64.b64decode(b"".join(found[1].split()), validate=True)
+        return strict.base64(str(b"".join(found[1].split()), "ascii"))
     except ValueError:
         raise MalformedEvidenceError("certificate: not base64 between its PEM lines") from None
 

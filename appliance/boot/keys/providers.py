@@ -22,6 +22,7 @@ from typing import Protocol, Self
 from appliance import isolated
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.document import NBYTES
+from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import ModelKeyError
 from appliance.secure.locked import SecretBytes, fill_randomly
 from appliance.secure.wipe import wipe
@@ -162,16 +163,15 @@ def new_key_file(path: Path, version: int | None = None) -> None:
 def _read_private(path: Path) -> bytearray:
     """The bytes of a short file of mode 0600 or stricter, owned by this user or root."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor, status = open_file(path)
+    except WrongKindError:
+        raise ModelKeyError(f"the key file {path} is not a regular file",
+                            hint="name a file of mode 0600 that holds the key, and that you may read") from None
     except OSError as error:
         raise ModelKeyError(f"the key file {path} cannot be opened: {error.strerror or error}",
                             hint="name a file of mode 0600 that holds the key, and that you may read") from None
     buffer = SecretBytes(keydocument.LONGEST + 1)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelKeyError(f"the key file {path} is not a regular file",
-                                hint="name a file of mode 0600 that holds the key, and that you may read")
         if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
             raise ModelKeyError(f"the key file {path} has mode {stat.S_IMODE(status.st_mode):04o} and owner "
                                 f"{status.st_uid}; allowed: 0600, owned by this user or root",

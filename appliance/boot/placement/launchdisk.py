@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from appliance.codec.regularfile import open_file
 from appliance.errors import BootError
 
 POLICY: Final = "deployment.hcl"
@@ -88,7 +89,7 @@ def parse(data: bytes) -> dict[str, bytes]:
 
 def _head(path: Path, nbytes: int) -> bytes:
     """The first bytes of a block device or file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor, _ = open_file(path, disk=True)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         found = b""
         while len(found) < nbytes and (more := file.read(nbytes - len(found))):

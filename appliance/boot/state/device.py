@@ -13,6 +13,7 @@ import stat
 import weakref
 from pathlib import Path
 
+from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import StateError
 
 PAGE = 4096
@@ -79,14 +80,11 @@ def _open(path: Path) -> int:
     try:
         # A disk is claimed by O_EXCL, under whatever name others have it; for a file the lock does as much.
         claim = os.O_EXCL if stat.S_ISBLK(path.stat().st_mode) else 0
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | claim)
+        return open_file(path, os.O_RDWR | claim, disk=True)[0]
+    except WrongKindError:
+        raise StateError(f"{path} is neither a disk nor a file", code="state-absent") from None
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise StateError(f"{path}: {_USED}", code="state-in-use", hint=_ALONE) from None
         raise StateError(f"{path}: {error.strerror}", code="state-absent",
                          hint="attach a writable disk, or leave the state block out") from None
-    mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISBLK(mode) or stat.S_ISREG(mode)):
-        os.close(descriptor)
-        raise StateError(f"{path} is neither a disk nor a file", code="state-absent")
-    return descriptor

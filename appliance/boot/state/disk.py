@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from appliance.boot.state import format as form
 from appliance.boot.state import history
 from appliance.boot.state.device import Device, read
 from appliance.boot.state.format import Frame, Reader, Session, Slot
+from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import StateError
 from appliance.secure import stacks
 
@@ -209,12 +209,12 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
 
     StateError if it cannot be read or nothing opens, or if the log is not the one that the slot knows."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for its writer
+        file, _ = open_file(path, disk=True)
+    except WrongKindError:
+        raise StateError(f"{path} is neither a disk nor a regular file") from None
     except OSError as error:
         raise StateError(f"{path} cannot be opened: {error.strerror}") from None
     try:
-        if not stat.S_ISREG(kind := os.fstat(file).st_mode) and not stat.S_ISBLK(kind):
-            raise StateError(f"{path} is neither a disk nor a regular file")
         heads = [read(file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
         opened = [found for found in (form.open_slot(key.data, head) for head in heads) if found is not None]
         if not opened and _never_used(heads, read(file, form.LOG_AT, form.HEAD_BYTES)):

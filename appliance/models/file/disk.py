@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import FormatError, ModelError, TamperedError
 
 Progress = Callable[[int, int], None]
@@ -149,14 +150,12 @@ def _open_regular(path: Path) -> tuple[int, int]:
     """Open a regular file to read: its descriptor, and its size in bytes. ModelError when it cannot be opened or is
     something else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for its writer
+        descriptor, status = open_file(path)
+    except WrongKindError as error:
+        raise ModelError(f"{path} is {_kind(error.mode)}; allowed: a regular file", hint=_FOLDER_HINT
+                         if stat.S_ISDIR(error.mode) else None) from None
     except OSError as error:
         raise ModelError(f"{path} cannot be opened: {error.strerror or error}") from None
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise ModelError(f"{path} is {_kind(status.st_mode)}; allowed: a regular file", hint=_FOLDER_HINT
-                         if stat.S_ISDIR(status.st_mode) else None)
     return descriptor, status.st_size
 
 

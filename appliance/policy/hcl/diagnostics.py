@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from appliance.codec.printable import plain
+
 Severity = Literal["error", "warning", "note"]
 
 MAX_DIAGNOSTICS = 100  # per severity; what a person reads, and a bound on the work after hopeless input
@@ -99,7 +101,7 @@ def render(diagnostics: Iterable[Diagnostic]) -> str:
 
 def _harmless(text: str) -> str:
     """Replace what a terminal could act on, character for character, and blot out what looks like a secret."""
-    text = "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    text = plain(text.replace("\t", " "), len(text), instead="\N{REPLACEMENT CHARACTER}")
     return _SECRET.sub(lambda match: match[0][:3] + "*" * (len(match[0]) - 3), text)
 
 

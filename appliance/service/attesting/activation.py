@@ -7,12 +7,12 @@ nobody learns more from them than that it did not open the challenge.
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Sequence
 
 from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.tpm import credential as tpm_credential
+from appliance.codec import strict
 from appliance.errors import AttestationError, MalformedEvidenceError
 from appliance.service.api.problems import RequestError
 
@@ -25,11 +25,11 @@ _WANTED = "challenge: a credential and an encrypted secret, each with its size b
 def parse(text: str) -> bytes:
     """A challenge from base64url without padding, unused bits zero. Raises MalformedEvidenceError."""
     try:
-        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        data = strict.base64url(text)
+    except strict.SpellingError:
+        raise MalformedEvidenceError("activation: the challenge has another spelling than its own bytes do") from None
     except ValueError:
         raise MalformedEvidenceError("activation: the challenge is not base64url") from None
-    if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
-        raise MalformedEvidenceError("activation: the challenge has another spelling than its own bytes do")
     tpm_credential.parse_challenge(data)
     return data
 

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from appliance.codec import strict as spelling
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 MAX_BYTES, MAX_MEMBER_BYTES, MAX_ITEMS = 1 << 22, 1 << 21, 1 << 16
 Members = Mapping[str, Any]
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise ValueError("a member stands twice")
-    return dict(pairs)
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError("a number that is not an integer")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
 
 
 def members(data: bytes) -> tuple[Members, bytes] | None:
@@ -35,7 +21,7 @@ def members(data: bytes) -> tuple[Members, bytes] | None:
         return None
     text = data.lstrip().decode("utf-8", "surrogateescape")
     try:
-        value, end = _DECODER.raw_decode(text)
+        value, end = spelling.INTEGERS.raw_decode(text)
         text[:end].encode()
     except (ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
         return None
@@ -93,24 +79,25 @@ def octets(value: object, what: str) -> bytes:
 
 def standard(value: object, what: str) -> bytes:
     """Bytes in base64 with padding, RFC 4648 section 4."""
-    return _base64(value, what, base64.b64encode, None)
+    return _base64(value, what, spelling.base64, "base64")
 
 
 def url(value: object, what: str) -> bytes:
     """Bytes in base64url, RFC 4648 section 5, with the whole padding or, as attestation-rs writes it, without any."""
-    padded = value + "=" * (-len(value) % 4) if isinstance(value, str) and not value.endswith("=") else value
-    return _base64(padded, what, base64.urlsafe_b64encode, b"-_")
+    padded = isinstance(value, str) and value.endswith("=")
+    return _base64(value, what, lambda text: spelling.base64url(text, padded=padded), "base64url")
 
 
-def _base64(value: object, what: str, encode: Any, alphabet: bytes | None) -> bytes:
-    name = "base64" if alphabet is None else "base64url"
+def _base64(value: object, what: str, decode: Callable[[str], bytes], name: str) -> bytes:
     if not isinstance(value, str) or not value.isascii() or len(value) > 2 * MAX_MEMBER_BYTES:
         raise MalformedEvidenceError(f"{what} is not {name} of at most {MAX_MEMBER_BYTES} bytes")
     try:
-        decoded = base64.b64decode(value, altchars=alphabet, validate=True)
+        decoded = decode(value)
+    except spelling.SpellingError:
+        decoded = None
     except ValueError:
         raise MalformedEvidenceError(f"{what} is not {name}") from None
-    if encode(decoded).decode() != value or len(decoded) > MAX_MEMBER_BYTES:
+    if decoded is None or len(decoded) > MAX_MEMBER_BYTES:
         raise MalformedEvidenceError(f"{what} is not {name} in its one spelling, with padding")
     return decoded
 

@@ -21,11 +21,13 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from appliance.codec.printable import ascii_only
 from appliance.errors import ModelKeyError
 
 CONNECT_SECONDS, PAUSE_SECONDS = 10.0, 0.5
 MAX_ANSWER_BYTES = 1 << 16
 MAX_CHAIN = 6
+MAX_SHOWN = 200  # characters of the other side's words
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,9 @@ def _subject(host: str) -> x509.DNSName | x509.IPAddress:
         return x509.DNSName(host)
 
 
-def printable(text: str, most: int = 200) -> str:
-    """Text of the other side, for a person: printable ASCII, cut."""
-    return "".join(each if " " <= each <= "~" else "?" for each in text)[:most]
+def printable(text: str) -> str:
+    """Text of the other side, for a person at any console."""
+    return ascii_only(text, MAX_SHOWN)
 
 
 class Connection:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.boot.keys.release.https import Answer, Connection, printable
+from appliance.codec import brokerjson
 from appliance.codec import jwe as keyrelease_jwe
-from appliance.codec import strict as keyrelease_json
 from appliance.errors import ModelKeyError
 from appliance.platforms import PLATFORMS
 
@@ -49,14 +49,14 @@ class Session:
         """Request and challenge: the broker's nonce, 16 to 64 bytes."""
         answer = self._post("/kbs/v0/auth", {"version": VERSION, "tee": self._tee, "extra-params":
                                                {PARAMETER: self._endorsement} if self._endorsement else ""})
-        challenge = keyrelease_json.parse(answer.body, "challenge")
+        challenge = brokerjson.parse(answer.body, "challenge")
         nonce = challenge.get("nonce")
         if not isinstance(nonce, str):
-            raise keyrelease_json.refuse("challenge: nonce is absent or no string")
-        raw = keyrelease_json.base64_padded(nonce, "challenge nonce", range(16, 65))
+            raise brokerjson.refuse("challenge: nonce is absent or no string")
+        raw = brokerjson.base64_padded(nonce, "challenge nonce", range(16, 65))
         found = [match[1] for match in map(_COOKIE.fullmatch, answer.cookies) if match]
         if len(found) != 1:
-            raise keyrelease_json.refuse("challenge: not exactly one cookie kbs-session-id")
+            raise brokerjson.refuse("challenge: not exactly one cookie kbs-session-id")
         self._cookie, self._nonce_text = f"kbs-session-id={found[0]}", nonce
         self._take_activation(challenge.get("extra-params"))
         return raw
@@ -66,8 +66,8 @@ class Session:
         if self._endorsement is None or not isinstance(extra, dict) or PARAMETER not in extra:
             return
         if not isinstance(extra[PARAMETER], str):
-            raise keyrelease_json.refuse(f"challenge: {PARAMETER} is no string")
-        self.activation = keyrelease_json.base64_padded(extra[PARAMETER], f"challenge, {PARAMETER}", range(1, 1025))
+            raise brokerjson.refuse(f"challenge: {PARAMETER} is no string")
+        self.activation = brokerjson.base64_padded(extra[PARAMETER], f"challenge, {PARAMETER}", range(1, 1025))
 
     def attest(self, evidence: bytes | bytearray, activated: bytes | bytearray = b"") -> None:
         """Attestation: evidence (JSON) that binds the nonce and the release key, and the TPM's answer if one was asked
@@ -96,7 +96,7 @@ class Session:
         where = f"the key broker at {self._connection.address}"
         if answer.status not in _REFUSALS:
             raise ModelKeyError(f"{where} answers with HTTP status {answer.status}{_said(answer)}",
-                                code=keyrelease_json.CODE, hint="redirects are not followed; nothing but 200 will do")
+                                code=brokerjson.CODE, hint="redirects are not followed; nothing but 200 will do")
         code, verb, hint = _REFUSALS[answer.status]
         raise ModelKeyError(f"{where} {verb}{what}{_said(answer)}", code=code, hint=hint)
 
@@ -104,7 +104,7 @@ class Session:
 def _said(answer: Answer) -> str:
     """The broker's explanation (ErrorInformation of the protocol), printable and cut; empty if it has none."""
     try:
-        detail = keyrelease_json.parse(answer.body, "error").get("detail")
+        detail = brokerjson.parse(answer.body, "error").get("detail")
     except ModelKeyError:
         return ""
     return f": {printable(detail)}" if isinstance(detail, str) and detail else ""

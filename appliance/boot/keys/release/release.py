@@ -23,6 +23,7 @@ from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.providers import Secret
 from appliance.boot.keys.release.pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.codec.printable import plain
 from appliance.errors import ModelKeyError
 from appliance.policy import inputfile
 from appliance.policy.schema.keys import Broker, Key
@@ -213,7 +214,6 @@ def _refusal(body: bytearray) -> dict[str, str]:
     """The process's words, printable whatever they are."""
     try:
         value: Any = json.loads(bytes(body))
-        return {key: "".join(each if each.isprintable() else "?" for each in str(value[key]))
-                for key in ("code", "summary", "hint")}
+        return {key: plain(str(value[key])) for key in ("code", "summary", "hint")}
     except (ValueError, LookupError, TypeError, RecursionError):
         return {"code": "", "summary": "the key release process refused without a reason", "hint": ""}
