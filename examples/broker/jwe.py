@@ -1,7 +1,8 @@
-"""Encrypting to a release key: JWE in flattened JSON, ECDH-ES+A256KW on P-256 and A256GCM (RFC 7516, RFC 7518).
+"""Encrypting to a release key: JWE in flattened JSON, ECDH-ES+A256KW on P-256 and A256GCM (RFC
+7516, RFC 7518).
 
-The appliance decrypts with code of its own (boot/keyrelease_jwe.py); vectors made by a third implementation
-(docs/formats/key-release-vectors.json) keep the two together.
+The appliance decrypts with code of its own (boot/keyrelease_jwe.py); vectors made by a third
+implementation (docs/formats/key-release-vectors.json) keep the two together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The broker's configuration and its decisions. Nothing is released that no rule names; a rule leaves nothing open.
+"""The broker's configuration and its decisions. Nothing is released that no rule names; a rule
+leaves nothing open.
 
 A configuration is a TOML file; README.md has one. Paths in it are relative to the file.
 """
@@ -38,7 +39,7 @@ from appliance.policy import Loaded, amd_lines, load
 from appliance.secure.wipe import wipe
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
-# What a rule always decides: each of these findings must hold, "not checked" is a refusal.
+# The findings that every rule needs: each must hold, and "not checked" is a refusal.
 DECISIVE = {"sev-snp": ("launch-policy", "measurement", "revocation"),
             "tdx": ("launch-policy", "mrtd", "rtmr1", "rtmr2"),
             "tpm": ("pcr15", "golden-pcrs", "ak-origin"), "simulated": ("launch-policy",)}
@@ -53,14 +54,15 @@ class ConfigError(ApplianceError):
 
 
 class DeniedError(ApplianceError):
-    """No key: the summary names each rule that failed, and goes into the broker's log, not to the asker."""
+    """No key: the summary names each rule that failed, and goes into the broker's log, not to the
+    asker."""
 
     code = "broker-denied"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Who may have one key."""
+    """The rule for one key: who may have it."""
 
     resource: str
     key_file: Path
@@ -76,8 +78,8 @@ class Rule:
 
     def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime,
                activated: Activated | None = None) -> None:
-        """DeniedError unless these authentic claims are the ones that the rule wants; `activated` is what the TPM has
-        shown in this session."""
+        """DeniedError unless these authentic claims are the ones that the rule wants; `activated`
+        is what the TPM has shown in this session."""
         measured = self.measured
         expected = validate.Expected(
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
@@ -101,7 +103,8 @@ class Rule:
         return ("ek-activation",) if self.ek_roots is not None and isinstance(claims.hardware, TpmClaims) else ()
 
     def _registers(self, claims: Claims, activated: Activated | None, at: datetime) -> tuple[Finding, ...]:
-        """A TPM has no launch field: the image that its registers tell measures its policy into PCR 15."""
+        """A TPM has no launch field: the image that its registers tell measures its policy into PCR
+        15."""
         if not isinstance(claims.hardware, TpmClaims) or self.measured is None:
             return ()
         try:
@@ -114,15 +117,16 @@ class Rule:
                                     claims.hardware.events))
 
     def document(self) -> bytearray:
-        """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file is no key, or one of
-        another version."""
+        """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file
+        is no key, or one of another version."""
         with FileKey(self.key_file, self.version, bare=True).key() as key:
             return keydocument.make(key.data, self.version)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The whole configuration. `roots` other than the vendors', and another clock, are for tests."""
+    """The whole configuration. `roots` other than the vendors', and another clock, are for tests.
+    """
 
     host: str
     port: int
@@ -134,8 +138,8 @@ class Rules:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def authentic(self, given: evidence.Evidence) -> Authentic:
-        """The claims of evidence by each rule's own collateral: what one rule knows to be revoked, another may not.
-        AttestationError where it is genuine by none."""
+        """The claims of evidence by each rule's own collateral: what one rule knows to be revoked,
+        another may not. AttestationError where it is genuine by none."""
         claims: dict[Path | None, Claims] = {}
         found: ApplianceError | None = None
         for folder in {rule.collateral for rule in self.rules} or {None}:
@@ -149,8 +153,9 @@ class Rules:
         return claims
 
     def challenge(self, key: bytes, certificate: bytes, chain: Iterable[bytes]) -> tuple[Challenge, Activated] | None:
-        """A challenge to a TPM, by TPM2B_PUBLIC of its attestation key and its EK certificate (DER), and what the right
-        answer shows; None if no rule asks for one. AttestationError if no rule's roots lead to the certificate."""
+        """A challenge to a TPM, by TPM2B_PUBLIC of its attestation key and its EK certificate
+        (DER), and what the right answer shows; None if no rule asks for one. AttestationError if no
+        rule's roots lead to the certificate."""
         area = tpm_verify.load_key(key).area
         if area is None or not area.attests:
             raise ForgedEvidenceError("the attestation key is not one that only attests", code="tpm-ak-attributes")
@@ -169,7 +174,8 @@ class Rules:
 
     def release(self, resource: str, claims: Authentic, nonce: bytes, release_spki_sha256: bytes,
                 activated: Activated | None = None) -> bytearray:
-        """The key document of the first rule for `resource` that holds. DeniedError when none does."""
+        """The key document of the first rule for `resource` that holds. DeniedError when none does.
+        """
         reasons = []
         for rule in self.rules:
             if rule.resource != resource:

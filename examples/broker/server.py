@@ -1,7 +1,8 @@
 """The broker's HTTPS side: sessions, nonces used once, and the four steps of the KBS protocol.
 
-Standard library only. A nonce lives for a minute and is gone with the first attestation that names its session,
-whatever that says. The asker learns that it was refused and where to look; the reasons are in the broker's log.
+Standard library only. A nonce lives for a minute and is gone with the first attestation that names
+its session, whatever that says. The asker learns that it was refused and where to look; the reasons
+are in the broker's log.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Broker:
         return name, {"nonce": base64.b64encode(session.nonce).decode(), "extra-params": extra}
 
     def _ask(self, given: Any) -> tuple[Challenge, Activated] | None:
-        """A challenge to the TPM that announces itself so; None if no rule wants one, or nobody knows its maker."""
+        """A challenge to the TPM that announces itself so; None if no rule wants one, or nobody
+        knows its maker."""
         try:
             chain = given["chain"]
             if not isinstance(chain, list) or len(chain) > MAX_CHAIN:
@@ -130,7 +132,8 @@ class Broker:
         return {"token": self._token(session)}
 
     def _believe(self, session: _Session, given: evidence.Evidence, key: ec.EllipticCurvePublicKey) -> None:
-        """Authentic, for this nonce, for this key; whether it suffices is asked for each resource."""
+        """Authentic, for this nonce, for this key; whether it suffices is asked for each resource.
+        """
         try:
             claims = self._rules.authentic(given)
         except ApplianceError as error:
@@ -163,7 +166,8 @@ class Broker:
             wipe(document)
 
     def _token(self, session: _Session) -> str:
-        """An attestation results token (JWT, RFC 7519), which the protocol asks for and this broker never takes."""
+        """An attestation results token (JWT, RFC 7519), which the protocol asks for and this broker
+        never takes."""
         now = int(time.time())
         claims = {"iss": "appliance-reference-broker", "iat": now, "exp": now + SESSION_SECONDS,
                   "tee": session.platform}
