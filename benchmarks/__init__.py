@@ -1,1 +1,2 @@
-"""Side-by-side benchmarks of the engine and llama.cpp, interleaved in one run. Never imported by the appliance."""
+"""Side-by-side benchmarks of the engine and llama.cpp, interleaved in one run. Never imported by
+the appliance."""

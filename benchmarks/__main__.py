@@ -1,7 +1,9 @@
-"""`python -m benchmarks`: our engine and llama.cpp side by side on the same files, interleaved in one run.
+"""`python -m benchmarks`: our engine and llama.cpp side by side on the same files, interleaved in
+one run.
 
-Builds llama.cpp with gcc and with clang where they are installed (once), makes the synthetic models (once), measures
-and prints ratios to the faster build, with spread. Writes `results.json` and `results.svg`.
+Builds llama.cpp with gcc and with clang where they are installed (once), makes the synthetic models
+(once), measures and prints ratios to the faster build, with spread. Writes `results.json` and
+`results.svg`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A memory control group of our own for one measured process, by version 1 or 2 of the kernel's interface."""
+"""A memory control group of our own for one measured process, by version 1 or 2 of the kernel's
+interface."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ class Group:
     """A group with a memory limit. Needs the right to make groups (root, as a rule)."""
 
     def __init__(self, name: str, limit: int | None, *, made: bool = False) -> None:
-        """Make the group; `limit` in bytes, None for none. With `made`, take one that is there, by its path below the
-        root. OSError where this process may not."""
+        """Make the group; `limit` in bytes, None for none. With `made`, take one that is there, by
+        its path below the root. OSError where this process may not."""
         self.version = 1 if (_MOUNT / "memory" / "memory.limit_in_bytes").exists() else 2
         parent = _MOUNT / "memory" if self.version == 1 else _MOUNT
         if made:
@@ -47,7 +48,9 @@ class Group:
         return int((self.folder / name).read_text())
 
     def stat(self) -> dict[str, int]:
-        """What is charged now, by kind: anonymous memory and page cache have the same names in both versions."""
+        """The bytes that are charged now, by kind: anonymous memory and page cache have the same
+        names in both versions.
+        """
         fields = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
         anonymous, cached = ("rss", "cache") if self.version == 1 else ("anon", "file")
         return {"anonymous": int(fields[anonymous]), "cached": int(fields[cached])}

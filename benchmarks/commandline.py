@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines have in common: which models they take, how they end."""
+"""The common parts of the benchmarks' command lines: which models they take, how they end."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def options(parser: argparse.ArgumentParser, output: str) -> None:
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments. What takes an hour to measure can be written then; SystemExit, in words, for a file that is no
-    model or none that our engine runs."""
+    """The arguments. Results of an hour are sure to find a place to be written. SystemExit, in
+    words, for a file that is not a model or that our engine does not run.
+    """
     args = parser.parse_args()
     for name in args.models if "models" in args else [args.model]:
         if not models.is_known(name):
@@ -72,8 +73,9 @@ def _check(path: Path, name: str) -> None:
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """`main` as a program. SIGTERM ends it as Ctrl+C does: processes, control groups and half-made files go with it.
-    Exit code 2 says that nothing could be measured: 1 has a meaning of its own."""
+    """`main` as a program. SIGTERM ends it as Ctrl+C does: processes, control groups and half-made
+    files go with it. Exit code 2 says that nothing could be measured: 1 has a meaning of its own.
+    """
     def stop(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 

@@ -1,5 +1,6 @@
-"""The service in a container, through testcontainers. The image is empty; the root file system is this machine's own,
-read-only: `/usr` and what belongs to it, this folder with its virtual environment, and the folder of the models.
+"""The service in a container, through testcontainers. The image is empty; the root file system is
+this machine's own, read-only: `/usr` and what belongs to it, this folder with its virtual
+environment, and the folder of the models.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Contained(Served):
         return bool(wrapped.status == "running")
 
     def said(self) -> str:
-        """What it wrote."""
+        """The text that it wrote."""
         return b"".join(self._container.get_logs()).decode(errors="replace")
 
     def _end(self) -> None:

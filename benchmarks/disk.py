@@ -1,8 +1,10 @@
-"""`python -m benchmarks.disk`: a fully streamed model from disk, beside what the disk gives to those who only read.
+"""`python -m benchmarks.disk`: a fully streamed model from disk, beside what the disk gives to
+those who only read.
 
-Engine and readers take turns on the same file, which is dropped from the page cache before every turn (and looked for
-there: mincore), so both find whatever caches the host has below the disk in the same state. The bound is the way of
-reading with the best median. First all ways have a turn, then the best of them go on in every round.
+Engine and readers take turns on the same file. It is dropped from the page cache before every turn,
+and looked for there (mincore). So both find the host's caches below the disk in the same state. The
+bound is the way of reading with the best median. First all ways have a turn, then the best of them
+go on in every round.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ WAYS = tuple(Way(kind, readers, block << 10) for kind in ("direct", "buffered", 
 
 
 def blocks(size: int, block: int) -> Iterable[tuple[int, int]]:
-    """Offset and bytes of each block of a file; what lies behind the last 4096 is left out, as direct reads want it."""
+    """Offset and bytes of each block of a file; what lies behind the last 4096 is left out, as
+    direct reads want it."""
     end = size // 4096 * 4096
     return ((start, min(block, end - start)) for start in range(0, end, block))
 
@@ -132,9 +135,11 @@ def bound(rates: dict[str, list[float]]) -> tuple[str, float]:
 
 def item(rates: dict[str, list[float]], speeds: list[float], needs: int, came: list[float],
          kept: list[float]) -> dict[str, Any]:
-    """The result. `rates`: bytes a second of each way that was in every round; `speeds`: tokens a second from disk;
-    `needs`: bytes of records that a token reads; `came`: bytes from the disk for each token; `kept`: tokens a second
-    with all records in memory, which is what processors alone can do."""
+    """The result. `rates` are bytes a second of each way that was in every round, `speeds` tokens a
+    second from disk. `needs` are bytes of records that a token reads, `came` bytes from the disk
+    for each token. `kept` are tokens a second with all records in memory: the bound by processors
+    alone.
+    """
     name, most = bound(rates)
     by_round = [speed * needs / max(turn) for speed, *turn in zip(speeds, *rates.values(), strict=True)]
     return {"kind": "disk", "bound_by": name, "bound": most, "rates": rates, "tokens_per_second": speeds,

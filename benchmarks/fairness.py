@@ -1,9 +1,11 @@
-"""`python -m benchmarks.fairness`: what a tenant with short prompts feels of another with long ones.
+"""`python -m benchmarks.fairness`: what a tenant with short prompts feels of another with long
+ones.
 
-One tenant keeps ten prompts of 1,800 tokens in flight. The other sends prompts of ten tokens, one after the other,
-first alone, then beside them. The table has passes of the engine, which do not depend on how busy the machine is, and
-milliseconds, which do: close other programs first. Exit code 1 says that a promise was not kept: the first token within
-five passes at p99, and the median gap between tokens within twice that of alone.
+One tenant keeps ten prompts of 1,800 tokens in flight. The other sends prompts of ten tokens, one
+after the other, first alone, then beside them. The table has passes of the engine, which do not
+depend on how busy the machine is, and milliseconds, which do: close other programs first. Exit code
+1 says that a promise was not kept: the first token within five passes at p99, and the median gap
+between tokens within twice that of alone.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Tokens:
 
     @property
     def gaps(self) -> list[tuple[float, int]]:
-        """Milliseconds and passes between passes that gave tokens: speculation gives several at once."""
+        """Milliseconds and passes between passes that gave tokens: speculation gives several at
+        once."""
         ends = {passes: seconds for seconds, passes in self.at}
         times = sorted(ends.items())
         return [(1e3 * (late - soon), last - since) for (since, soon), (last, late) in itertools.pairwise(times)]

@@ -1,8 +1,8 @@
-"""What the CPU can do at most, measured with kernels of our own: bytes read from memory, 8-bit products summed; and how
-far threads are from each other.
+"""The most that the CPU can do, by kernels of our own: bytes read, 8-bit products summed; and the
+distance of threads.
 
-Kernels run on the engine's thread pool, compiled for the engine's target, in the same process as the engine, so the
-limits are those of the very threads and pages that the engine has.
+Kernels run on the engine's thread pool, compiled for the engine's target, in the same process as
+the engine, so the limits are those of the very threads and pages that the engine has.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def dot7(code: Code, total: Val, unsigned: Val, signed: Val) -> Val:
 
 def _reader(ahead: int, work: int) -> Any:
     def read(thread: int, threads: int, arguments: int) -> None:
-        """Sum `nbytes` from `address`, each thread a contiguous share; arguments (i64): address, nbytes, out."""
+        """Sum `nbytes` from `address`, each thread a contiguous share; arguments (i64): address,
+        nbytes, out."""
         share = get_i64(arguments + 8) // threads // 256 * 256
         start = get_i64(arguments) + thread * share
         a = b = c = d = e = f = splat_i32(0)
@@ -82,7 +83,8 @@ def _reader(ahead: int, work: int) -> Any:
 
 
 def _dots(thread: int, threads: int, arguments: int) -> None:
-    """`rounds` of 12 independent dot products of registers; arguments (i64): address, rounds, out."""
+    """`rounds` of 12 independent dot products of registers; arguments (i64): address, rounds, out.
+    """
     x, y = load_i32(get_i64(arguments)), load_i32(get_i64(arguments) + 64)
     a = b = c = d = e = f = g = h = i = j = k = m = splat_i32(0)
     left = get_i64(arguments + 8)
@@ -95,8 +97,9 @@ def _dots(thread: int, threads: int, arguments: int) -> None:
 
 
 def _dots_few(thread: int, threads: int, arguments: int) -> None:
-    """`_dots` with 5 sums, for targets that need two registers for each. Where a dot product is several instructions,
-    those on operands that never change would be done once: here each sum is an operand of the next one."""
+    """`_dots` with 5 sums, for targets that need two registers for each. Where a dot product is
+    several instructions, those on operands that never change would be done once: here each sum is
+    an operand of the next one."""
     y = load_i32(get_i64(arguments) + 64)
     a = b = c = d = e = load_i32(get_i64(arguments))
     left = get_i64(arguments + 8)
@@ -107,7 +110,8 @@ def _dots_few(thread: int, threads: int, arguments: int) -> None:
 
 
 def _hand(thread: int, threads: int, arguments: int) -> None:
-    """Threads 0 and 1 hand a word to each other; arguments (i64): address of the word, how often, nothing."""
+    """Threads 0 and 1 hand a word to each other; arguments (i64): address of the word, how often,
+    nothing."""
     word, turn, last = get_i64(arguments), thread, 2 * get_i64(arguments + 8)
     while thread < 2 and turn < last:
         while load(word) != turn:
@@ -151,7 +155,8 @@ class Hardware:
         return time.perf_counter() - start
 
     def bandwidth(self) -> float:
-        """Bytes a second that the pool's threads read together over three passes, in the best way to read."""
+        """Bytes a second that the pool's threads read together over three passes, in the best way
+        to read."""
         if self._buffer is None:
             self._buffer = Memory(BUFFER, huge=True)
             self._buffer.view("u1")[:] = 1  # every page is real
@@ -159,9 +164,9 @@ class Hardware:
         return 3 * BUFFER / min(sum(self._run(kernel, buffer, BUFFER) for _ in range(3)) for kernel in self._readers)
 
     def line(self) -> float:
-        """Seconds that a line of memory takes from one of two threads to the other, best of five. Cores of one die are
-        some 50 ns from each other, those of two dies 200; where threads run is not for a guest to say, and the host may
-        change it at any time."""
+        """Seconds that a line of memory takes from one of two threads to the other, best of five.
+        Cores of one die are some 50 ns from each other, those of two dies 200; where threads run is
+        not for a guest to say, and the host may change it at any time."""
         word = Memory(64)
         best = float("inf")
         for _ in range(5):
@@ -170,7 +175,8 @@ class Hardware:
         return best
 
     def dot_peak(self) -> float:
-        """8-bit multiply-and-add operations (two each) a second, all threads, best of five for each number of sums."""
+        """8-bit multiply-and-add operations (two each) a second, all threads, best of five for each
+        number of sums."""
         data = Memory(128)
         data.view("u1")[:] = 1
         best = max(chains / self._run(kernel, data.address, _ROUNDS) for chains, kernel in self._dots.items()

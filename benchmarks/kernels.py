@@ -2,10 +2,11 @@
 
     python -m benchmarks.kernels [--formats Q4_K,Q6_K] [--target avx2] [--rounds 2] [--json]
 
-Decode: one token against a matrix that is far larger than the caches, in GB/s of weights, against the read bandwidth
-measured beside it. Prefill: 192 tokens against a matrix of 2048 columns, in 10^9 multiply-adds x 2 a second, against
-the peak of 8-bit dot products. Times are processor time of the one thread that computes, so that other processes
-on the machine disturb little; each figure is the best of several short runs.
+Decode: one token against a matrix that is far larger than the caches, in GB/s of weights, against
+the read bandwidth measured beside it. Prefill: 192 tokens against a matrix of 2048 columns, in 10^9
+multiply-adds x 2 a second, against the peak of 8-bit dot products. Times are processor time of the
+one thread that computes, so that other processes on the machine disturb little; each figure is the
+best of several short runs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BATCHES = (2, 3, 4, 5, 6, 8, 12, 16, 24)
 
 @dataclass
 class Figures:
-    """What was measured of one format."""
+    """The measurements of one format."""
 
     format: str
     compile_seconds: float
@@ -47,8 +48,9 @@ class Figures:
 
 
 def _random(nbytes: int, name: str) -> Memory:
-    """Bytes without pattern, every binary16 in them finite: bit 14 is cleared in each second byte. Of types with 8 bits
-    of exponent normal floats: random bits would have products that are subnormal, which CPUs compute slowly."""
+    """Bytes without pattern, every binary16 in them finite: bit 14 is cleared in each second byte.
+    Of types with 8 bits of exponent normal floats: random bits would have products that are
+    subnormal, which CPUs compute slowly."""
     memory, random = Memory(nbytes, huge=True), np.random.default_rng(0)
     if name in ("F32", "BF16"):
         floats = random.standard_normal(1 << 20, np.float32)

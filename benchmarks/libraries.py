@@ -1,5 +1,6 @@
-"""This machine's Python on the image's C library and libcrypto: what is measured is what ships, where a system's own
-OpenSSL may be older. The image's locked packages are unpacked into a folder; neither root nor a container is needed."""
+"""This machine's Python on the image's C library and libcrypto: what is measured is what ships,
+where a system's own OpenSSL may be older. The image's locked packages are unpacked into a folder;
+neither root nor a container is needed."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def python(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def command(work: Path) -> tuple[str, ...]:
-    """Python on these libraries, which are unpacked into a folder in `work`, one for each state of the lock file.
-    ImageError where they cannot be had, or run."""
+    """Python on these libraries, which are unpacked into a folder in `work`, one for each state of
+    the lock file. ImageError where they cannot be had, or run."""
     if platform.machine() != MACHINE:
         raise ImageError(f"the image's are for {MACHINE}; this machine is {platform.machine()}")
     chosen = recipe.load(recipe.FOLDER)

@@ -1,7 +1,9 @@
-"""llama.cpp as a measured process: `python -m benchmarks.llama_server LIBRARY_FOLDER BINDINGS_FOLDER`.
+"""llama.cpp as a measured process: `python -m benchmarks.llama_server LIBRARY_FOLDER
+BINDINGS_FOLDER`.
 
-Uses the declarations in `llama_cpp.py` of llama-cpp-python without its package (which wants more dependencies), and
-llama.cpp's own defaults as its llama-bench does: f16 cache, flash attention chosen by itself, 512 tokens a pass.
+Uses the declarations in `llama_cpp.py` of llama-cpp-python without its package (which wants more
+dependencies), and llama.cpp's own defaults as its llama-bench does: f16 cache, flash attention
+chosen by itself, 512 tokens a pass.
 """
 
 from __future__ import annotations

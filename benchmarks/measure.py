@@ -1,4 +1,5 @@
-"""What is measured, in what order: every engine does the same thing once a round, one after the other."""
+"""The measurements and their order: every engine does the same thing once a round, one after the
+other."""
 
 from __future__ import annotations
 
@@ -94,8 +95,8 @@ def _steps(speeds: list[float], row: Row) -> int:
 def measure(engines: list[Engine], row: Row, rounds: int) -> None:
     """Warm every engine up, then `rounds` rounds in which each has one turn; fills the row.
 
-    An engine that refuses (a context it cannot hold) has no speeds in this row. The order turns from round to round,
-    so that none always runs after the same other one.
+    An engine that refuses (a context it cannot hold) has no speeds in this row. The order turns
+    from round to round, so that none always runs after the same other one.
     """
     first: dict[str, float] = {}
     for engine in engines:
@@ -126,7 +127,8 @@ def rows_of(model: str, threads: int, plan: Plan) -> list[Row]:
 
 
 def cold(makers: list[Callable[[], Engine]], path: Path, threads: int, rounds: int = 3) -> dict[str, list[float]]:
-    """Seconds from the start of a process to the first token of a 16-token prompt, by engine; files are cached."""
+    """Seconds from the start of a process to the first token of a 16-token prompt, by engine; files
+    are cached."""
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
         for make in makers:
@@ -141,7 +143,8 @@ def cold(makers: list[Callable[[], Engine]], path: Path, threads: int, rounds: i
 
 def run(engines: list[Engine], path: Path, threads: int, plan: Plan,
         bar: tqdm[Any]) -> tuple[list[Row], dict[str, Any]]:
-    """Measure one model with one thread count; the rows, and the limits and load times of this setting."""
+    """Measure one model with one thread count; the rows, and the limits and load times of this
+    setting."""
     context = max((*plan.prompts, *(depth + 64 for depth in plan.depths)), default=0)
     facts: dict[str, Any] = {"model": path.name, "threads": threads, "load_seconds": {}}
     rows = rows_of(path.name, threads, plan)

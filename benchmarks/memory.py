@@ -1,7 +1,9 @@
-"""`python -m benchmarks.memory`: a sealed model served within memory limits, by the real service in a control group.
+"""`python -m benchmarks.memory`: a sealed model served within memory limits, by the real service in
+a control group.
 
-For each limit: boot, one prompt of full length with its answer, then a dump of the process is searched for weights.
-Reports peaks at load and in use, time to the first token and tokens a second, and the most plaintext that was seen.
+For each limit: boot, one prompt of full length with its answer, then a dump of the process is
+searched for weights. Reports peaks at load and in use, time to the first token and tokens a second,
+and the most plaintext that was seen.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ service {{
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is served, and how."""
+    """The model that is served, and how."""
 
     file: Path  # sealed, or plain
     key: Path | None  # of a sealed one
@@ -114,7 +116,8 @@ class Case:
 
 @functools.cache
 def _sha256(path: Path) -> str:
-    """Read once: later it would bring the file into the page cache, charged to nobody, after it was dropped."""
+    """Read once: later it would bring the file into the page cache, charged to nobody, after it was
+    dropped."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -152,7 +155,7 @@ class Served:
         return self._process.poll() is None
 
     def said(self) -> str:
-        """What it wrote to standard error."""
+        """The text that it wrote to standard error."""
         return (self.folder / "err").read_text(errors="replace")
 
     def client(self) -> httpx.Client:
@@ -231,7 +234,8 @@ def bring(file: Path) -> None:
 
 def measure(case: Case, limit: int | None, search: Search | None, every: float = 5.0,
             kind: type[Served] = Served) -> dict[str, Any]:
-    """Serve one prompt within `limit` bytes; while it is answered, `search` looks at the process now and then."""
+    """Serve one prompt within `limit` bytes; while it is answered, `search` looks at the process
+    now and then."""
     row: dict[str, Any] = {"file": case.file.name, "file_bytes": case.file.stat().st_size, "limit": limit,
                            "streaming": case.streaming.strip('"'), "kv_cache": case.cache}
     with tempfile.TemporaryDirectory() as folder:
@@ -269,8 +273,8 @@ def measure(case: Case, limit: int | None, search: Search | None, every: float =
 
 
 def sealed_model(name: str, work: Path, *, tile_size: int | None = None) -> tuple[Path, Path]:
-    """The sealed model of a name or GGUF file, and its key, made unless they are there (of this version of the format,
-    and of a file as it is now)."""
+    """The sealed model of a name or GGUF file, and its key, made unless they are there (of this
+    version of the format, and of a file as it is now)."""
     given = None if models.is_known(name) else commandline.model(name, work)
     path, key = work / (f"{name}.sealed" if given is None else f"given-{given.stem}.sealed"), work / "synthetic.key"
     work.mkdir(parents=True, exist_ok=True)
@@ -302,7 +306,8 @@ def _kind(container: bool) -> type[Served]:
 
 
 def longest(case: Case, limit: int) -> Case:
-    """The case with the longest prompt, in multiples of 64, that a boot accepts within `limit` bytes."""
+    """The case with the longest prompt, in multiples of 64, that a boot accepts within `limit`
+    bytes."""
     def fits(prompt: int) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             policy = load(dataclasses.replace(case, prompt=prompt).write(Path(folder))).policy

@@ -1,10 +1,12 @@
-"""Synthetic GGUF models with the shapes of well-known ones and random weights, for measurements of speed only.
+"""Synthetic GGUF models with the shapes of well-known ones and random weights, for measurements of
+speed only.
 
-Weights are random bytes in valid blocks whose scales are set so that activations stay near one through all layers;
-what a model computes means nothing. In a shape `-loop` the layers add next to nothing, so a token follows from the one
-before it alone: answers soon repeat themselves. Types follow llama.cpp's Q4_K_M recipe: Q4_K, and Q6_K for the output
-and for the value and down projections of the layers where it spends more bits. `SHAPE:TYPE` (0.3b:q5_k) has one type
-for all matrices instead.
+Weights are random bytes in valid blocks whose scales are set so that activations stay near one
+through all layers; what a model computes means nothing. In a shape `-loop` the layers add next to
+nothing, so a token follows from the one before it alone: answers soon repeat themselves. Types
+follow llama.cpp's Q4_K_M recipe: Q4_K, and Q6_K for the output and for the value and down
+projections of the layers where it spends more bits. `SHAPE:TYPE` (0.3b:q5_k) has one type for all
+matrices instead.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from tqdm import tqdm
 Type = gguf.GGMLQuantizationType
 Q4_K, Q6_K = Type.Q4_K, Type.Q6_K
 
-# Of each block type: the deviation of a block of random bytes per unit of its scale, from the moments of its integer
-# fields, and the binary16 fields in it: offset, and factor of the scale (what makes the mean zero).
+# For each block type, the deviation of a block of random bytes per unit of its scale, from the
+# moments of its integer fields. Then its binary16 fields: offset, and the factor of the scale that
+# makes the mean zero.
 FIELDS: dict[Type, tuple[float, tuple[tuple[int, float], ...]]] = {
     Type.Q4_0: (4.61, ((0, 1),)), Type.Q4_1: (4.61, ((0, 1), (2, -7.5))),
     Type.Q5_0: (9.23, ((0, 1),)), Type.Q5_1: (9.23, ((0, 1), (2, -15.5))), Type.Q8_0: (73.9, ((0, 1),)),
@@ -61,7 +64,8 @@ def more_bits(layer: int, layers: int) -> bool:
 
 
 def tensors(shape: Shape, only: Type | None = None) -> list[tuple[str, int, int, Type | None]]:
-    """Name, rows, columns and type of every tensor in file order; type None is a float32 vector of `columns`."""
+    """Name, rows, columns and type of every tensor in file order; type None is a float32 vector of
+    `columns`."""
     width, head = shape.width, shape.width // shape.heads
     found: list[tuple[str, int, int, Type | None]] = [
         ("token_embd.weight", shape.vocabulary, width, Q4_K), ("output.weight", shape.vocabulary, width, Q6_K),
@@ -78,7 +82,8 @@ def tensors(shape: Shape, only: Type | None = None) -> list[tuple[str, int, int,
 
 
 def blocks(kind: Type, rows: int, columns: int, random: np.random.Generator) -> np.ndarray:
-    """Random blocks, (rows, bytes of a row), whose values have mean 0 and deviation 1/sqrt(columns)."""
+    """Random blocks, (rows, bytes of a row), whose values have mean 0 and deviation
+    1/sqrt(columns)."""
     deviation = columns ** -0.5
     if kind in FLOATS:
         values = random.standard_normal((rows, columns), np.float32) * np.float32(deviation)
@@ -136,8 +141,8 @@ def is_known(name: str) -> bool:
 
 
 def make(name: str, work: Path, *, architecture: str = "llama") -> Path:
-    """Write the synthetic model of a known name, unless it is there: `<work>/<shape>-<type>.gguf`. `architecture`: a
-    name under which llama.cpp knows the same tensors."""
+    """Write the synthetic model of a known name, unless it is there: `<work>/<shape>-<type>.gguf`.
+    `architecture`: a name under which llama.cpp knows the same tensors."""
     parsed = _parse(name)
     if parsed is None:
         raise ValueError(f"no such model: {name}")

@@ -36,8 +36,8 @@ class Own:
     def __init__(self, target: str | None) -> None:
         self._kernels = table.load(target)
         self._bare = resident_bytes()
-        # Addresses beside each other for the code of `hardware`, which is compiled after a model was mapped: what LLVM
-        # loads must not be 2 GiB apart, or it ends the process.
+        # Addresses beside each other for the code of `hardware`, which is compiled after a model
+        # was mapped: what LLVM loads must not be 2 GiB apart, or it ends the process.
         self._room = mmap.mmap(-1, _ROOM)
         self._path = ""
         self._source: TileSource | None = None

@@ -1,7 +1,8 @@
-"""Find or build llama.cpp: the sources of a pinned release, compiled by each compiler that this machine has.
+"""Find or build llama.cpp: the sources of a pinned release, compiled by each compiler that this
+machine has.
 
-The release of llama-cpp-python carries llama.cpp's sources and thin ctypes declarations of its C interface; only
-those two are used. Each build is a folder with `libllama.so`:
+The release of llama-cpp-python carries llama.cpp's sources and thin ctypes declarations of its C
+interface; only those two are used. Each build is a folder with `libllama.so`:
 
     <work>/llama/<compiler>-<cpu>/bin/libllama.so        compiler: gcc | clang, cpu: native | avx2
 """
@@ -24,8 +25,9 @@ _CPU = {
     "avx2": ["-DGGML_NATIVE=OFF", "-DGGML_SSE42=ON", "-DGGML_AVX=ON", "-DGGML_AVX2=ON", "-DGGML_FMA=ON",
              "-DGGML_F16C=ON", "-DGGML_BMI2=ON", "-DGGML_AVX512=OFF", "-DGGML_AVX_VNNI=OFF"],
 }
-# GCC (12 at least) takes ldtilecfg for an instruction that reads 8 bytes, and drops the stores of the other 56: its
-# library ends with a general protection fault on a CPU with AMX. So gcc builds without it, clang with it.
+# GCC (12 at least) takes ldtilecfg for an instruction that reads 8 bytes, and drops the stores of
+# the other 56: its library ends with a general protection fault on a CPU with AMX. So gcc builds
+# without it, clang with it.
 _FAMILY = {"gcc": ["-DCMAKE_CXX_FLAGS=-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"], "clang": []}
 _COMMON = [
     "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DGGML_CCACHE=OFF", "-DLLAMA_CURL=OFF",

@@ -1,14 +1,16 @@
-"""`python -m benchmarks.picolm --picolm FOLDER`: PicoLM and the appliance, one after the other, in the same control
-group limit, with the same file and threads.
+"""`python -m benchmarks.picolm --picolm FOLDER`: PicoLM and the appliance, one after the other, in
+the same control group limit, with the same file and threads.
 
-FOLDER is a checkout of https://github.com/RightNow-AI/picolm at the pinned commit, with the program built there as
-its README says (`picolm/picolm`). Without it the row is skipped. PicoLM maps the file: what it needs of that lies in
-the page cache, which its group is charged for. So memory is told in three ways: anonymous, of the process (mapped
-pages included), and charged to the group at its peak.
+FOLDER is a checkout of https://github.com/RightNow-AI/picolm at the pinned commit, with the program
+built there as its README says (`picolm/picolm`). Without it the row is skipped. PicoLM maps the
+file: what it needs of that lies in the page cache, which its group is charged for. So memory is
+told in three ways: anonymous, of the process (mapped pages included), and charged to the group at
+its peak.
 
-Before each run the file is dropped from the page cache (cold): whoever reads it is charged, and what does not fit
-within the limit comes from the disk in every pass, for both; how much did is told. With `--warm` it is brought into the
-page cache first, charged to nobody, so that neither waits for the disk.
+Before each run the file is dropped from the page cache (cold), and its reader is charged. Bytes
+that do not fit within the limit come from the disk in every pass, for both; they are counted. With
+`--warm` it is brought into the page cache first, charged to nobody, so that neither waits for the
+disk.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def _prepare(model: Path, *, warm: bool) -> None:
 
 
 def _from_disk(pid: int) -> int:
-    """Bytes that a process, still there, had the disk bring, by reading or by touching a mapping."""
+    """Bytes that a process, still there, had the disk bring, by reading or by touching a mapping.
+    """
     fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     return int(fields["read_bytes"])
 

@@ -17,11 +17,13 @@ class Refused(Exception):  # noqa: N818  an answer, not a fault of the runner
 
 
 class Engine:
-    """One engine under measurement. It waits on its pipe, without using CPU, while another one runs."""
+    """One engine under measurement. It waits on its pipe, without using CPU, while another one
+    runs."""
 
     def __init__(self, name: str, module: str, *words: str, enter: Callable[[], None] | None = None,
                  python: Sequence[str] = (sys.executable,)) -> None:
-        """Start it; `enter` runs in the new process, to move it into a control group; `python` is how it is called."""
+        """Start it; `enter` runs in the new process, to move it into a control group; `python` is
+        how it is called."""
         self.name = name
         self._process = subprocess.Popen([*python, "-m", f"benchmarks.{module}", *words], text=True,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=enter,

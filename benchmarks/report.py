@@ -15,7 +15,8 @@ _BAR, _LEFT, _WIDTH = 18, 330, 460  # of the chart, in pixels
 
 
 def sizes(path: Path) -> tuple[int, int]:
-    """Bytes of weights that one token reads, and weights that take part in products with it (embedding left out)."""
+    """Bytes of weights that one token reads, and weights that take part in products with it
+    (embedding left out)."""
     file = inspection.header(path)
     tied = "output.weight" not in file.tensors
     used = [info for name, info in file.tensors.items() if tied or name != "token_embd.weight"]
@@ -24,7 +25,8 @@ def sizes(path: Path) -> tuple[int, int]:
 
 
 def share(row: Row, facts: dict[str, Any], size: tuple[int, int]) -> float | None:
-    """Our speed as a part of the hardware's limit: read bandwidth for decode, integer peak for prefill."""
+    """Our speed as a part of the hardware's limit: read bandwidth for decode, integer peak for
+    prefill."""
     nbytes, weights = size
     if row.kind == "decode" and row.limits and row.speeds[row.own]:
         return statistics.median(speed * nbytes / limit
@@ -35,7 +37,8 @@ def share(row: Row, facts: dict[str, Any], size: tuple[int, int]) -> float | Non
 
 
 def entry(row: Row, facts: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """One row for the JSON document. Speeds are tokens a second; `ratio` is ours over the best peer."""
+    """One row for the JSON document. Speeds are tokens a second; `ratio` is ours over the best
+    peer."""
     ratios = sorted(row.ratios)
     return {
         "model": row.model, "threads": row.threads, "kind": row.kind, "size": row.size, "peer": row.peer,
@@ -49,7 +52,7 @@ def entry(row: Row, facts: dict[str, Any], size: tuple[int, int]) -> dict[str, A
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on."""
+    """The machine that was measured on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     return {"cpu": model, "cpus": sum(line.startswith("processor") for line in lines), "linux": platform.release()}

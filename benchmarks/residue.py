@@ -1,7 +1,8 @@
-"""Plaintext weights in the memory of another process: known weights of a sealed model, searched for in its pages.
+"""Plaintext weights in the memory of another process: known weights of a sealed model, searched for
+in its pages.
 
-From each `STEP` bytes of every matrix, 8 bytes are taken that stand nowhere else in the model. What is found of them
-times `STEP` is how much of the model is in the clear, give or take a few steps.
+From each `STEP` bytes of every matrix, 8 bytes are taken that stand nowhere else in the model. The
+number found times `STEP` is how much of the model is in the clear, give or take a few steps.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _PHASES = 8  # of 8 bytes, at which a copy may begin
 
 
 def windows(data: bytes | bytearray | memoryview, step: int = 1) -> Words:
-    """The 8 bytes at each of eight places in a row, once in `step` bytes: wherever a copy of `data` lies in memory, one
-    of each eight stands at a multiple of 8. (Words of few different bytes, as zeros, are left out.)"""
+    """The 8 bytes at each of eight places in a row, once in `step` bytes: wherever a copy of `data`
+    lies in memory, one of each eight stands at a multiple of 8. (Words of few different bytes, as
+    zeros, are left out.)"""
     body = np.frombuffer(data, np.uint8)
     if body.size < 2 * _PHASES:
         return np.empty(0, np.uint64)
@@ -57,7 +59,7 @@ def known(path: Path, key: bytes) -> Words:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a process had at one moment: bytes searched, words found."""
+    """The memory of a process at one moment: bytes searched, words found."""
 
     searched: int
     found: int
@@ -82,7 +84,8 @@ class Search:
         return Seen(searched, len(found))
 
     def words(self, process: int) -> tuple[int, Words]:
-        """Bytes searched, and which of the words stand in writable memory, at multiples of 8 bytes."""
+        """Bytes searched, and which of the words stand in writable memory, at multiples of 8 bytes.
+        """
         searched, found = 0, np.empty(0, np.uint64)
         folder = Path(f"/proc/{process}")
         with (folder / "mem").open("rb", buffering=0) as memory:

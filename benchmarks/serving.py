@@ -1,10 +1,10 @@
 """The loop of a measured process: one JSON command a line in, one JSON answer a line out.
 
-Commands carry `do` and arguments; an engine is an object with methods of these names, each measuring itself and
-answering seconds:
+Commands carry `do` and arguments; an engine is an object with methods of these names, each
+measuring itself and answering seconds:
 
     open(model, threads, context, slots)   load a model; further calls replace it
-    first(tokens)                          prefill `tokens` in an empty context and give the first logits
+    first(tokens)                          logits after `tokens` in an empty context
     decode(depth, tokens)                  single tokens after `depth` positions
     batch(sequences, depth, tokens)        `tokens` steps of one token for each of `sequences`
     limits()                               optional: read bandwidth and integer peak of this machine
@@ -20,14 +20,17 @@ from typing import Any, TextIO
 
 
 def answers() -> TextIO:
-    """The stream for answers: what was standard output. Whatever libraries print there goes to standard error."""
+    """The stream for answers: what was standard output. Text that libraries print there goes to
+    standard error.
+    """
     kept = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(kept, "w")
 
 
 def serve(engine: Any) -> None:
-    """Serve commands until the input ends; Ctrl+C, which a terminal sends to all, is for who gave them to tell of."""
+    """Serve commands until the input ends; Ctrl+C, which a terminal sends to all, is for who gave
+    them to tell of."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     out = answers()
     for line in sys.stdin:

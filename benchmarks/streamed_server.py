@@ -1,10 +1,11 @@
-"""A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`. Or a plain one; the
-key is then not looked at.
+"""A sealed model as a measured process: `python -m benchmarks.streamed_server SEALED KEY SHARE`. Or
+a plain one; the key is then not looked at.
 
-SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is streamed, and the
-encrypted records stay in memory, as `streaming_decrypt = true` has it where there is memory for them. `disk`: nothing
-of it stays, and it is read from the disk, as where there is no memory for a page cache; `disk:` and a share: the rest
-of it is. `resident` loads it as `streaming_decrypt = false` does. The model that `open` names is not looked at.
+SHARE of its matrices is resident, the rest is streamed from the page cache. `kept`: all of it is
+streamed, and the encrypted records stay in memory, as `streaming_decrypt = true` has it where there
+is memory for them. `disk`: nothing of it stays, and it is read from the disk, as where there is no
+memory for a page cache; `disk:` and a share: the rest of it is. `resident` loads it as
+`streaming_decrypt = false` does. The model that `open` names is not looked at.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Streamed(Own):
             return open_sealed(self._file, key.data, header_sha256=None)
 
     def repeat(self, prompt: list[int], tokens: int) -> dict[str, Any]:
-        """An answer of `tokens` after the first to a prompt, guesses included; seconds after the first."""
+        """An answer of `tokens` after the first to a prompt, guesses included; seconds after the
+        first."""
         if self._engine is None:
             assert self._source is not None
             self._engine = Engine.open(self._source, context_length=1024, slots=1, threads=self._threads,

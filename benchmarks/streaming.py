@@ -1,7 +1,9 @@
-"""`python -m benchmarks.streaming`: a sealed model by how much of it is resident, beside llama.cpp with the plain file.
+"""`python -m benchmarks.streaming`: a sealed model by how much of it is resident, beside llama.cpp
+with the plain file.
 
-All engines take turns in each round, so ratios are of the same minutes. Rows: 1, 4 and 8 requests, a prompt, an answer
-that repeats itself (guesses on, ours only), and one request from disk. Results are written after every row.
+All engines take turns in each round, so ratios are of the same minutes. Rows: 1, 4 and 8 requests,
+a prompt, an answer that repeats itself (guesses on, ours only), and one request from disk. Results
+are written after every row.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def _engines(args: argparse.Namespace, model: str) -> list[Engine]:
 
 
 def item(row: Row) -> dict[str, Any]:
-    """A row for the document: medians, and each of ours over resident and over the better llama.cpp, by round."""
+    """A row for the document: medians, and each of ours over resident and over the better
+    llama.cpp, by round."""
     median = {name: statistics.median(speeds) for name, speeds in row.speeds.items() if speeds}
     rivals = [name for name in median if name.startswith("llama.cpp")]
     rival = max(rivals, key=lambda name: median[name], default=None)
@@ -80,7 +83,8 @@ def item(row: Row) -> dict[str, Any]:
 
 
 def _repeat(args: argparse.Namespace) -> Row:
-    """An answer that goes on with what the prompt repeats; llama.cpp without guesses, as its library makes none."""
+    """An answer that goes on with what the prompt repeats; llama.cpp without guesses, as its
+    library makes none."""
     name = f"{args.model}-loop"
     row, plain = Row(args.model, args.threads, "repeat", _ANSWER), models.make(name, args.work)
     engines = _engines(args, name)

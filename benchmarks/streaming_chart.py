@@ -1,4 +1,5 @@
-"""The chart of `benchmarks.streaming`: tokens a second against the share of the model that is resident (SVG)."""
+"""The chart of `benchmarks.streaming`: tokens a second against the share of the model that is
+resident (SVG)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def points(row: dict[str, Any], ending: str = "") -> list[tuple[float, float]]:
 
 
 def chart(document: dict[str, Any]) -> str:
-    """Lines for each number of requests, dashed ones for llama.cpp with the plain file in memory."""
+    """Lines for each number of requests, dashed ones for llama.cpp with the plain file in memory.
+    """
     rows = [row for row in document["rows"] if row["kind"] == "batch"]
     most = max((speed for row in rows for speed in row["median"].values()), default=1.0)
 

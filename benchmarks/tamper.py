@@ -1,5 +1,6 @@
-"""`python -m benchmarks.tamper FILE.sealed KEY`: flip single bits of a large sealed model, one after the other, at
-places drawn at random, and see that each is refused by the read of its tile. The file is as it was in the end.
+"""`python -m benchmarks.tamper FILE.sealed KEY`: flip single bits of a large sealed model, one
+after the other, at places drawn at random, and see that each is refused by the read of its tile.
+The file is as it was in the end.
 """
 
 from __future__ import annotations

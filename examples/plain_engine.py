@@ -1,17 +1,18 @@
-"""The engine's arithmetic in plain numpy: the same bits, slowly. For whoever wants to know in an afternoon what the
-kernels compute, or to check an answer without them.
+"""The engine's arithmetic in plain numpy: the same bits, slowly. For whoever wants to know in an
+afternoon what the kernels compute, or to check an answer without them.
 
     appliance infer POLICY --prompt TEXT --json > answer.json
     python examples/plain_engine.py MODEL.gguf answer.json
 
-reads a GGUF file of the llama architecture, computes the logits after the prompt and after each token of the answer,
-chooses by them as the answer's settings and seed say, and compares. It uses nothing of the appliance and follows
-docs/formats/arithmetic.md, whose sections have the numbers of those below; `tests/engine/test_plain_engine.py`
-compares its logits with the engine's, bit for bit. It knows nothing of text, and checks nothing of the file: name one
-whose SHA-256 you know. It is one file, to be read downward and carried away alone.
+reads a GGUF file of the llama architecture, computes the logits after the prompt and after each
+token of the answer, chooses by them as the answer's settings and seed say, and compares. It uses
+nothing of the appliance and follows docs/formats/arithmetic.md, whose sections have the numbers of
+those below; `tests/engine/test_plain_engine.py` compares its logits with the engine's, bit for bit.
+It knows nothing of text, and checks nothing of the file: name one whose SHA-256 you know. It is one
+file, to be read downward and carried away alone.
 
-Shapes: T tokens, P positions, R rows and C columns of a matrix, B blocks of a row, S sub-blocks of a block, H query
-heads, E elements of a head.
+Shapes: T tokens, P positions, R rows and C columns of a matrix, B blocks of a row, S sub-blocks of
+a block, H query heads, E elements of a head.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]  # of float32, where nothing else is said
 F32, F64 = np.float32, np.float64
 
-# --- The file ---------------------------------------------------------------------------------------------------------
+# --- The file -------------------------------------------------------------------------------------
 # GGUF version 3: metadata types by number; STRING and ARRAY apart.
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
@@ -99,7 +100,7 @@ class Gguf:
         return name, shape, np.frombuffer(self.data, np.dtype(fields), count, offset)
 
 
-# --- 1. Weights: d * scale * quant - m * minimum ----------------------------------------------------------------------
+# --- 1. Weights: d * scale * quant - m * minimum --------------------------------------------------
 @dataclass
 class Quantised:
     """R rows of weights that are made of these parts; all but d and m are integers."""
@@ -120,7 +121,8 @@ def low_high(packed: Array) -> Array:
 
 
 def planes(packed: Array, bits: int, count: int) -> Array:
-    """(blocks, n, bytes) cut into `count` planes of `bits`: (blocks, n * count * bytes), plane after plane."""
+    """(blocks, n, bytes) cut into `count` planes of `bits`: (blocks, n * count * bytes), plane
+    after plane."""
     shifts = (np.arange(count) * bits)[:, None]
     return ((packed[:, :, None, :].astype(np.int32) >> shifts) & ((1 << bits) - 1)).reshape(len(packed), -1)
 
@@ -133,7 +135,8 @@ def six_bits(packed: Array) -> tuple[Array, Array]:
 
 
 def unpack(name: str, x: Array) -> tuple[Array, Array, Array]:
-    """Scales, minima (0 where there are none) and quants of the blocks of a quantised format, each (blocks, n)."""
+    """Scales, minima (0 where there are none) and quants of the blocks of a quantised format, each
+    (blocks, n)."""
     ones = np.ones((len(x), 1), int)
     if name in ("Q4_0", "Q4_1"):
         return ones, -ones, low_high(x["qs"]).astype(int) - (8 if name == "Q4_0" else 0)
@@ -186,13 +189,14 @@ def decoded(w: Matrix, rows: Sequence[int]) -> Array:
     return x.reshape(len(chosen), -1)
 
 
-# --- 2. Float operations ----------------------------------------------------------------------------------------------
+# --- 2. Float operations --------------------------------------------------------------------------
 def fma(x: Array, y: Array, z: Any) -> Array:
     """x * y + z, rounded once to float32; shapes are broadcast.
 
-    A product of two float32 is exact in float64, and so rounding the sum to float64 and then to float32 goes wrong only
-    where the first rounding ends halfway between two float32, or next to numbers that have fewer bits. There it goes to
-    the odd neighbour instead, if it was inexact (Boldo and Melquiond, "Emulation of a FMA", 2008).
+    A product of two float32 is exact in float64. So rounding the sum to float64 and then to float32
+    goes wrong in one case: the first rounding ends halfway between two float32, or next to numbers
+    that have fewer bits. There it goes to the odd neighbour instead, if it was inexact (Boldo and
+    Melquiond, "Emulation of a FMA", 2008).
     """
     product, z = np.multiply(x, y, dtype=F64), np.asarray(z, F64)
     total = product + z
@@ -212,7 +216,8 @@ POWER = [F32(c) for c in (0.6931471824645996, 0.24022647738456726, 0.05550332367
 
 
 def exp2(x: Array) -> Array:
-    """2^x for -126 <= x <= 127 (others are clamped): a polynomial of the part beyond the nearest integer."""
+    """2^x for -126 <= x <= 127 (others are clamped): a polynomial of the part beyond the nearest
+    integer."""
     x = np.clip(x, F32(-126), F32(127))
     whole = np.rint(x)
     rest, total = x - whole, np.full_like(x, POWER[-1])
@@ -245,9 +250,10 @@ def quants_of(x: Array, factor: Array) -> Array:
     return np.asarray(np.clip(np.rint(x * factor[..., None]), -127, 127))
 
 
-# --- 3. Matrix products -----------------------------------------------------------------------------------------------
+# --- 3. Matrix products ---------------------------------------------------------------------------
 def quantised(x: Array, subblocks: int) -> tuple[Array, Array, Array]:
-    """Activations x (T, B, columns of a block) as integers, with a scale (T, B) and sums for the minima."""
+    """Activations x (T, B, columns of a block) as integers, with a scale (T, B) and sums for the
+    minima."""
     first = np.abs(x).argmax(axis=-1)[..., None]
     peak = np.take_along_axis(x, first, axis=-1)[..., 0]  # the first of largest magnitude, with its sign
     if subblocks == 1:
@@ -259,7 +265,8 @@ def quantised(x: Array, subblocks: int) -> tuple[Array, Array, Array]:
 
 
 def exact_product(x: Array, w: Array) -> Array:
-    """x * transpose of w, of integers that stay below 2^53 and so are exact in any order; rounded once, at the end."""
+    """x * transpose of w, of integers that stay below 2^53 and so are exact in any order; rounded
+    once, at the end."""
     return (x.astype(F64) @ w.astype(F64).T).astype(F32)
 
 
@@ -281,7 +288,8 @@ def multiply(w: Matrix, x: Array, y: Array) -> Array:
 
 
 def multiply_floats(w: Array, x: Array, y: Array) -> Array:
-    """Segments of 256 columns: a chain over the even columns plus one over the odd ones, added to y."""
+    """Segments of 256 columns: a chain over the even columns plus one over the odd ones, added to
+    y."""
     for start in range(0, w.shape[1], 256):
         chains = np.zeros((2, *y.shape), F32)
         for column in range(start, min(start + 256, w.shape[1]), 2):
@@ -291,13 +299,14 @@ def multiply_floats(w: Array, x: Array, y: Array) -> Array:
     return y
 
 
-# --- 4. Attention -----------------------------------------------------------------------------------------------------
+# --- 4. Attention ---------------------------------------------------------------------------------
 BLOCK, SPAN, LANES = 64, 256, 16  # positions of a block; of a span; chains of the sum of weights
 NOTHING, HIDDEN = F32(-1e20), F32(-1e30)  # the score of no position; of one that a token must not see
 
 
 def rotate(x: Array, turns: Array) -> Array:
-    """Neighbouring pairs of x (T, heads, E) turned by the cosines and sines (T, E / 2, 2) of their positions."""
+    """Neighbouring pairs of x (T, heads, E) turned by the cosines and sines (T, E / 2, 2) of their
+    positions."""
     even, odd = x[..., 0::2], x[..., 1::2]
     cosine, sine = turns[:, None, :, 0], turns[:, None, :, 1]
     return np.stack([fma(even, cosine, -(odd * sine)), fma(odd, cosine, even * sine)], axis=-1).reshape(x.shape)
@@ -310,7 +319,8 @@ def grouped(x: Array) -> Array:
 
 
 def kept(x: Array, cache: str) -> tuple[Array, Array]:
-    """What the cache keeps of keys or values (..., E): numbers (..., groups, n) and a scale for each group."""
+    """The cache's form of keys or values (..., E): numbers (..., groups, n) and a scale for each
+    group."""
     x = np.clip(x, F32(-65504), F32(65504))
     if cache == "f16":
         return half(x)[..., None, :], np.ones((*x.shape[:-1], 1), F32)
@@ -344,8 +354,9 @@ def scores_of(query: Array, keys: Array, scales: Array, cache: str) -> Array:
 
 
 def span(scores: Array, values: Array, scales: Array, seen: Array) -> tuple[Array, Array, Array]:
-    """Largest score (H, T), sums of weights (H, T, LANES) and weighted values (H, T, E) of up to SPAN positions, from
-    their scores (H, T, P), values (P, H, groups, n) with scales (P, H, groups), and which a token may see (T, P)."""
+    """Largest score (H, T), sums of weights (H, T, LANES) and weighted values (H, T, E) of up to
+    SPAN positions. They follow from scores (H, T, P), values (P, H, groups, n) with scales (P, H,
+    groups), and which a token may see (T, P)."""
     heads, rows, positions = scores.shape
     groups, each = values.shape[2:]
     largest = np.full((heads, rows), NOTHING)
@@ -387,7 +398,7 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
     return (total[..., LANES:LANES + size] * scale[..., None]).transpose(1, 0, 2)
 
 
-# --- 5. The model -----------------------------------------------------------------------------------------------------
+# --- 5. The model ---------------------------------------------------------------------------------
 def norm(x: Array, weight: Array, epsilon: Any) -> Array:
     """x / sqrt(mean(x²) + epsilon) * weight: 32 chains of squares."""
     chains = np.zeros((len(x), 32), F32)
@@ -459,7 +470,8 @@ class Model:
         return found + self.vector(bias) if bias in self.file.tensors else found
 
     def attention(self, layer: int, x: Array, angles: Array) -> Array:
-        """What the heads attend to, for normalised rows x (T, C); their keys and values are remembered."""
+        """The heads' attention for normalised rows x (T, C); their keys and values are remembered.
+        """
         rows = len(x)
         query, key, value = (self.project(layer, part, x).reshape(rows, -1, self.size)
                              for part in ("attn_q", "attn_k", "attn_v"))
@@ -475,7 +487,8 @@ class Model:
         return gated(self.project(layer, "ffn_gate", x), self.project(layer, "ffn_up", x))
 
     def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
-        """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all)."""
+        """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all).
+        """
         factors = self.vector("rope_freqs.weight") if "rope_freqs.weight" in self.file.tensors else None
         first, self.position = self.position, self.position + len(tokens)
         angles = turns(self.meta, self.position, self.size, factors)[first:]
@@ -490,7 +503,7 @@ class Model:
         return multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
 
 
-# --- 6. The choice of a token -----------------------------------------------------------------------------------------
+# --- 6. The choice of a token ---------------------------------------------------------------------
 def uniform(seed: int, draw: int) -> float:
     """The number in 0..1 that draw number `draw` of a seed takes."""
     data = b"appliance sampler draw v1\0" + seed.to_bytes(8, "little") + draw.to_bytes(8, "little")
@@ -530,7 +543,7 @@ def choose(logits: Array, s: Mapping[str, Any], seed: int, prompt: Sequence[int]
     return int(ids[min(place, len(ids) - 1)])
 
 
-# --- The command ------------------------------------------------------------------------------------------------------
+# --- The command ----------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0: every token is what the model says; 1: one is not; 2: that cannot be told."""
     parser = argparse.ArgumentParser(description="compare the tokens of an answer with what the model says",
