@@ -31,6 +31,7 @@ from appliance.boot.keys import providers as keys
 from appliance.boot.planning import budget
 from appliance.cli import numbers
 from appliance.cli.model import output as model_output
+from appliance.models.catalogue import Catalogue
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import reader as sealed
 from appliance.policy import load
@@ -311,7 +312,7 @@ def longest(case: Case, limit: int) -> Case:
     def fits(prompt: int) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             policy = load(dataclasses.replace(case, prompt=prompt).write(Path(folder))).policy
-        return budget.divide(policy, {"m": case.file}, limit).refusal is None
+        return budget.divide(policy, Catalogue({"m": case.file}), limit).refusal is None
 
     low, high = 1, 127  # of 64 tokens; the synthetic models say 8192
     while low < high:

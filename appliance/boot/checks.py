@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance import platforms
-from appliance.boot.planning import budget, fitness, inspection, machine
+from appliance.boot.planning import budget, fitness, machine
 from appliance.boot.planning.footprint import mebibytes
 from appliance.engine.text.template import ChatTemplate
 from appliance.errors import BootError, FormatError, TemplateError, UnsupportedError
+from appliance.models.catalogue import Catalogue
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
 
@@ -54,7 +55,7 @@ def unkept(loaded: Loaded) -> Iterator[str]:
             yield f"{field} ({loaded.path.name}:{place.line}:{place.column}): {reason}"
 
 
-def model_files(files: dict[str, Path]) -> Iterator[str]:
+def model_files(files: Mapping[str, Path]) -> Iterator[str]:
     """Every model's file must be there and be a plain file. What is in it, the pins decide later."""
     for name, path in files.items():
         try:
@@ -67,22 +68,22 @@ def model_files(files: dict[str, Path]) -> Iterator[str]:
             yield f"model {name}: {path} is not a regular file"
 
 
-def fit(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
+def fit(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
     """Every model's file must be one that can run here, by its header; tokenizers and templates the step `models`
     looks at. Of a damaged sealed file, and of a disk that fails, that step tells more."""
-    for model, error in fitness.refusals(policy, files):
-        if isinstance(error, UnsupportedError) or (
-                isinstance(error, FormatError) and not inspection.is_sealed(files[model.name])):
-            yield fitness.described(model.name, files[model.name], error)
+    for model, error in fitness.refusals(policy, catalogue):
+        file = catalogue.of(model)
+        if isinstance(error, UnsupportedError) or (isinstance(error, FormatError) and not file.sealed):
+            yield fitness.described(model.name, file.path, error)
 
 
-def memory(policy: Policy, files: dict[str, Path], total: int | None, available: int | None) -> Iterator[str]:
+def memory(policy: Policy, catalogue: Catalogue, total: int | None, available: int | None) -> Iterator[str]:
     """The budget must exist on this machine; weights, keys and values must fit into it and into what is free."""
     limit = policy.tee.memory_budget_bytes
     if limit is not None and total is not None and limit > total:
         yield f"tee.memory_budget: {mebibytes(limit)}, but the machine has {mebibytes(total)}"
     room = min((size for size in (limit, available) if size is not None), default=None)
-    missing = budget.divide(policy, files, room).refusal
+    missing = budget.divide(policy, catalogue, room).refusal
     if missing is not None:
         yield f"memory: {missing}"
 
@@ -121,13 +122,13 @@ def find_models(policy: Policy, folders: list[Path]) -> dict[str, Path]:
     return found
 
 
-def check(loaded: Loaded, operator: Operator, files: dict[str, Path]) -> None:
+def check(loaded: Loaded, operator: Operator, catalogue: Catalogue) -> None:
     """Run every check. Raises BootError with all findings."""
     policy = loaded.policy
-    unfit = [*fit(policy, files)]  # their memory is nothing to tell of
+    unfit = [*fit(policy, catalogue)]  # their memory is nothing to tell of
     findings = [
-        *platform(policy), *unkept(loaded), *operator_choices(policy, operator), *model_files(files), *unfit,
-        *([] if unfit else memory(policy, files, machine.total_memory(), machine.available_memory())),
+        *platform(policy), *unkept(loaded), *operator_choices(policy, operator), *model_files(catalogue.paths), *unfit,
+        *([] if unfit else memory(policy, catalogue, machine.total_memory(), machine.available_memory())),
         *templates(policy), *private_files(policy)]
     if findings:
         raise BootError("; ".join(findings), code="policy-not-met-here",

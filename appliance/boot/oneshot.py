@@ -14,8 +14,8 @@ from pathlib import Path
 
 from appliance.boot import checks
 from appliance.boot.keys import policy_keys as modelkeys
-from appliance.boot.planning import budget, fitness, inspection
-from appliance.boot.running.load import RunningModel, load
+from appliance.boot.planning import budget, fitness
+from appliance.boot.running.load import Loading, RunningModel, load
 from appliance.engine.decode.batcher import Running
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -24,6 +24,7 @@ from appliance.engine.kernels.layouts.shapes import SHAPES
 from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.engine.text.template import NO_TEMPLATE, has_template
 from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.policy import Policy, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
@@ -119,10 +120,10 @@ def _no_chats(name: str) -> TemplateError:
                          'chat_template_fallback = "chatml"')
 
 
-def _check_template(model: Model, file: Path) -> None:
+def _check_template(model: Model, file: ModelFile) -> None:
     """Refuse a chat with a model that has no template, before it is loaded. An unreadable file is left to loading."""
     try:
-        metadata = inspection.header(file).metadata
+        metadata = file.gguf.metadata
     except ModelError:
         return
     if not has_template(metadata, override=model.chat_template, fallback=model.chat_template_fallback):
@@ -156,21 +157,22 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
     files = {each.name: resolve_model_path(loaded.policy, each.name, path.parent, folders) for each in chosen}
     if absent := "; ".join(checks.model_files(files)):
         raise ModelError(absent, code="model-unreadable", hint="give the folder that has it: --models DIR")
-    for each, error in fitness.refusals(loaded.policy, files, chosen):
+    catalogue = Catalogue(files)
+    for each, error in fitness.refusals(loaded.policy, catalogue, chosen):
         raise type(error)(fitness.described(each.name, files[each.name], error, hint=False), hint=error.hint,
                           code=error.code)
     if chats:
-        _check_template(model, files[model.name])
-    shares = budget.fitting(loaded.policy, files, models=chosen, compiles=table.origin != "ahead").shares
+        _check_template(model, catalogue.of(model))
+    shares = budget.fitting(loaded.policy, catalogue, models=chosen, compiles=table.origin != "ahead").shares
 
     def opened(model: Model, draft: RunningModel | None) -> RunningModel:
-        file = files[model.name]
+        file = catalogue.of(model)
         _compile(table, file, progress)
-        return load(model, loaded.policy.limits, file, None, lambda done, total: progress("loading", done, total),
-                    key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
-                    share=shares[model.name],
-                    plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
-                    - (0 if draft is None else draft.streamed_plaintext))
+        return load(model, file, Loading(
+            loaded.policy.limits, lambda done, total: progress("loading", done, total),
+            key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
+            share=shares[model.name], plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
+            - (0 if draft is None else draft.streamed_plaintext)))
 
     draft = opened(chosen[1], None) if len(chosen) > 1 else None
     try:
@@ -206,9 +208,9 @@ def _kernel_names(formats: set[str]) -> tuple[str, ...]:
             *sorted(attention_names("f16").values()))
 
 
-def _compile(table: kernel_table.KernelTable, file: Path, progress: Progress) -> None:
+def _compile(table: kernel_table.KernelTable, file: ModelFile, progress: Progress) -> None:
     """Make the kernels that the file's formats need; at once where they are prebuilt."""
-    formats = {use.name for use in inspection.inspect(file).formats} if file.is_file() else set()
+    formats = {info.format.name for info in file.gguf.tensors.values()}
     names = [name for name in _kernel_names(formats) if name in table.names]
     for index, kernel in enumerate(names):
         progress("compiling", index, len(names))

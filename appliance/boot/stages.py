@@ -15,6 +15,7 @@ from appliance.boot.sandbox.hardening import harden, refuse_new_code, traced
 from appliance.boot.selftest import run
 from appliance.boot.state.audit_sink import open_disk
 from appliance.boot.under_way import UnderWay
+from appliance.models.catalogue import Catalogue
 from appliance.signed import approvals
 from appliance.signed.tenants import tenants_of
 
@@ -23,8 +24,8 @@ def policy(way: UnderWay) -> None:
     """What this version and this machine cannot keep stops the boot; what was launched must name this policy."""
     with way.steps.step("policy") as note:
         loaded, policy, folders = way.loaded, way.policy, list(way.folders)
-        way.files = checks.find_models(policy, folders)
-        checks.check(loaded, way.operator, way.files)
+        way.catalogue = Catalogue(checks.find_models(policy, folders))
+        checks.check(loaded, way.operator, way.catalogue)
         budget.allow_files(policy.limits)
         way.tenants = tenants_of(policy, folders)
         identity.name_things(way.audit, policy, way.tenants.tenants)
@@ -33,7 +34,8 @@ def policy(way: UnderWay) -> None:
         way.audit.write("boot.start", version=__version__, platform=way.provider.platform,
                         policy_sha384=loaded.digest.hex())
         approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path).name, folders)
-        way.fetcher.start(policy_keys.opened(way.files))  # hardening takes away the right to do so, and to connect
+        # Hardening takes away the right to start a process, and to connect.
+        way.fetcher.start(policy_keys.opened(way.catalogue.paths))
         note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
 
 
@@ -43,7 +45,7 @@ def hardening(way: UnderWay) -> None:
         way.table = load.native_code()
         measures = harden(tolerant=way.tolerant)
         way.box = sandbox.enter(
-            way.loaded, prebuilt=way.prebuilt, tolerant=way.tolerant, models=way.files.values(),
+            way.loaded, prebuilt=way.prebuilt, tolerant=way.tolerant, models=way.catalogue.paths.values(),
             port=way.operator.listen_port, child=way.fetcher.pid, traced=traced(measures))
         way.box.measures[:0] = [
             *measures, refuse_new_code(prebuilt=way.prebuilt, tolerant=way.tolerant)]
@@ -56,7 +58,7 @@ def self_test(way: UnderWay) -> None:
         if not way.prebuilt:
             way.steps.say(f"kernels are {way.table.source}")
             # Kernels that are compiled on first use are tested as far as the models need them; a library, wholly.
-            way.formats = load.formats_named_by(list(way.files.values()))
+            way.formats = load.formats_named_by(map(way.catalogue.of, way.policy.models))
         way.tested = run.run(way.table, formats=way.formats, need_cpu_random=not way.tolerant,
                              progress=way.steps.counter("answers"))
         note.detail = f"{run.require(way.tested)}; kernels: {way.table.source}"
@@ -86,13 +88,12 @@ def models(way: UnderWay) -> None:
     """Models are read, checked against their pins, and loaded."""
     with way.steps.step("models") as note:
         policy, running = way.policy, way.running
-        way.division = budget.fitting(policy, way.files, compiles=not way.prebuilt)
+        way.division = budget.fitting(policy, way.catalogue, compiles=not way.prebuilt)
         for model in load.drafts_first(policy.models):
-            running[model.name] = load.load(
-                model, policy.limits, way.files[model.name], way.formats, way.steps.counter("bytes"),
-                key=way.keys.get(model.name), kernels=way.table, draft=running.get(model.draft_model or ""),
-                share=way.division.shares[model.name], plaintext_budget=load.plaintext_left(policy, running),
-                users=load.users(policy, model))
+            running[model.name] = load.load(model, way.catalogue.of(model), load.Loading(
+                policy.limits, way.steps.counter("bytes"), tested=way.formats, key=way.keys.get(model.name),
+                kernels=way.table, draft=running.get(model.draft_model or ""), share=way.division.shares[model.name],
+                plaintext_budget=load.plaintext_left(policy, running), users=load.users(policy, model)))
             way.audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
         note.detail = load.described(running, way.division.reasons, tolerant=way.tolerant)
 

@@ -24,6 +24,7 @@ from appliance.boot.state.audit_sink import StateSink
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.steps import Steps
 from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.models.catalogue import Catalogue
 from appliance.policy import Loaded, Policy
 from appliance.signed.tenants import TenantList
 
@@ -41,7 +42,7 @@ class UnderWay:
     silence: Silence
     steps: Steps
     fetcher: KeyRelease
-    files: dict[str, Path] = field(init=False)  # by model
+    catalogue: Catalogue = field(init=False)
     tenants: TenantList = field(init=False)
     provider: Provider = field(init=False)
     table: KernelTable = field(init=False)

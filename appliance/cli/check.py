@@ -62,9 +62,10 @@ def _with_models(checked: Checked, folders: list[Path]) -> Checked:
     try:
         from appliance.boot import checks
         from appliance.boot.planning import fitness
+        from appliance.models.catalogue import Catalogue
     except ImportError:
         return checked
-    found = [*fitness.findings(checked, checks.find_models(checked.policy, folders))]
+    found = [*fitness.findings(checked, Catalogue(checks.find_models(checked.policy, folders)))]
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 

@@ -16,6 +16,7 @@ from appliance.boot.planning.speed import plan, speeds
 from appliance.cli import numbers
 from appliance.engine.kernels.runtime import quota
 from appliance.errors import BootError
+from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy, load
 
 
@@ -41,14 +42,16 @@ def run(args: argparse.Namespace) -> int:
     """Print the table; 1 when the memory does not suffice."""
     policy = load(args.file).policy
     files = checks.find_models(policy, [args.file.parent, *args.models])
-    if unusable := [*checks.model_files(files)] or [*_unusable(policy, files)]:  # they count as little, and would fit
+    catalogue = Catalogue(files)
+    # What cannot be used counts as little, and would fit.
+    if unusable := [*checks.model_files(files)] or [*_unusable(policy, catalogue)]:
         raise BootError("; ".join(unusable), code="policy-not-met-here")
     if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:
         print(f"note: a boot takes no more than the policy's memory_budget, {mebibytes(bound)}; this is the plan for a "
               f"policy that allows {args.memory} MiB", file=sys.stderr)
-    found = plan(policy, files, budget.room(policy) if args.memory is None else args.memory << 20)
+    found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
     measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
-    expected = [] if measured is None else speeds(policy, files, found, measured)
+    expected = [] if measured is None else speeds(policy, catalogue, found, measured)
     if args.json:
         print(json.dumps({**asdict(found), "nbytes": found.nbytes,
                           "rates": None if measured is None else asdict(measured),
@@ -77,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     return int(found.refusal is not None)
 
 
-def _unusable(policy: Policy, files: dict[str, Path]) -> Iterator[str]:
+def _unusable(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
     """Models that cannot run here, and why."""
-    for model, error in fitness.refusals(policy, files, whole=True):
-        yield fitness.described(model.name, files[model.name], error)
+    for model, error in fitness.refusals(policy, catalogue, whole=True):
+        yield fitness.described(model.name, catalogue.of(model).path, error)

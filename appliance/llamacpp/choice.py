@@ -5,17 +5,15 @@ How our engine keeps the weights, resident or streamed, is `budget`'s to say.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from appliance.boot.planning import inspection
 from appliance.engine.families import llama as architecture
 from appliance.errors import ApplianceError, UnsupportedError
 from appliance.llamacpp import engine as foreign
+from appliance.models.catalogue import ModelFile
 from appliance.models.file import gguf_kind
 from appliance.policy.schema import Model
 
 
-def foreign_reason(model: Model, path: Path, *, simulated: bool) -> str | None:
+def foreign_reason(model: Model, file: ModelFile, *, simulated: bool) -> str | None:
     """Why `model` is given to llama.cpp; None where our engine runs it, or is to say why it does not.
 
     Never on a hardware platform: no one checks what that library does with its input, and it is not in the image.
@@ -25,7 +23,7 @@ def foreign_reason(model: Model, path: Path, *, simulated: bool) -> str | None:
     if not simulated or model.sealed_header_sha256 is not None or model.streaming_decrypt is True:
         return None
     try:
-        header = inspection.header(path)
+        header = file.supported
         gguf_kind.check(header.metadata, len(header.tensors))
     except ApplianceError:
         return None

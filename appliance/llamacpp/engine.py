@@ -38,6 +38,7 @@ from appliance.engine.text import tokenizer
 from appliance.errors import EngineError, FormatError, ModelError
 from appliance.models.file import gguf, pins
 from appliance.models.file.disk import Progress, RandomFile
+from appliance.models.file.gguf import Parse
 from appliance.models.file.metadata import optional_int
 from appliance.models.file.opened import Opened
 from appliance.models.sources.source import Weight
@@ -70,9 +71,10 @@ def library() -> Any:
 class ForeignSource(Opened):
     """A whole model file in memory. It hands out no weights: its engine takes `path`."""
 
-    def __init__(self, path: Path, pin: bytes | None, progress: Progress | None = None) -> None:
-        """Read the file at `path`. PinError for other bytes than pinned (32 bytes, SHA-256), FormatError and
-        UnsupportedError for its header, ModelError for disk and memory."""
+    def __init__(self, path: Path, pin: bytes | None, progress: Progress | None = None, *,
+                 parse: Parse = gguf.parse) -> None:
+        """Read the file at `path`; `parse` finds the header in bytes that have the pin. PinError for other bytes than
+        pinned (32 bytes, SHA-256), FormatError and UnsupportedError for its header, ModelError for disk and memory."""
         try:
             self._descriptor = os.memfd_create("model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
@@ -82,7 +84,7 @@ class ForeignSource(Opened):
             if pin is not None:
                 pins.check(path, pin, self.sha256)
             with mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) as data:
-                self.gguf = gguf.parse(data)
+                self.gguf = parse(data, len(data))
         except BaseException:
             self.close()
             raise

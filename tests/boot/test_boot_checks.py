@@ -13,6 +13,7 @@ from appliance.boot import checks
 from appliance.boot.planning import budget, machine
 from appliance.boot.sequence import prepare
 from appliance.errors import BootError
+from appliance.models.catalogue import Catalogue
 from appliance.policy import Loaded, load
 from tests.support import server
 from tests.support.engines import synthetic_model
@@ -123,7 +124,7 @@ def test_the_policy_s_chat_templates_are_read_first(template: str, words: str, t
     """A chat template of the policy that cannot be used stops the boot before any model is read."""
     loaded = _loaded(tmp_path, model, model=f"chat_template = {json.dumps(template)}")
     with pytest.raises(BootError, match="model tiny: ") as caught:
-        checks.check(loaded, checks.Operator(), {"tiny": model})
+        checks.check(loaded, checks.Operator(), Catalogue({"tiny": model}))
     assert words in caught.value.summary
 
 
@@ -144,7 +145,7 @@ def test_memory_must_suffice(limit: int | None, total: int | None, available: in
     big = tmp_path / "big.gguf"
     with big.open("wb") as file:
         file.truncate(100 << 20)
-    [said] = list(checks.memory(policy, {"tiny": big}, total, available)) or [None]
+    [said] = list(checks.memory(policy, Catalogue({"tiny": big}), total, available)) or [None]
     blank = r"b'\x00\x00\x00\x00'"
     parts = (f"{budget.PROCESS_BYTES >> 20} MiB process, 18 MiB connections, 192 x, 44 MiB requests, 32 x, "
              "2 MiB answers, 32 x, "
@@ -165,12 +166,12 @@ def test_keys_and_values_count(kind: str, draft: bool, said: str, tmp_path: Path
     others = (first.model_copy(update={"name": "small", "draft_model": None}),) if draft else ()
     policy = policy.model_copy(update={"models": (first, *others)})
     files = {"tiny": path, "small": path}
-    found = budget.divide(policy, files, 8 * GIB)
+    found = budget.divide(policy, Catalogue(files), 8 * GIB)
     [line] = [line for line in found.lines if line.what.startswith("tiny: keys and values")]
     assert said == f"{round(line.nbytes / 2**20)} MiB in {found.shares['tiny'].slots}"
-    least = budget.divide(policy, files, 1)
-    assert "memory: " + str(least.refusal) in list(checks.memory(policy, files, None, 1))
-    assert 1 == budget.divide(policy, files, least.nbytes).shares["tiny"].slots
+    least = budget.divide(policy, Catalogue(files), 1)
+    assert "memory: " + str(least.refusal) in list(checks.memory(policy, Catalogue(files), None, 1))
+    assert 1 == budget.divide(policy, Catalogue(files), least.nbytes).shares["tiny"].slots
 
 
 def test_private_keys_are_private(tmp_path: Path, model: Path) -> None:

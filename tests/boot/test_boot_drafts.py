@@ -11,6 +11,7 @@ import pytest
 
 from appliance.boot.running import load as models
 from appliance.errors import BootError
+from appliance.models.catalogue import ModelFile
 from appliance.models.file import gguf
 from appliance.policy import Policy, load
 from appliance.sealing import sealing
@@ -19,10 +20,6 @@ from tests.support.engines import kernels
 from tests.support.environment import unmeasured
 from tests.support.require import absent
 from tests.support.sealed_models import KEY
-
-
-def _nothing(done: int, total: int) -> None:
-    pass
 
 
 def _policy(folder: Path, files: dict[str, Path]) -> Policy:
@@ -36,8 +33,9 @@ def test_a_draft_is_loaded_first_and_used(tiny_model: Path, tmp_path: Path) -> N
     """The order is that of need; the engine has a drafter on the draft's weights."""
     policy = _policy(tmp_path, {"tiny": tiny_model, "small": tiny_model})
     assert ["small", "tiny"] == [model.name for model in models.drafts_first(policy.models)]
-    small = models.load(policy.models[1], policy.limits, tiny_model, None, _nothing, kernels=kernels())
-    tiny = models.load(policy.models[0], policy.limits, tiny_model, None, _nothing, kernels=kernels(), draft=small)
+    small = models.load(policy.models[1], ModelFile(tiny_model), models.Loading(policy.limits, kernels=kernels()))
+    tiny = models.load(policy.models[0], ModelFile(tiny_model), models.Loading(
+        policy.limits, kernels=kernels(), draft=small))
     assert tiny.engine._drafter is not None
     tiny.close()
     small.close()
@@ -48,9 +46,10 @@ def test_another_vocabulary_is_refused_by_name(tiny_model: Path, tmp_path: Path)
     other = tmp_path / "other.gguf"
     other.write_bytes(tiny_model.read_bytes().replace("▁ba".encode(), "▁bA".encode(), 1))
     policy = _policy(tmp_path, {"tiny": tiny_model, "other": other})
-    draft = models.load(policy.models[1], policy.limits, other, None, _nothing, kernels=kernels())
+    draft = models.load(policy.models[1], ModelFile(other), models.Loading(policy.limits, kernels=kernels()))
     with pytest.raises(BootError, match=r"model tiny, draft_model other: .*tokenizer\.ggml\.tokens") as caught:
-        models.load(policy.models[0], policy.limits, tiny_model, None, _nothing, kernels=kernels(), draft=draft)
+        models.load(policy.models[0], ModelFile(tiny_model), models.Loading(
+            policy.limits, kernels=kernels(), draft=draft))
     assert "draft-vocabulary" == caught.value.code
     draft.close()
 

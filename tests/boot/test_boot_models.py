@@ -16,6 +16,7 @@ from appliance.boot import identity
 from appliance.boot.running import load as models
 from appliance.engine.kernels.runtime import ahead, table
 from appliance.errors import BootError, PinError, TemplateError
+from appliance.models.catalogue import ModelFile
 from appliance.policy import Policy, load
 from tests.support import server
 
@@ -28,28 +29,25 @@ def policy(tmp_path: Path, tiny_model: Path) -> Policy:
     return load(server.write_policy(tmp_path, {"tiny": tiny_model})).policy
 
 
-def _nothing(done: int, total: int) -> None:
-    pass
-
-
 def test_formats_come_from_headers_of_matrices(tiny_model: Path, tmp_path: Path) -> None:
     """Vectors do not count, nor do files that are no models: the models step reports those."""
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
-    assert frozenset({"Q8_0"}) == models.formats_named_by([tiny_model, tmp_path / "bad.gguf", tmp_path / "none.gguf"])
+    assert frozenset({"Q8_0"}) == models.formats_named_by(map(ModelFile, [
+        tiny_model, tmp_path / "bad.gguf", tmp_path / "none.gguf"]))
     assert frozenset() == models.formats_named_by([])
 
 
 def test_a_model_that_the_self_test_did_not_cover_is_refused(policy: Policy, tiny_model: Path) -> None:
     """A file that named other formats when it was looked at than when it was loaded does not run."""
     with pytest.raises(BootError, match="model tiny: uses Q8_0, which the self-test did not cover") as caught:
-        models.load(policy.models[0], policy.limits, tiny_model, frozenset({"Q4_0"}), _nothing)
+        models.load(policy.models[0], ModelFile(tiny_model), models.Loading(policy.limits, tested=frozenset({"Q4_0"})))
     assert "self-test-incomplete" == caught.value.code
 
 
 def test_a_model_without_template_is_loaded(policy: Policy, tiny_model: Path) -> None:
     """A base model continues prompts; the boot report says that it takes no chats."""
     base = policy.models[0].model_copy(update={"chat_template_fallback": "refuse"})
-    running = models.load(base, policy.limits, tiny_model, None, _nothing, kernels=table.load())
+    running = models.load(base, ModelFile(tiny_model), models.Loading(policy.limits, kernels=table.load()))
     try:
         assert None is running.template
         report = models.described({"tiny": running}, {"tiny": "it fits"}, tolerant=True)
@@ -62,21 +60,21 @@ def test_a_template_that_fails_is_refused_after_the_model(policy: Policy, tiny_m
     """A broken template stops the boot, and what is wrong with the model itself is said before it."""
     broken = policy.models[0].model_copy(update={"chat_template": "{{ messages.nothing.more }}"})
     with pytest.raises(TemplateError, match=r"^model tiny: no chat can be put into the model's template"):
-        models.load(broken, policy.limits, tiny_model, None, _nothing, kernels=table.load())
+        models.load(broken, ModelFile(tiny_model), models.Loading(policy.limits, kernels=table.load()))
 
 
 def test_another_pin_is_refused(policy: Policy, tiny_model: Path) -> None:
     """What is loaded has the digest that the policy pins."""
     other = policy.models[0].model_copy(update={"sha256": "ab" * 32})
     with pytest.raises(PinError, match=r"^model tiny: "):
-        models.load(other, policy.limits, tiny_model, None, _nothing)
+        models.load(other, ModelFile(tiny_model), models.Loading(policy.limits))
 
 
 def test_a_loaded_model_is_bound_by_what_was_read(policy: Policy, tiny_model: Path) -> None:
     """Name, digest of the bytes read, tokenizer and the least of all context bounds."""
     seen: list[int] = []
-    running = models.load(policy.models[0], policy.limits, tiny_model, frozenset({"Q8_0"}),
-                          lambda done, total: seen.append(done), kernels=table.load())
+    running = models.load(policy.models[0], ModelFile(tiny_model), models.Loading(
+        policy.limits, lambda done, total: seen.append(done), tested=frozenset({"Q8_0"}), kernels=table.load()))
     try:
         data = tiny_model.read_bytes()
         assert ("tiny", hashlib.sha256(data).hexdigest(), None) == (

@@ -13,6 +13,7 @@ from appliance.boot.planning import fitness
 from appliance.cli.main import main
 from appliance.engine.text.template import ChatTemplate
 from appliance.errors import BootError
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf_kind
 from appliance.policy import load
 from tests.support.server import write_policy
@@ -109,7 +110,7 @@ def test_the_boot_says_so_first(name: str, tmp_path: Path) -> None:
     data, words = ALL[name]
     loaded = load(_policy(tmp_path, data))
     with pytest.raises(BootError) as caught:
-        checks.check(loaded, checks.Operator(), {"tiny": tmp_path / "m.gguf"})
+        checks.check(loaded, checks.Operator(), Catalogue({"tiny": tmp_path / "m.gguf"}))
     assert caught.value.summary.startswith(f"model tiny: {tmp_path}/m.gguf: ")
     assert words in caught.value.summary
     assert "memory:" not in caught.value.summary
@@ -161,7 +162,7 @@ def test_a_model_that_runs(tiny_model: Path, capsys: pytest.CaptureFixture[str])
 
 def test_the_template_comes_last(tmp_path: Path, tiny_model: Path) -> None:
     """A policy's broken template is a reason of its own, once everything else runs."""
-    header = fitness.header(tiny_model)
+    header = fitness.header(ModelFile(tiny_model))
     assert fitness.of_header(header).runs
     refusal = fitness.of_header(header, template="{{ messages.nothing.more }}").refusal
     assert refusal is not None
@@ -178,5 +179,5 @@ def test_what_may_be_a_model(metadata: dict[str, Any], tensors: int | None) -> N
 
 def test_no_template_is_no_reason(tiny_model: Path) -> None:
     """A base model runs."""
-    assert ChatTemplate.of_model(fitness.header(tiny_model).metadata) is None
+    assert ChatTemplate.of_model(fitness.header(ModelFile(tiny_model)).metadata) is None
     assert fitness.of_file(tiny_model).runs

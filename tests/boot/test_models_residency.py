@@ -14,6 +14,7 @@ from appliance.boot.planning.footprint import Share
 from appliance.boot.planning.residency import choose, packed_nbytes, spread
 from appliance.boot.running import load as models
 from appliance.engine.engine import Engine
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.sources import hidden_rows
 from appliance.models.sources.streamed import EMBEDDING, StreamedSource
 from appliance.policy import load
@@ -94,11 +95,11 @@ def test_auto_streams_what_does_not_fit(tmp_path: Path, tiny_model: Path) -> Non
     for how in ('"auto"', "false"):
         policy = load(server.write_policy(tmp_path, files, model=f"streaming_decrypt = {how}",
                                           limits='request_size = "64KiB"')).policy
-        least = budget.divide(policy, files, 1)
+        least = budget.divide(policy, Catalogue(files), 1)
         assert least.refusal is not None
-        found.append((budget.divide(policy, files, 1 << 40).shares["tiny"].resident,
+        found.append((budget.divide(policy, Catalogue(files), 1 << 40).shares["tiny"].resident,
                       least.shares["tiny"].resident,
-                      budget.divide(policy, files, least.nbytes).shares["tiny"].resident))
+                      budget.divide(policy, Catalogue(files), least.nbytes).shares["tiny"].resident))
     assert [(None, 0, 0), (None, None, None)] == found
 
 
@@ -107,7 +108,7 @@ def test_an_automatic_model_runs(tmp_path: Path, tiny_model: Path) -> None:
     loaded = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model='streaming_decrypt = "auto"'))
     [model] = loaded.policy.models
     for resident, said in ((None, "resident"), (1 << 30, "MiB of them resident"), (0, "streamed by ")):
-        with closing(models.load(model, loaded.policy.limits, tiny_model, None, lambda done, total: None,
-                                 kernels=kernels(), threads=1, share=Share(2, 64, resident))) as model_running:
+        with closing(models.load(model, ModelFile(tiny_model), models.Loading(
+            loaded.policy.limits, kernels=kernels(), threads=1, share=Share(2, 64, resident)))) as model_running:
             assert said in model_running.residency
             assert 0 == model_running.streamed_plaintext

@@ -26,6 +26,7 @@ from appliance.engine.families import llama_tensors as architecture_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.kernels.runtime.threads import Pool
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf
 from appliance.models.file.tiling import Tiling
 from appliance.policy import Policy, load
@@ -60,7 +61,7 @@ def test_activations_are_what_a_pass_allocates(rows: int, threads: int, context:
 
 def _least(policy: Policy, files: dict[str, Path]) -> int:
     """Bytes below which nothing runs."""
-    found = budget.divide(policy, files, 1)
+    found = budget.divide(policy, Catalogue(files), 1)
     assert found.refusal is not None
     return found.nbytes
 
@@ -71,7 +72,7 @@ def test_no_pass_is_wider_than_prompts(tokens: int, requests: int, rows: int, tm
     """What all prompts together may have bounds a pass, with room for more."""
     policy = _policy(tmp_path, tiny_model, '"auto"',
                      limits=f"prompt_tokens = {tokens}\n  concurrent_requests = {requests}")
-    assert rows == budget.divide(policy, {"tiny": tiny_model}, None).shares["tiny"].rows
+    assert rows == budget.divide(policy, Catalogue({"tiny": tiny_model}), None).shares["tiny"].rows
 
 
 def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> None:
@@ -82,7 +83,7 @@ def test_everything_grows_with_the_room(tmp_path: Path, tiny_model: Path) -> Non
     least, before = _least(policy, files), (0, 0, 0)
     seen = set()
     for room in range(least, least + 400 * MIB, 7 * MIB):
-        found = budget.divide(policy, files, room, threads=2)
+        found = budget.divide(policy, Catalogue(files), room, threads=2)
         share = found.shares["tiny"]
         resident = 1 << 60 if share.resident is None else share.resident
         assert None is found.refusal
@@ -141,7 +142,7 @@ def test_nothing_becomes_less_with_more_room(seed: int, tmp_path: Path, tiny_mod
                                  "kv_cache": numbers.choice(["f16", "q4"]),
                                  "draft_model": "b" if model.name == "a" and "b" in names and seed % 2 else None})
         for model in policy.models)})
-    prints = [replace(budget.read(model, policy, files), sealed=bool(numbers.getrandbits(1)))
+    prints = [replace(budget.read(model, policy, Catalogue(files)), sealed=bool(numbers.getrandbits(1)))
               for model in policy.models]
 
     def divide(room: int | None) -> budget.Division:
@@ -173,9 +174,9 @@ def test_as_many_requests_as_a_policy_may_allow(tmp_path: Path, tiny_model: Path
     with as many as the sum has."""
     policy = _policy(tmp_path, tiny_model, "false", limits="prompt_tokens = 8\n  generation_tokens = 8\n"
                      "  concurrent_requests = 4096")
-    share = budget.divide(policy, {"tiny": tiny_model}, None, threads=1).shares["tiny"]
-    running = models.load(policy.models[0], policy.limits, tiny_model, None, lambda done, total: None,
-                          kernels=kernels(), threads=1, share=share)
+    share = budget.divide(policy, Catalogue({"tiny": tiny_model}), None, threads=1).shares["tiny"]
+    running = models.load(policy.models[0], ModelFile(tiny_model), models.Loading(
+        policy.limits, kernels=kernels(), threads=1, share=share))
     slots = running.engine.slots
     running.close()
     assert (64, 64) == (share.slots, slots)
@@ -184,7 +185,7 @@ def test_as_many_requests_as_a_policy_may_allow(tmp_path: Path, tiny_model: Path
 def test_unknown_memory_keeps_nobody_short(tmp_path: Path, tiny_model: Path) -> None:
     """Where neither policy nor machine says how much there is, all is resident and every slot is made."""
     policy = _policy(tmp_path, tiny_model, '"auto"', limits="concurrent_requests = 5")
-    found = budget.divide(policy, {"tiny": tiny_model}, None)
+    found = budget.divide(policy, Catalogue({"tiny": tiny_model}), None)
     assert (footprint.Share(5, ROWS, None), None) == (found.shares["tiny"], found.room)
 
 
@@ -192,7 +193,7 @@ def test_unknown_memory_keeps_nobody_short(tmp_path: Path, tiny_model: Path) -> 
 def test_the_lines(how: str, streamed: bool, tmp_path: Path, tiny_model: Path) -> None:
     """A streamed model has buffers and encrypted embeddings in place of weights; what is resident needs no less."""
     policy = _policy(tmp_path, tiny_model, how)
-    found = planning.plan(policy, {"tiny": tiny_model}, 1 << 40)
+    found = planning.plan(policy, Catalogue({"tiny": tiny_model}), 1 << 40)
     names = [line.what for line in found.lines]
     assert streamed == any("tile buffers" in name for name in names)
     assert streamed != any("resident weights" in name for name in names)
@@ -209,7 +210,7 @@ def test_what_a_draft_takes(tmp_path: Path, tiny_model: Path) -> None:
     files = {"tiny": tiny_model, "small": tiny_model}
 
     def lines(policy: Policy) -> dict[str, int]:
-        return {line.what: line.nbytes for line in budget.divide(policy, files, None, threads=1).lines}
+        return {line.what: line.nbytes for line in budget.divide(policy, Catalogue(files), None, threads=1).lines}
 
     alone, both = lines(plain), lines(helped)
     assert _of(alone, "tiny: activations") < _of(both, "tiny: activations") < 2 * _of(alone, "tiny: activations")
@@ -231,14 +232,14 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
     files = {"tiny": tiny_model}
     policy = _policy(tmp_path, tiny_model, "false")
     [model] = policy.models
-    weights = footprint.read(model, policy, files).read_by_a_token
-    [resident] = speeds(policy, files, budget.divide(policy, files, None), rates)
+    weights = footprint.read(model, policy, Catalogue(files)).read_by_a_token
+    [resident] = speeds(policy, Catalogue(files), budget.divide(policy, Catalogue(files), None), rates)
     assert resident.tokens_per_second == pytest.approx(8e9 / weights)
     policy = _policy(tmp_path, tiny_model, "true")
-    [streamed] = speeds(policy, files, budget.divide(policy, files, 1 << 40), rates)
+    [streamed] = speeds(policy, Catalogue(files), budget.divide(policy, Catalogue(files), 1 << 40), rates)
     assert (weights, 0, False) == (streamed.streamed_nbytes, streamed.kept_nbytes, streamed.from_disk)
     assert streamed.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 2e9))
-    [slow] = speeds(policy, files, budget.divide(policy, files, _least(policy, files)), rates)
+    [slow] = speeds(policy, Catalogue(files), budget.divide(policy, Catalogue(files), _least(policy, files)), rates)
     assert slow.from_disk
     assert slow.tokens_per_second == pytest.approx(1 / (weights / 8e9 + weights / 4e9 + weights / 1e9))
 
@@ -248,7 +249,7 @@ def test_plain_files_are_read_ahead_where_plaintext_is_not_bounded(streaming: st
                                                                    tiny_model: Path) -> None:
     """What is read ahead of a plain file is plaintext beside that of `plaintext_budget`, so that rules it out."""
     policy, files = _policy(tmp_path, tiny_model, streaming, limits='request_size = "64KiB"'), {"tiny": tiny_model}
-    division = budget.divide(policy, files, _least(policy, files))
+    division = budget.divide(policy, Catalogue(files), _least(policy, files))
     assert (0, ahead) == (division.shares["tiny"].resident or 0, division.shares["tiny"].drop)
 
 
@@ -269,7 +270,8 @@ def test_reading_a_request_is_in_the_sum(tmp_path: Path, tiny_model: Path) -> No
     for size, prompt, expected in ((2 * MIB, 10, 96 * MIB + 200 * 10 * longest), (MIB, 1 << 20, 248 * MIB),
                                    (1024, 1, 24 * MIB)):
         found = budget.divide(_policy(tmp_path, tiny_model, "false", limits=f'prompt_tokens = {prompt}\n  '
-                                      f'concurrent_requests = 9\n  request_size = "{size >> 10}KiB"'), files, None)
+                                      f'concurrent_requests = 9\n  request_size = "{size >> 10}KiB"'),
+                              Catalogue(files), None)
         assert expected == _of({line.what: line.nbytes for line in found.lines}, "loading, then reading")
 
 
@@ -284,7 +286,8 @@ def test_answers_are_in_the_sum(logged: int, padded: bool, entries: int, event: 
             tmp_path, {"tiny": tiny_model}, model=f"sampling {{ max_logprobs = {logged} }}",
             privacy='timing_padding {\n first_token = "50ms"\n total = "1s"\n }\n'
                     'size_padding = "4KiB"' if padded else "",
-            limits=f"generation_tokens = {tokens}\n  concurrent_requests = 9")).policy, {"tiny": tiny_model}, None)
+            limits=f"generation_tokens = {tokens}\n  concurrent_requests = 9")).policy,
+            Catalogue({"tiny": tiny_model}), None)
         assert 9 * (expected * (160 + 4 * longest + entries) + event) == _of(
             {line.what: line.nbytes for line in found.lines}, "answers, 9 x")
 
@@ -345,8 +348,8 @@ def test_what_a_chat_template_takes(text: str, tmp_path: Path, tiny_model: Path)
     sums = []
     for template in ("", f"chat_template = {json.dumps(body)}"):
         policy = load(server.write_policy(tmp_path, {"tiny": tiny_model}, model=template)).policy
-        sums.append(_of({line.what: line.nbytes for line in budget.divide(policy, {"tiny": tiny_model}, None).lines},
-                        "tiny: vocabulary, names, vectors"))
+        lines = budget.divide(policy, Catalogue({"tiny": tiny_model}), None).lines
+        sums.append(_of({line.what: line.nbytes for line in lines}, "tiny: vocabulary, names, vectors"))
     assert _takes("-", tmp_path / "template") <= sums[1] - sums[0]
 
 
@@ -362,7 +365,7 @@ def test_vectors_count_with_their_pages(tmp_path: Path) -> None:
         path = tmp_path / "m.gguf"
         path.write_bytes(build(_keys(1, 32, 1, 256, 300), [
             Tensor(f"v{number}", 0, (1,), bytes(4)) for number in range(count)]))
-        found = budget.divide(_policy(tmp_path, path, "false"), {"tiny": path}, None)
+        found = budget.divide(_policy(tmp_path, path, "false"), Catalogue({"tiny": path}), None)
         sums.append(_of({line.what: line.nbytes for line in found.lines}, "tiny: vocabulary, names, vectors"))
         before = locked()
         with open_resident(path):
@@ -377,7 +380,7 @@ def test_a_file_without_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_bytes(build([kv("general.architecture", STRING, "llama")], [Tensor("norm", 0, (8,), bytes(32))]))
     written = server.write_policy(tmp_path, {"tiny": path}, model='streaming_decrypt = "auto"',
                                   limits='request_size = "64KiB"')
-    found = [budget.divide(load(written).policy, {"tiny": path}, memory << 20).refusal is None
+    found = [budget.divide(load(written).policy, Catalogue({"tiny": path}), memory << 20).refusal is None
              for memory in range(90, 170)]
     assert sorted(found) == found
     assert {False, True} == set(found)
@@ -430,11 +433,11 @@ def test_what_is_needed_is_more_than_there_is(missing: int, tmp_path: Path, tiny
     """A refusal never says that as much is there as is needed; and what it says is needed suffices."""
     policy, files = _policy(tmp_path, tiny_model, "true"), {"tiny": tiny_model}
     least = _least(policy, files)
-    said = budget.divide(policy, files, least - missing).refusal or ""
+    said = budget.divide(policy, Catalogue(files), least - missing).refusal or ""
     words = said.split()  # "N MiB are needed, there are M MiB: ..."
     needs, has = int(words[0]), int(words[6])
     assert has < needs
-    assert budget.divide(policy, files, needs << 20).refusal is None
+    assert budget.divide(policy, Catalogue(files), needs << 20).refusal is None
 
 
 def test_a_plan_for_more_than_the_budget_says_so(tmp_path: Path, tiny_model: Path,
@@ -493,7 +496,7 @@ def test_a_refusal_tells_that_the_file_is_damaged(tmp_path: Path, tiny_model: Pa
     damaged.write_bytes(b"GGUF" + bytes(100))
     with damaged.open("r+b") as file:
         file.truncate(1 << 40)
-    found = budget.divide(policy, {"tiny": damaged}, 1 << 34)
+    found = budget.divide(policy, Catalogue({"tiny": damaged}), 1 << 34)
     assert found.refusal is not None
     assert f"1,048,576 MiB tiny: the whole file ({damaged}: byte 4: the version is 0" in found.refusal
 
@@ -509,7 +512,7 @@ def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, mo
     seen: list[int] = []
     monkeypatch.setattr(machine, "limit_growth", seen.append)
     policy = _policy(tmp_path, tiny_model, "false")
-    found = budget.divide(policy, {"tiny": tiny_model}, None)
+    found = budget.divide(policy, Catalogue({"tiny": tiny_model}), None)
     budget.hold(policy, found)
     assert [] == seen
     for spare in (0, 50 * MIB):

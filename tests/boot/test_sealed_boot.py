@@ -18,6 +18,7 @@ from appliance.boot.running import load as models
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import ModelError, ModelKeyError, PinError
+from appliance.models.catalogue import ModelFile
 from appliance.policy import load
 from appliance.sealing import sealing
 from appliance.signed import publisher as signature
@@ -59,8 +60,8 @@ def _running(policy: Path, folder: Path) -> Iterator[models.RunningModel]:
     loaded = load(policy)
     [model] = loaded.policy.models
     released = modelkeys.release([model])
-    running = models.load(model, loaded.policy.limits, folder / model.file, None, lambda done, total: None,
-                          key=released.get(model.name), kernels=kernels(), threads=1)
+    running = models.load(model, ModelFile(folder / model.file), models.Loading(
+        loaded.policy.limits, key=released.get(model.name), kernels=kernels(), threads=1))
     with closing(running):
         assert all(not any(secret._data) for secret in released.values())
         yield running
@@ -113,7 +114,8 @@ def test_refusals(deployment: Deployment, tmp_path: Path) -> None:
 
 def test_formats_are_known_before_the_key(deployment: Deployment) -> None:
     """The self-test learns from the header of a sealed file which kernels to test."""
-    assert models.formats_named_by([deployment.plain]) == models.formats_named_by([deployment.sealed])
+    assert models.formats_named_by([ModelFile(deployment.plain)]) == models.formats_named_by(
+        [ModelFile(deployment.sealed)])
 
 
 BOOT = """

@@ -17,6 +17,7 @@ from appliance.boot.oneshot import Ask, open_session
 from appliance.boot.planning import budget, footprint
 from appliance.boot.running import load as models
 from appliance.errors import BootError, TamperedError
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.sealed.reader import structure
 from appliance.models.sources.streamed import StreamedSource
 from appliance.policy import load
@@ -53,9 +54,9 @@ def _running(policy: Path, plaintext_budget: int | None = None) -> Iterator[mode
     """The policy's model, loaded as a boot does it."""
     loaded = load(policy)
     [model] = loaded.policy.models
-    running = models.load(model, loaded.policy.limits, policy.parent / model.file, None, lambda done, total: None,
-                          key=modelkeys.release([model]).get(model.name), kernels=kernels(), threads=2,
-                          plaintext_budget=plaintext_budget)
+    running = models.load(model, ModelFile(policy.parent / model.file), models.Loading(
+        loaded.policy.limits, key=modelkeys.release([model]).get(model.name), kernels=kernels(), threads=2,
+        plaintext_budget=plaintext_budget))
     with closing(running):
         yield running
 
@@ -121,7 +122,7 @@ def test_memory_of_a_streamed_model(sealed: Path, tiny_model: Path) -> None:
     for how in ("true", "false"):
         loaded = load(_policy(sealed, tiny_model, f"streaming_decrypt = {how}"))
         [model] = loaded.policy.models
-        lines = budget.divide(loaded.policy, {model.name: sealed}, 1 << 40).lines
+        lines = budget.divide(loaded.policy, Catalogue({model.name: sealed}), 1 << 40).lines
         needs.append(sum(line.nbytes for line in lines if "resident weights" in line.what or "embeddings" in line.what))
     assert 0 < needs[0] < needs[1] <= sealed.stat().st_size
 
@@ -149,7 +150,7 @@ def test_a_boot_reckons_with_no_header_but_the_pinned(sealed: Path, tiny_model: 
     with sealed.open("r+b") as file:
         file.seek(144)
         file.write(b"GARBAGE!")
-    found = footprint.read(policy.models[0], policy, {"tiny": sealed})
+    found = footprint.read(policy.models[0], policy, Catalogue({"tiny": sealed}))
     assert (None, True) == (found.tiles, "; the policy pins " in (found.fault or ""))
 
 
@@ -162,7 +163,7 @@ def _short_of_memory(sealed: Path, plain: Path) -> Path:
     text = written.read_text().replace('["tiny"]', '["tiny", "other"]') + other
     written.write_text(text)
     files = {"tiny": sealed, "other": sealed.parent / "other.gguf"}
-    least = budget.divide(load(written).policy, files, 1, compiles=kernels().origin != "ahead").nbytes
+    least = budget.divide(load(written).policy, Catalogue(files), 1, compiles=kernels().origin != "ahead").nbytes
     written.write_text(text.replace("tee {", f'tee {{\n memory_budget = "{(least >> 20) + 8}MiB"\n').replace(
         '["simulated"] }', '["simulated"]\n}'))
     return written
@@ -181,7 +182,7 @@ def test_a_service_may_take_what_its_budget_leaves(sealed: Path, tiny_model: Pat
     policy = load(path).policy
     limit = policy.tee.memory_budget_bytes
     assert limit is not None
-    sums = budget.divide(policy, {"tiny": sealed, "other": sealed.parent / "other.gguf"}, limit,
+    sums = budget.divide(policy, Catalogue({"tiny": sealed, "other": sealed.parent / "other.gguf"}), limit,
                          compiles=kernels().origin != "ahead")
     taken = sum(line.nbytes for line in sums.lines if not line.what.startswith(
         ("connections", "requests", "answers", "loading")))

@@ -10,6 +10,7 @@ from appliance.boot import checks
 from appliance.cli.main import main
 from appliance.codec import filekind, weightkind
 from appliance.errors import BootError, ModelError
+from appliance.models.catalogue import Catalogue
 from appliance.models.sources.resident import open_resident
 from appliance.policy import check_bytes, load
 from tests.support.server import sha256, write_policy
@@ -73,7 +74,7 @@ def test_the_boot_names_the_kind(name: str, tmp_path: Path) -> None:
     path = _file(tmp_path, name)
     loaded = load(_policy(path))
     with pytest.raises(BootError) as caught:
-        checks.check(loaded, checks.Operator(), {"tiny": path})
+        checks.check(loaded, checks.Operator(), Catalogue({"tiny": path}))
     assert ALL[name][1] in caught.value.summary
     assert "SECRET" not in caught.value.summary
 
@@ -96,7 +97,7 @@ def test_a_sealed_model_that_is_none(tmp_path: Path, tiny_model: Path) -> None:
     found = check_bytes(policy.read_bytes())
     assert found.valid, found.diagnostics
     with pytest.raises(BootError, match="this is an HTML page; needed: a sealed model"):
-        checks.check(load(policy), checks.Operator(), {"tiny": path})
+        checks.check(load(policy), checks.Operator(), Catalogue({"tiny": path}))
 
 
 def test_a_folder_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

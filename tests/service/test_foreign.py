@@ -19,6 +19,7 @@ from appliance.engine.engine import Engine
 from appliance.errors import PinError, UnsupportedError
 from appliance.llamacpp import choice as backends
 from appliance.llamacpp.engine import ForeignSource
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.policy import load
 from benchmarks import models
 from tests.support import server
@@ -79,17 +80,17 @@ def test_which_models_are_given_away(tmp_path: Path, tiny_model: Path, monkeypat
     [model] = policy.models
     monkeypatch.setattr("appliance.llamacpp.engine.available", lambda: True)
     monkeypatch.setattr("appliance.llamacpp.engine.library", lambda: None)
-    assert "internlm2" in str(backends.foreign_reason(model, strange, simulated=True))
-    assert None is backends.foreign_reason(model, strange, simulated=False)
-    assert None is backends.foreign_reason(model, tiny_model, simulated=True)
+    assert "internlm2" in str(backends.foreign_reason(model, ModelFile(strange), simulated=True))
+    assert None is backends.foreign_reason(model, ModelFile(strange), simulated=False)
+    assert None is backends.foreign_reason(model, ModelFile(tiny_model), simulated=True)
     for change in ({"sealed_header_sha256": "0" * 64}, {"streaming_decrypt": True}):
-        assert None is backends.foreign_reason(model.model_copy(update=change), strange, simulated=True)
-    found = budget.divide(policy, {"tiny": strange}, None)
+        assert None is backends.foreign_reason(model.model_copy(update=change), ModelFile(strange), simulated=True)
+    found = budget.divide(policy, Catalogue({"tiny": strange}), None)
     assert found.reasons["tiny"] == found.shares["tiny"].foreign
     monkeypatch.setattr("appliance.llamacpp.engine.available", lambda: False)
-    assert None is budget.divide(policy, {"tiny": strange}, None).shares["tiny"].foreign
+    assert None is budget.divide(policy, Catalogue({"tiny": strange}), None).shares["tiny"].foreign
     with pytest.raises(UnsupportedError, match="internlm2"):
-        boot_models.load(model, policy.limits, strange, None, lambda done, total: None, kernels=kernels())
+        boot_models.load(model, ModelFile(strange), boot_models.Loading(policy.limits, kernels=kernels()))
 
 
 @pytest.mark.usefixtures("library")

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from appliance.boot.planning import budget
+from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.sealing import sealing
 from tests.support import server
@@ -77,7 +78,8 @@ def deployed(tmp_path: Path, tiny_model: Path) -> Iterator[Deployment]:
         f'key {{\n provider = "file"\n path = "{tmp_path / "key"}"\n }}'))
     text = policy.read_text().replace(server.sha256(sealed.read_bytes()), made.sha256.hex())
     policy.write_text(text)
-    least = budget.divide(load(policy).policy, {"tiny": sealed}, 1, compiles=kernels().origin != "ahead").nbytes
+    least = budget.divide(load(policy).policy, Catalogue({"tiny": sealed}), 1,
+                          compiles=kernels().origin != "ahead").nbytes
     policy.write_text(text.replace('tee { platforms = ["simulated"] }', 'tee {\n platforms = ["simulated"]\n '
                                    f'memory_budget = "{(least >> 20) + 1}MiB"\n}}'))
     switch.write_bytes(bytes(4096))

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from appliance.boot.planning import budget
+from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
@@ -36,7 +37,8 @@ def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_mode
     process grows by less than the sum has for it (`boot/planning/budget.py`), and answers after that."""
     policy = write_policy(tmp_path, {"tiny": tiny_model}, limits=(
         'concurrent_requests = 8\n  prompt_tokens = 400\n  generation_tokens = 8\n  request_size = "1MiB"'))
-    allowed = next(line.nbytes for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
+    lines = budget.divide(load(policy).policy, Catalogue({"tiny": tiny_model}), None).lines
+    allowed = next(line.nbytes for line in lines
                    if line.what.startswith("loading, then reading"))
     bodies = [json.dumps({"model": "tiny", "prompt": prompt, "max_tokens": 1}).encode()
               for prompt in ("a" * 1_000_000, " " * 1_000_000, "ab, c! " * 140_000, [1000] * 140_000, [[]] * 240_000)]
@@ -68,7 +70,8 @@ def test_log_probabilities_take_no_more_than_the_plan_says(tmp_path: Path, tiny_
         tmp_path, {"tiny": tiny_model}, model="sampling { max_logprobs = 20 }",
         limits=f'concurrent_requests = {many}\n  prompt_tokens = 64\n  generation_tokens = {tokens}\n'
                '  request_size = "64KiB"')
-    allowed = sum(line.nbytes for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
+    lines = budget.divide(load(policy).policy, Catalogue({"tiny": tiny_model}), None).lines
+    allowed = sum(line.nbytes for line in lines
                   if line.what.startswith(("requests", "answers", "tiny: keys", "tiny: activations")))
     bias = {str(token): -100 for token in range(3)}  # no token that ends an answer
 
@@ -130,7 +133,7 @@ def test_what_was_asked_is_not_kept_as_objects(tmp_path: Path, tiny_model: Path)
         f'concurrent_requests = {many}\n  prompt_tokens = 16\n  generation_tokens = 480\n  request_size = "128KiB"'))
     loaded = load(policy).policy
     lines = {line.what.partition(",")[0]: line.nbytes
-             for line in budget.divide(loaded, {"tiny": tiny_model}, None).lines}
+             for line in budget.divide(loaded, Catalogue({"tiny": tiny_model}), None).lines}
     allowed = lines["requests"] + lines["answers"] + many * lines["connections"] // budget.connections(loaded.limits)
     body = json.dumps({"model": "tiny", "stream": True, "logit_bias": {str(token): -100 for token in range(3)},
                        "messages": [{"role": "user", "content": "a"}] * 4096}, separators=(",", ":")).encode()
@@ -229,7 +232,8 @@ def test_refused_requests_are_given_back(tmp_path: Path, tiny_model: Path) -> No
     heads = [(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
               f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n").encode()
              for key in [OTHER_KEY] + [KEY] * (many - 1)]  # all that one tenant may have, and one more
-    allowed = next(line.nbytes for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines
+    lines = budget.divide(load(policy).policy, Catalogue({"tiny": tiny_model}), None).lines
+    allowed = next(line.nbytes for line in lines
                    if line.what.startswith("loading, then reading"))
     server = Server(policy, [tiny_model]).wait_ready()
     before = _resident(server)

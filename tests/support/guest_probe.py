@@ -138,10 +138,12 @@ def in_group():
     from pathlib import Path
 
     from appliance.boot.planning import budget, machine
+    from appliance.models.catalogue import Catalogue
     from appliance.policy import load
 
     loaded = load(Path("/models/limits.hcl"))
-    division = budget.divide(loaded.policy, {"tiny": Path("/models/tiny.gguf")}, machine.available_memory())
+    catalogue = Catalogue({"tiny": Path("/models/tiny.gguf")})
+    division = budget.divide(loaded.policy, catalogue, machine.available_memory())
     return {"limit": machine.group_limit(), "room": machine.group_room(), "refusal": division.refusal}
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from appliance.boot.planning import machine
 from appliance.boot.planning.footprint import Footprint, Line, Share, mebibytes, needed, read, there
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.kernels.runtime import quota
 from appliance.errors import BootError
+from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model
 
@@ -76,17 +76,17 @@ def room(policy: Policy) -> int | None:
     return min((size for size in known if size is not None), default=None)
 
 
-def divide(policy: Policy, files: dict[str, Path], room: int | None, *, models: Sequence[Model] | None = None,
+def divide(policy: Policy, catalogue: Catalogue, room: int | None, *, models: Sequence[Model] | None = None,
            compiles: bool = False, threads: int | None = None) -> Division:
     """Divide `room` among the policy's models (or those of `models`). `compiles`: kernels are compiled as needed."""
-    prints = [read(model, policy, files) for model in (policy.models if models is None else models)]
+    prints = [read(model, policy, catalogue) for model in (policy.models if models is None else models)]
     return _Divider(policy, prints, room, compiles, quota.cpus() if threads is None else threads).division()
 
 
-def fitting(policy: Policy, files: dict[str, Path], *, models: Sequence[Model] | None = None,
+def fitting(policy: Policy, catalogue: Catalogue, *, models: Sequence[Model] | None = None,
             compiles: bool = False) -> Division:
     """Who gets what on this machine, now. BootError where it does not suffice, with the sum."""
-    found = divide(policy, files, room(policy), models=models, compiles=compiles)
+    found = divide(policy, catalogue, room(policy), models=models, compiles=compiles)
     if found.refusal is not None:
         raise BootError(f"memory: {found.refusal}", code="memory", hint="give the machine more memory, or lower the "
                         "policy's context_length, limits or number of models; `appliance plan-memory` shows the sum")

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +19,12 @@ from appliance.engine.families import llama_tensors as architecture_tensors
 from appliance.engine.text import tokenizer
 from appliance.engine.text.template import ChatTemplate, Fallback
 from appliance.errors import ApplianceError, EngineError, ModelError
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf, gguf_kind
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
 from appliance.models.file.opened import check_runnable
 from appliance.models.sealed import header as sealed_header
-from appliance.models.sealed import reader as sealed
 from appliance.policy import Checked
 from appliance.policy.bind import path_text
 from appliance.policy.hcl.diagnostics import Diagnostic, Report
@@ -66,41 +66,43 @@ def of_header(header: GGUFFile, *, template: str | None = None, fallback: Fallba
 def of_file(path: Path) -> Fitness:
     """The fitness of the file at `path`, plain or sealed, by what it says itself."""
     try:
-        return of_header(header(path))
+        return of_header(header(ModelFile(path)))
     except ModelError as error:
         return Fitness(error)
 
 
-def header(path: Path) -> GGUFFile:
-    """The header of the file at `path`, also with tensors in formats that do not run here. Where it cannot be read to
-    its end, what its metadata say against it comes first. ModelError."""
+def header(file: ModelFile) -> GGUFFile:
+    """The header of a file, also with tensors in formats that do not run here. Where it cannot be read to its end, what
+    its metadata say against it comes first. ModelError."""
     try:
-        return inspection.header(path, any_format=True)
+        return file.gguf
     except ModelError:
-        inspection.header(path, any_format=True, judge=judge)
+        if file.metadata is not None:
+            judge(file.metadata)
         raise
 
 
-def refusals(policy: Policy, files: Mapping[str, Path], models: Sequence[Model] | None = None, *,
+def refusals(policy: Policy, catalogue: Catalogue, models: Sequence[Model] | None = None, *,
              whole: bool = False) -> Iterator[tuple[Model, ApplianceError]]:
     """The policy's models (or those of `models`) whose files cannot run here, and why. A file that is not there is not
     among them. `whole`: their tokenizers and chat templates are looked at, too, which takes time and memory."""
     for model in policy.models if models is None else models:
-        path = files[model.name]
-        error = _refusal(policy, model, path, whole=whole) if os.path.isfile(path) else None  # noqa: PTH113 - no errors
+        file = catalogue.of(model)
+        there = os.path.isfile(file.path)  # noqa: PTH113 - it raises nothing
+        error = _refusal(policy, model, file, whole=whole) if there else None
         if error is not None:
             yield model, error
 
 
-def findings(checked: Checked, files: Mapping[str, Path]) -> Iterator[Diagnostic]:
-    """A warning at each model of a policy whose file is among `files` and cannot run here. The policy is as valid as
-    before: files come and go."""
+def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
+    """A warning at each model of a policy whose file is there and cannot run here. The policy is as valid as before:
+    files come and go."""
     if checked.policy is None:
         return
     report = Report(checked.positions.text)
-    for model, error in refusals(checked.policy, files, whole=True):
+    for model, error in refusals(checked.policy, catalogue, whole=True):
         where = ("model", model.name, "file")
-        report.add("warning", "model-file", described(model.name, files[model.name], error, hint=False),
+        report.add("warning", "model-file", described(model.name, catalogue.of(model).path, error, hint=False),
                    checked.positions.span(where), fix=error.hint or "", path=path_text(where))
     yield from report.sorted()
 
@@ -111,26 +113,23 @@ def described(name: str, path: Path, error: ApplianceError, *, hint: bool = True
     return f"model {name}: {summary}" + (f"; {error.hint}" if hint and error.hint else "")
 
 
-def _refusal(policy: Policy, model: Model, path: Path, *, whole: bool) -> ApplianceError | None:
+def _refusal(policy: Policy, model: Model, file: ModelFile, *, whole: bool) -> ApplianceError | None:
     """Why a policy's model cannot run here; llama.cpp may run what our engine does not."""
     try:
-        found = _header_of(model, path)
+        found = _header_of(model, file)
         _check_tensors(found)
     except ModelError as error:
-        return error if inspection.foreign_reason(model, path, policy) is None else None
+        return error if inspection.foreign_reason(model, file, policy) is None else None
     if whole:
         return of_header(found, template=model.chat_template, fallback=model.chat_template_fallback).refusal
     return None
 
 
-def _header_of(model: Model, path: Path) -> GGUFFile:
+def _header_of(model: Model, file: ModelFile) -> GGUFFile:
     """The header of a policy's model: that of a sealed one is not parsed unless it is the pinned one."""
-    pin = model.sealed_header_sha256
-    if pin is None:
-        if inspection.is_sealed(path):
-            gguf.parse(sealed_header.MAGIC)  # says that it is sealed, and what to do
-        return header(path)
-    return sealed.structure(path, bytes.fromhex(pin))[1].gguf
+    if model.sealed_header_sha256 is None and file.sealed:
+        gguf.parse(sealed_header.MAGIC)  # says that it is sealed, and what to do
+    return header(file)
 
 
 def _check_tensors(file: GGUFFile) -> architecture.Architecture:

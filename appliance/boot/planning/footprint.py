@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from mmap import PAGESIZE
-from pathlib import Path
 
 from appliance.boot.planning import inspection, residency
 from appliance.engine.decode import draft, scratch
@@ -29,11 +28,10 @@ from appliance.engine.forward.kvcache import slot_nbytes
 from appliance.engine.kernels.layouts import step as step_layout
 from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.errors import ApplianceError
-from appliance.models.file import tiling
+from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file.gguf import GGUFFile, TensorInfo
 from appliance.models.file.metadata import Strings
 from appliance.models.file.tiling import Tiling
-from appliance.models.sealed import reader as sealed
 from appliance.models.sources import hidden_rows, read_ahead
 from appliance.models.sources.streamed import EMBEDDING
 from appliance.models.sources.worker import SLOTS
@@ -248,30 +246,26 @@ def positions(model: Model, limits: Limits) -> int:
     return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
 
 
-def read(model: Model, policy: Policy, files: dict[str, Path]) -> Footprint:
+def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     """The footprint of a policy's model."""
-    path, most = files[model.name], positions(model, policy.limits)
-    size = path.stat().st_size if os.path.isfile(path) else 0  # noqa: PTH113 - it raises nothing
-    sealed_file, tiles, fault = _tiling(model, path)
+    file, most = catalogue.of(model), positions(model, policy.limits)
+    size = file.path.stat().st_size if os.path.isfile(file.path) else 0  # noqa: PTH113 - it raises nothing
+    sealed_file, tiles, fault = _tiling(file)
     shape = None if tiles is None else _shape(tiles.gguf)
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
-    helper = _tiling(drafts[0], files[drafts[0].name])[1] if drafts else None
-    foreign = inspection.foreign_reason(model, path, policy) if size else None
+    helper = _tiling(catalogue.of(drafts[0]))[1] if drafts else None
+    foreign = inspection.foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
                      helper, foreign, fault)
 
 
-def _tiling(model: Model, path: Path) -> tuple[bool, Tiling | None, str | None]:
-    """Whether a model's file is sealed, and its tiles; None where its header says nothing usable, and why. That of a
-    sealed one is not parsed unless it is the pinned one."""
-    found, pin = False, model.sealed_header_sha256
+def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:
+    """Whether a model's file is sealed, and its tiles; None where its header says nothing usable, and why."""
+    found = False
     try:
-        found = inspection.is_sealed(path)
-        if found:
-            return True, sealed.structure(path, None if pin is None else bytes.fromhex(pin))[1], None
-        whole = inspection.header(path)
-        return False, Tiling(whole, path.stat().st_size, tiling.DEFAULT_TILE_SIZE, gaps=False), None
+        found = file.sealed
+        return found, file.tiling, None
     except ApplianceError as error:
         return found, None, error.summary
 

@@ -9,15 +9,12 @@ from pathlib import Path
 
 from appliance.engine import second_engine
 from appliance.engine.text.tokenizer.vocabulary import pre_tokenizer_used
-from appliance.models.file import gguf
-from appliance.models.file.disk import RandomFile
-from appliance.models.file.gguf import GGUFFile, Judge
+from appliance.models.catalogue import ModelFile
+from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata, Strings
-from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import reader as sealed
 from appliance.policy import Policy
 from appliance.policy.schema import Model
-from appliance.secure.wipe import wipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +68,23 @@ class Inspection:
 def inspect(path: Path) -> Inspection:
     """Read the header of the file at `path`, plain or sealed. ModelError for what the disk does, FormatError for
     malformed bytes."""
-    if not is_sealed(path):
-        with RandomFile(path) as file:
-            return _inspection(path, file.size, _header(file, any_format=True), None)
+    file = ModelFile(path)
+    if not file.sealed:
+        return _inspection(path, file.size, file.gguf, None)
     found, tiles = sealed.structure(path)
     use = SealedUse(found.sha256.hex(), found.digest.hex(), found.size, found.tile_size, len(tiles), found.gaps)
     return _inspection(path, tiles.end, tiles.gguf, use)
 
 
-def header(path: Path, *, any_format: bool = False, judge: Judge | None = None) -> GGUFFile:
-    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is authenticated. `any_format`
-    and `judge` as `gguf.parse` has them, for a plain file. Errors as `inspect`."""
-    if is_sealed(path):
-        return sealed.structure(path)[1].gguf
-    with RandomFile(path) as file:
-        return _header(file, any_format=any_format, judge=judge)
+def header(path: Path, *, any_format: bool = False) -> GGUFFile:
+    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is authenticated. `any_format`:
+    tensors of a plain file may be in formats that do not run here. Errors as `inspect`."""
+    return ModelFile(path).gguf if any_format else ModelFile(path).supported
 
 
 def is_sealed(path: Path) -> bool:
     """Whether the file calls itself a sealed model. ModelError for what the disk does."""
-    with RandomFile(path) as file:
-        start = bytearray(min(file.size, len(sealed_header.FAMILY)))
-        file.read_into(memoryview(start), 0)
-        return sealed_header.is_sealed(bytes(start))
-
-
-def _header(file: RandomFile, *, any_format: bool = False, judge: Judge | None = None) -> GGUFFile:
-    """The header of a plain file, nothing of which was read before."""
-    read, found = gguf.read(file.read_into, file.size, any_format=any_format, judge=judge)
-    wipe(read)  # its end may be weights
-    return found
+    return ModelFile(path).sealed
 
 
 def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) -> Inspection:
@@ -150,7 +134,7 @@ def _text(metadata: Metadata, key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def foreign_reason(model: Model, path: Path, policy: Policy) -> str | None:
+def foreign_reason(model: Model, file: ModelFile, policy: Policy) -> str | None:
     """Why the second engine runs `model`; None where ours does, or is to say why it does not."""
     engine = second_engine.find()
-    return None if engine is None else engine.foreign_reason(model, path, simulated=policy.simulated)
+    return None if engine is None else engine.foreign_reason(model, file, simulated=policy.simulated)

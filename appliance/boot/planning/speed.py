@@ -9,12 +9,12 @@ model comes from the disk is read while tiles before it are decrypted and multip
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import Footprint, read
 from appliance.boot.planning.rates import Rates
+from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
 
 
@@ -30,12 +30,12 @@ class Speed:
     tokens_per_second: float
 
 
-def speeds(policy: Policy, files: dict[str, Path], division: Division, rates: Rates) -> list[Speed]:
+def speeds(policy: Policy, catalogue: Catalogue, division: Division, rates: Rates) -> list[Speed]:
     """The expectation for each model that has a usable header."""
     left = None if division.room is None else division.room - division.nbytes
     found = []
     for model in policy.models:
-        each = read(model, policy, files)
+        each = read(model, policy, catalogue)
         if each.tiles is not None:
             resident, streamed = _split(each, division)
             kept = min(division.shares[model.name].kept, streamed)
@@ -64,6 +64,6 @@ def _split(each: Footprint, division: Division) -> tuple[int, int]:
     return kept, read - kept
 
 
-def plan(policy: Policy, files: dict[str, Path], room: int | None) -> Division:
+def plan(policy: Policy, catalogue: Catalogue, room: int | None) -> Division:
     """What a boot by `policy` would do with `room` bytes. Files that cannot be read count as nothing."""
-    return budget.divide(policy, files, room)
+    return budget.divide(policy, catalogue, room)

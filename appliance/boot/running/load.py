@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import cast
 
 from appliance.attestation.binding import LoadedModel
 from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.keys.providers import Secret
-from appliance.boot.planning import inspection, residency
+from appliance.boot.planning import residency
 from appliance.boot.planning.footprint import Share, positions
 from appliance.engine import second_engine
 from appliance.engine.engine import Engine
@@ -26,6 +25,7 @@ from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
+from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.opened import Opened
 from appliance.models.sealed.reader import SealedModel, open_sealed
@@ -109,17 +109,52 @@ class RunningModel:
                 self.source.close()
 
 
+@dataclass(frozen=True)
+class Loading:
+    """What a model is loaded with, beside its part of the policy and its file."""
+
+    limits: Limits
+    progress: Callable[[int, int], None] = lambda done, total: None
+    """Called with the bytes read so far, and all."""
+    tested: frozenset[str] | None = None
+    """Block formats whose kernels passed the self-test; None is all."""
+    key: Secret | None = None
+    """Of a sealed model; `load` wipes it."""
+    kernels: KernelTable = field(default_factory=kernel_table.load)
+    """Those that were tested, so that none is compiled twice."""
+    threads: int | None = None
+    """None: as many as the process has CPUs."""
+    draft: RunningModel | None = None
+    """Guesses for it, and is closed after it."""
+    plaintext_budget: int | None = None
+    """Bytes of plaintext weights that it may have if it must be streamed; None is no limit."""
+    share: Share | None = None
+    """Its part of the memory; None is all that policy and limits ask for."""
+    users: int = 1
+    """Models that it will draft for."""
+
+    @property
+    def memory(self) -> Share:
+        """Its part of the memory."""
+        return self.share or Share(min(self.limits.concurrent_requests, most_slots(ROWS)), ROWS)
+
+    @property
+    def cpus(self) -> int:
+        """Threads that the engine will have."""
+        return quota.cpus() if self.threads is None else self.threads
+
+
 def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:
     """Block formats of the matrices: vectors are decoded once, without a kernel."""
     return {info.format.name for info in tensors.values() if len(info.shape) > 1}
 
 
-def formats_named_by(paths: list[Path]) -> frozenset[str]:
+def formats_named_by(files: Iterable[ModelFile]) -> frozenset[str]:
     """Block formats that the files' headers name. Nothing is believed yet: what was loaded is compared later."""
     names: set[str] = set()
-    for path in paths:
+    for file in files:
         try:
-            names |= _matrix_formats(inspection.header(path).tensors)
+            names |= _matrix_formats(file.supported.tensors)
         except ModelError:
             continue  # the models step reports it, with the pin
     return frozenset(names)
@@ -134,9 +169,9 @@ def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> St
     return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop)
 
 
-def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int, int], None],
-          share: Share, threads: int, kernels: KernelTable) -> OwnSource:
+def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
     """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
+    path, key, share, packing = file.path, given.key, given.memory, Packing(given.kernels)
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
     streamed = model.streaming_decrypt is True or (model.streaming_decrypt == "auto" and share.resident is not None)
@@ -149,14 +184,17 @@ def _open(model: Model, path: Path, key: Secret | None, progress: Callable[[int,
                                 "has the disk reads its weights", hint="seal it, or leave streaming_decrypt out",
                                 code="streaming")
             if streamed:
-                return _streamed(model, open_tagged(path, pin, interleave=Packing(kernels), progress=progress,
-                                                    tile_size=native.plain_tile_size(threads)), share)
-            return open_resident(path, pin, progress, interleave=Packing(kernels))
+                return _streamed(model, open_tagged(
+                    path, pin, interleave=packing, progress=given.progress, parse=file.parse,
+                    tile_size=native.plain_tile_size(given.cpus)), share)
+            return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:
-            return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin), share)
-        return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=progress)
+            return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin,
+                                                layout=file.layout), share)
+        return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=given.progress,
+                                    layout=file.layout)
     finally:
         if key is not None:
             key.wipe()
@@ -224,40 +262,29 @@ def _named(model: Model) -> Iterator[None]:
         raise
 
 
-def load(model: Model, limits: Limits, path: Path, tested: frozenset[str] | None,
-         progress: Callable[[int, int], None], *, key: Secret | None = None, kernels: KernelTable | None = None,
-         threads: int | None = None, draft: RunningModel | None = None, plaintext_budget: int | None = None,
-         share: Share | None = None, users: int = 1) -> RunningModel:
-    """Load one model. `tested`: the block formats whose kernels passed the self-test; None is all. `kernels`: those
-    that were tested, so that none is compiled twice. `key`: a sealed model's, wiped here. `draft`: guesses for it, and
-    is closed after it. `plaintext_budget`: bytes of plaintext weights that the model may have if it must be streamed;
-    None is no limit. `share`: what it is given of the memory; None is all that policy and limits ask for. `users`:
-    models that it will draft for.
-
-    Raises ModelError, EngineError or BootError; nothing stays loaded then.
-    """
+def load(model: Model, file: ModelFile, given: Loading) -> RunningModel:
+    """Load one model of a policy from its file. Raises ModelError, EngineError or BootError; nothing stays loaded
+    then."""
     with _named(model):
-        share = Share(min(limits.concurrent_requests, most_slots(ROWS)), ROWS) if share is None else share
-        if share.foreign is not None:
-            return _foreign(model, limits, path, share, threads, progress)
-        kernels = kernel_table.load() if kernels is None else kernels
-        source = _open(model, path, key, progress, share, quota.cpus() if threads is None else threads, kernels)
+        if given.memory.foreign is not None:
+            return _foreign(model, file, given)
+        source = _open(model, file, given)
         if isinstance(source, StreamedSource):
-            source.users = users
-        return _start(model, limits, source, tested, kernels, threads, draft, share, plaintext_budget)
+            source.users = given.users
+        return _start(model, source, given)
 
 
-def _foreign(model: Model, limits: Limits, path: Path, share: Share, threads: int | None,
-             progress: Callable[[int, int], None]) -> RunningModel:
+def _foreign(model: Model, file: ModelFile, given: Loading) -> RunningModel:
     """A model on llama.cpp. Its publisher's signature and its pin are checked as for any other."""
     pin = bytes.fromhex(model.sha256)
     if model.publisher is not None:
         modelkeys.check_publisher(model.publisher, pin, None)
     second = second_engine.find()
-    source: Opened = second.ForeignSource(path, pin, progress)
+    source: Opened = second.ForeignSource(file.path, pin, given.progress, parse=file.parse)
     try:
         engine: Engine = second.open_foreign(
-            source, context_length=positions(model, limits), slots=share.slots, rows=share.rows, threads=threads)
+            source, context_length=positions(model, given.limits), slots=given.memory.slots, rows=given.memory.rows,
+            threads=given.threads)
         return RunningModel(model, source, engine, _template(model, source, engine))
     except BaseException:
         source.close()
@@ -275,21 +302,19 @@ def _template(model: Model, source: Opened, engine: Engine) -> ChatTemplate | No
         raise
 
 
-def _start(model: Model, limits: Limits, source: OwnSource, tested: frozenset[str] | None, kernels: KernelTable,
-           threads: int | None, draft: RunningModel | None, share: Share,
-           plaintext_budget: int | None) -> RunningModel:
+def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
     """Make an engine of an opened source, see `load`; the source is closed if that fails."""
     try:
-        _check_budget(model, source, quota.cpus() if threads is None else threads, plaintext_budget)
+        _check_budget(model, source, given.cpus, given.plaintext_budget)
         used = _matrix_formats(source.tensors)
-        if tested is not None and not used <= tested:
+        if given.tested is not None and not used <= given.tested:
             raise BootError(
-                f"model {model.name}: uses {', '.join(sorted(used - tested))}, which the self-test did not cover",
+                f"model {model.name}: uses {', '.join(sorted(used - given.tested))}, which the self-test did not cover",
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
-        length = positions(model, limits)
+        draft = None if given.draft is None else cast("OwnSource", given.draft.source)
         engine = Engine.open(
-            source, context_length=length, slots=share.slots, kv_cache=model.kv_cache, kernels=kernels,
-            threads=threads, draft=None if draft is None else cast("OwnSource", draft.source), rows=share.rows)
+            source, context_length=positions(model, given.limits), slots=given.memory.slots, kv_cache=model.kv_cache,
+            kernels=given.kernels, threads=given.threads, draft=draft, rows=given.memory.rows)
         return RunningModel(model, source, engine, _template(model, source, engine))
     except EngineError as error:
         source.close()

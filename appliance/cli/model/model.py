@@ -14,6 +14,7 @@ from appliance.cli.model import seal as model_seal
 from appliance.cli.model import tpm as model_tpm
 from appliance.cli.model.output import bar, printable, quoted, warn_unfit
 from appliance.errors import ModelError, UnsupportedError
+from appliance.models.catalogue import ModelFile
 from appliance.sealing import digests
 
 
@@ -42,7 +43,7 @@ def _inspect(args: argparse.Namespace) -> int:
     try:
         found = inspection.inspect(args.file)
     except ModelError:
-        fitness.header(args.file)  # what its metadata say against it comes first
+        fitness.header(ModelFile(args.file))  # what its metadata say against it comes first
         raise
     fit = fitness.of_file(args.file)
     if args.json:
@@ -113,7 +114,7 @@ def _pin(args: argparse.Namespace) -> int:
     except UnsupportedError:  # llama.cpp may run it
         pass
     except ModelError:
-        fitness.header(args.file)  # what its metadata say against it comes first
+        fitness.header(ModelFile(args.file))  # what its metadata say against it comes first
         raise
     fit = warn_unfit(args.file)
     with bar("hashing") as progress:

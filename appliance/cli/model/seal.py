@@ -19,6 +19,7 @@ from appliance.boot.planning import fitness, inspection
 from appliance.cli import numbers
 from appliance.cli.model.output import bar, bars, sealed_block, warn_unfit
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
+from appliance.models.catalogue import ModelFile
 from appliance.models.file import pins, tiling
 from appliance.models.sealed import reader as sealed
 from appliance.sealing import digests, restore, sealing
@@ -90,7 +91,7 @@ def _key(args: argparse.Namespace) -> int:
 
 def _seal(args: argparse.Namespace) -> int:
     with contextlib.suppress(ModelError):  # which sealing tells
-        fitness.header(args.file)
+        fitness.header(ModelFile(args.file))
         warn_unfit(args.file)
     with keys.FileKey(args.key).key() as key, bars() as progress:
         done = sealing.seal(args.file, args.output, key.data, tile_size=args.tile_size, progress=progress)

@@ -28,6 +28,8 @@ from appliance.models.file.metadata import Metadata, Numbers, Strings, Value, de
 
 Judge = Callable[[Metadata], None]
 """Raises what is wrong with a file, by its metadata."""
+Parse = Callable[[Buffer, int], "GGUFFile"]
+"""The header in the first bytes of a file of so many bytes, as `parse` finds it."""
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -115,8 +117,8 @@ def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
     return GGUFFile(version, MappingProxyType(values), MappingProxyType(tensors), alignment, data_offset)
 
 
-def read(read_into: Callable[[memoryview, int], None], size: int, *, any_format: bool = False,
-         judge: Judge | None = None) -> tuple[bytearray, GGUFFile]:
+def read(read_into: Callable[[memoryview, int], None], size: int,
+         parse: Parse = parse) -> tuple[bytearray, GGUFFile]:
     """The first bytes of a file of `size` bytes, and the header in them: four times more are read each time that they
     do not suffice, but no more than a header may have, as what is none would be read to its end. `read_into` fills a
     view from an offset on, and no byte twice. Errors as `parse`."""
@@ -129,7 +131,7 @@ def read(read_into: Callable[[memoryview, int], None], size: int, *, any_format:
         with memoryview(buffer)[start:] as view:
             read_into(view, start)
         try:
-            return buffer, parse(buffer, size, any_format=any_format, judge=judge)
+            return buffer, parse(buffer, size)
         except FormatError:
             if len(buffer) == most:
                 raise

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.codec import filekind
@@ -129,6 +130,10 @@ class Header:
         if self.gaps and all(segment.kind != "gap" for segment in tiles.segments):
             raise malformed(28, "the flags", "0x1", "0x0: the GGUF file has no gaps")
         return parsed, tiles
+
+
+Layout = Callable[[Header], tuple[GGUFFile, Tiling]]
+"""The GGUF header and the tiles that follow from a header, as `Header.layout` finds them."""
 
 
 def read(file: RandomFile) -> Header:

@@ -23,7 +23,7 @@ from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.opened import Opened
 from appliance.models.file.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
 from appliance.models.sealed import header as sealed_header
-from appliance.models.sealed.header import Header, Keys
+from appliance.models.sealed.header import Header, Keys, Layout
 from appliance.secure import stacks
 from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Library
 from appliance.secure.locked import LockedBuffer
@@ -129,13 +129,13 @@ class SealedModel(Opened):
 
 
 def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
-                sha256: bytes | None = None) -> SealedModel:
+                sha256: bytes | None = None, layout: Layout = Header.layout) -> SealedModel:
     """Open the sealed model at `path`. The caller wipes `master_key` (32 bytes) afterwards.
 
     `header_sha256` and `sha256` (of the plaintext GGUF) are the pins, 32 bytes each; without the first, whoever has
-    the key may have sealed any model. PinError for another file than pinned, ModelKeyError for another key,
-    TamperedError for a header that does not authenticate, FormatError and UnsupportedError for its content, ModelError
-    for the disk.
+    the key may have sealed any model. `layout` is asked once the header is authenticated. PinError for another file
+    than pinned, ModelKeyError for another key, TamperedError for a header that does not authenticate, FormatError and
+    UnsupportedError for its content, ModelError for the disk.
     """
     with contextlib.ExitStack() as failed:
         file = failed.enter_context(RandomFile(path))
@@ -144,7 +144,7 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
         keys = header.keys(master_key)
         try:
             header.authenticate(keys)
-            file_gguf, tiles = header.layout()
+            file_gguf, tiles = layout(header)
             sealed_header.check_size(file.size, tiles)
             model = SealedModel(file, header, file_gguf, tiles, keys)
         finally:

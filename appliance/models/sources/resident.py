@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from appliance.models.file import gguf, layout, pins, quants
 from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
-from appliance.models.file.gguf import GGUFFile, TensorInfo
+from appliance.models.file.gguf import GGUFFile, Parse, TensorInfo
 from appliance.models.file.opened import Opened, check_runnable
 from appliance.models.sources.source import Weight
 from appliance.secure import interrupts
@@ -61,16 +61,16 @@ class ResidentSource(Opened):
 
 
 def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None, *,
-                  interleave: layout.Interleave) -> ResidentSource:
+                  interleave: layout.Interleave, parse: Parse = gguf.parse) -> ResidentSource:
     """Load the model at `path`, whose SHA-256 must be `sha256` (32 bytes) unless that is None.
 
-    `progress` is called with the bytes read so far; `interleave` puts rows in kernel order. PinError for other bytes
-    than pinned, FormatError and UnsupportedError for the file's content, TamperedError for one that is cut short
-    meanwhile, ModelError for the disk and for too little memory.
+    `progress` is called with the bytes read so far; `interleave` puts rows in kernel order; `parse` finds the header in
+    bytes that have the pin. PinError for other bytes than pinned, FormatError and UnsupportedError for the file's
+    content, TamperedError for one that is cut short meanwhile, ModelError for the disk and for too little memory.
     """
     source, digest = _read(path, sha256, progress)
     try:
-        file = gguf.parse(source)
+        file = parse(source, len(source))
         check_runnable(file)
         return _repack(file, digest, source, interleave)
     except BaseException:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from appliance.models.file.disk import Progress
 from appliance.models.file.opened import check_runnable
+from appliance.models.sealed.header import Header, Layout
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from appliance.models.sources.resident import ALIGNMENT, ResidentSource, vector
 from appliance.models.sources.tile_threads import ordered
@@ -15,10 +16,11 @@ from appliance.secure.locked import anonymous, discard
 
 
 def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
-                         sha256: bytes | None = None, progress: Progress | None = None) -> ResidentSource:
+                         sha256: bytes | None = None, progress: Progress | None = None,
+                         layout: Layout = Header.layout) -> ResidentSource:
     """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read. Arguments and errors as
     `open_sealed`; ModelError also for too little memory."""
-    with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model:
+    with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256, layout=layout) as model:
         check_runnable(model.gguf)
         return _decrypted(model, progress)
 

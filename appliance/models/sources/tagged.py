@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from appliance.errors import TamperedError
 from appliance.models.file import gguf, layout, pins, tiling
 from appliance.models.file.disk import Progress, RandomFile, Scratch, fitting
+from appliance.models.file.gguf import Parse
 from appliance.models.file.opened import Opened
 from appliance.models.file.tiling import TAG_NBYTES, Tile, Tiling
 from appliance.secure import stacks
@@ -109,9 +110,11 @@ class PlainTiles(Opened):
 
 
 def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.Interleave,
-                tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress | None = None) -> PlainTiles:
+                tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress | None = None,
+                parse: Parse = gguf.parse) -> PlainTiles:
     """Read the file at `path` once, check its SHA-256 against `sha256` (32 bytes, unless None), tag its tiles.
-    `interleave` puts rows in kernel order when they are read again.
+    `interleave` puts rows in kernel order when they are read again; `parse` finds the header in the first bytes, which
+    are hashed with the rest.
 
     PinError for other bytes than pinned, FormatError and UnsupportedError for the file's content, TamperedError and
     ModelError for the disk. The header is parsed before the pin is known; nothing of it leaves when that is wrong.
@@ -121,7 +124,7 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.I
         key = failed.enter_context(contextlib.closing(LockedBuffer(KEY_NBYTES, "the key of a model")))
         file = failed.enter_context(RandomFile(path))
         fill_randomly(key.view[:KEY_NBYTES])
-        scan = _Scan(file, tile_size, key)
+        scan = _Scan(file, tile_size, key, parse)
         digest = scan.run(progress)
         if sha256 is not None:
             pins.check(path, sha256, digest)
@@ -133,9 +136,9 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.I
 class _Scan:
     """The one pass over the file."""
 
-    def __init__(self, file: RandomFile, tile_size: int, key: LockedBuffer) -> None:
+    def __init__(self, file: RandomFile, tile_size: int, key: LockedBuffer, parse: Parse) -> None:
         self._file, self._tile_size, self._key = file, tile_size, key
-        self._prefix, self._gguf = gguf.read(file.read_into, file.size)
+        self._prefix, self._gguf = gguf.read(file.read_into, file.size, parse)
         self._tiling = Tiling(self._gguf, file.size, tile_size, gaps=True)
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self._tags = bytearray(len(self._tiling) * TAG_NBYTES)

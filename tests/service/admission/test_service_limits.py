@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance.boot.planning import budget
+from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.policy.schema import Tenant
 from appliance.service.admission import privacy
@@ -97,7 +98,7 @@ def test_what_a_key_takes(tmp_path: Path, tiny_model: Path) -> None:
             api_key_sha256 = [{keys}]
           }}
           tenant""", 1) if keys else policy.read_text())
-        sums.append(budget.divide(load(policy).policy, {"tiny": tiny_model}, None).nbytes)
+        sums.append(budget.divide(load(policy).policy, Catalogue({"tiny": tiny_model}), None).nbytes)
     now = [0.0]
     tracemalloc.start()
     try:

@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from appliance.boot.planning import budget
+from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.service.admission.limits import Places
 from appliance.service.admission.turns import Queue, Turns
@@ -134,7 +135,8 @@ def test_waiting_requests_are_in_the_sum(tmp_path: Path, tiny_model: Path) -> No
         limits = 'prompt_tokens = 1000\n  concurrent_requests = 4\n  request_size = "8MiB"'
         limits += "" if queued is None else f"\n  queued_requests = {queued}"
         policy = load(write_policy(tmp_path, {"tiny": tiny_model}, limits=limits, schema=schema)).policy
-        lines[queued] = {line.what: line.nbytes for line in budget.divide(policy, {"tiny": tiny_model}, None).lines}
+        found = budget.divide(policy, Catalogue({"tiny": tiny_model}), None)
+        lines[queued] = {line.what: line.nbytes for line in found.lines}
     assert lines[None] == lines[0]
     assert lines[0]["requests, 4 x"] == lines[100]["requests, 4 x"]
     assert 100 * ((256 << 10) + 64 * 1000) == lines[100]["requests that wait, 100 x"]
@@ -304,7 +306,7 @@ def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> No
     policy = write_policy(tmp_path, {"tiny": tiny_model}, limits=limits, schema=2,
                           model='chat_template = "{{ messages[-1].content }}"')
     lines = {line.what.partition(",")[0]: line.nbytes
-             for line in budget.divide(load(policy).policy, {"tiny": tiny_model}, None).lines}
+             for line in budget.divide(load(policy).policy, Catalogue({"tiny": tiny_model}), None).lines}
     allowed = sum(lines[name] for name in ("requests", "requests that wait", "answers", "connections"))
     assert allowed < 60 << 20
     server = Server(policy, [tiny_model]).wait_ready()

@@ -32,6 +32,7 @@ from appliance.attestation.evidence import Collected, Provider, SimulatedProvide
 from appliance.attestation.judge import verify
 from appliance.boot.planning import budget
 from appliance.errors import AttestationError, BootError
+from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.policy.schema import Listener
 from appliance.service.attesting import evidences as attest
@@ -235,7 +236,7 @@ def test_a_crowd_takes_what_the_plan_has(listener: int, sends: bytes | None,
     says are let in, and all together take no more memory than it has for them. Then others are served again."""
     process, before = crowded
     policy = load(process.policy).policy
-    lines = budget.divide(policy, {"tiny": process.folder}, None).lines
+    lines = budget.divide(policy, Catalogue({"tiny": process.folder}), None).lines
     room = next(line.nbytes for line in lines if line.what.startswith("connections"))
     host, _, port = process.ready["listening"][listener].rpartition("/")[2].partition(":")
 
