@@ -41,7 +41,7 @@ from appliance.models.file.disk import Progress, RandomFile
 from appliance.models.file.gguf import Parse
 from appliance.models.file.metadata import optional_int
 from appliance.models.file.opened import Opened
-from appliance.models.sources.source import Weight
+from appliance.models.sources.source import InMemory, Weight
 
 _MODULE = "llama_cpp.llama_cpp"
 _WANTED = 64
@@ -68,7 +68,7 @@ def library() -> Any:
                           hint="pip install 'llama-cpp-python>=0.3.9'") from None
 
 
-class ForeignSource(Opened):
+class ForeignSource(InMemory, Opened):
     """A whole model file in memory. It hands out no weights: its engine takes `path`."""
 
     def __init__(self, path: Path, pin: bytes | None, progress: Progress | None = None, *,

@@ -62,7 +62,7 @@ def test_hidden_embeddings_take_no_more_than_their_bytes(groups: int, tmp_path: 
         assert source._embedding is not None
         whole = groups * 16 * 256 * 4
         assert whole < source._embedding.nbytes <= whole + 16 * -(-whole // 32768)
-        assert source._embedding.nbytes == hidden_rows.nbytes(source.segment(EMBEDDING))
+        assert source._embedding.nbytes == hidden_rows.nbytes(source.reader.segment(EMBEDDING))
         with source.passing():
             for index, address, row in source.rows(EMBEDDING, range(rows)):
                 found = np.ctypeslib.as_array((ctypes.c_float * (256 * 16)).from_address(

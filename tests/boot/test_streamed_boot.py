@@ -93,14 +93,15 @@ def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
     policy, found = _policy(sealed, tiny_model, "streaming_decrypt = true"), []
     with _running(policy, 1 << 30) as wide:
         assert isinstance(wide.source, StreamedSource)
-        tiles = sum(nbytes for _, nbytes in wide.source.buffers)
+        tiles = sum(len(tile) for worker in wide.source.workers for tile in worker.tiles)
         most = wide.source.plaintext_nbytes - wide.source.alive_limit + tiles
     for budget_nbytes in (1 << 30, most - tiles // 4):
         with _running(policy, budget_nbytes) as running:
             assert isinstance(running.source, StreamedSource)
             found.append((running.source.alive_limit, logits_of(running.engine, [1, 5, 9]).tobytes()))
             # Compiled code uses one place anyway on CPUs with AMX.
-            narrow = len(found) > 1 or (running.source.fetched_by.startswith("libcrypto") and kernels().target.tiles)
+            compiled = running.source.reader.fetched_by.startswith("libcrypto")
+            narrow = len(found) > 1 or (compiled and kernels().target.tiles)
             assert found[-1][0] == (tiles // 2 if narrow else tiles)
             assert running.source.most_alive <= running.source.alive_limit
             running.source.prepare(3)  # a thread that comes later keeps to it, too

@@ -23,6 +23,7 @@ from appliance.engine.scheduler import Scheduler
 from appliance.errors import FormatError, ModelError, TamperedError
 from appliance.models.sources import read_ahead
 from appliance.models.sources.streamed import StreamedSource
+from appliance.models.sources.tile_reader import TileReader
 from appliance.models.sources.worker import Worker
 from tests.support import synthetic
 from tests.support.engines import kernels, running, synthetic_model
@@ -57,8 +58,9 @@ def test_what_reads_tell(kind: str, tmp_path: Path) -> None:
     """A pass reads as much whatever its tokens are; one for nobody's next token leaves the output head out."""
     _, make = stored(kind, tmp_path, synthetic_model("mixed"), 8192)
     source = make()
-    segment = source.segment("output.weight")
-    head = sum(source.place(source.tile(segment.first_tile + index))[1] for index in range(segment.tiles))
+    segment = source.reader.segment("output.weight")
+    tiles = (source.reader.tiles.tiling.tile(segment.first_tile + index) for index in range(segment.tiles))
+    head = sum(source.reader.place(tile)[1] for tile in tiles)
 
     def bytes_of(ids: list[int]) -> int:
         before = _asked_of_the_disk()
@@ -89,7 +91,7 @@ def test_the_same_bits(kind: str, tile_size: int, threads: int, how: dict[str, o
         source = engine._source
         assert isinstance(source, StreamedSource)
         assert 0 < source.most_alive <= source.alive_limit
-        assert kind.startswith("compiled") == source.fetched_by.startswith("libcrypto")
+        assert kind.startswith("compiled") == source.reader.fetched_by.startswith("libcrypto")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,7 +157,7 @@ def test_spoiled_during_an_answer(kind: str, how: str, tmp_path: Path) -> None:
     with _engine(make(), 2) as engine:
         source = engine._source
         assert isinstance(source, StreamedSource)
-        tile = source._tiles.tiling.tile(source._segments[source._number["blk.1.ffn_down.weight"]].first_tile + 1)
+        tile = source.reader.tiles.tiling.tile(source.reader.segment("blk.1.ffn_down.weight").first_tile + 1)
         at = tile.source_offset if kind.endswith("plain") else tile.offset
         found: list[int | None] = []
         steps = engine.generate(REQUEST)
@@ -164,7 +166,7 @@ def test_spoiled_during_an_answer(kind: str, how: str, tmp_path: Path) -> None:
         with pytest.raises(TamperedError, match=str(path)):
             found += [step.token for step in steps]
         assert expected[:3] == found
-        assert not any(any(tile) for tile in source._workers[0].tiles)
+        assert not any(any(tile) for tile in source.workers[0].tiles)
         assert engine._cache._memory is not None
         assert not engine._cache._memory.view(np.uint64).any()
         with pytest.raises(TamperedError):
@@ -176,7 +178,7 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
     """A flipped bit in any tile of a streamed matrix, between two passes, is an error in the next pass."""
     path, make = stored(kind, tmp_path, synthetic_model("tied"), 32768)
     with closing(make()) as source:
-        tiles = [tile for tile in source._tiles.tiling if tile.segment.kind == "matrix"]
+        tiles = [tile for tile in source.reader.tiles.tiling if tile.segment.kind == "matrix"]
     for tile in tiles[::2]:
         at, nbytes = ((tile.source_offset, tile.source_nbytes) if kind.endswith("plain") else
                       (tile.offset, tile.nbytes + 16))
@@ -253,7 +255,7 @@ def test_page_cache(kind: str, tmp_path: Path) -> None:
     with _engine(make(drop=True, ahead_nbytes=1 << 16)) as engine:
         source = engine._source
         assert isinstance(source, StreamedSource)
-        at, nbytes = source.place(source.tile(source.segment("blk.1.ffn_down.weight").first_tile))
+        at, nbytes = source.reader.table("blk.1.ffn_down.weight").places[0]
         logits_of(engine, IDS[:2])
         middle = (at + nbytes // 2) // 4096
         assert _cached(path)[middle]
@@ -275,9 +277,9 @@ def test_read_ahead_unless_it_is_cached(kind: str, expected: np.ndarray, tmp_pat
             _forget(path)
         with _engine(source, 2) as engine:
             assert np.array_equal(expected, logits_of(engine, IDS))
-            assert cached == (source._ahead is None)
+            assert cached == (source.reader.ahead is None)
             if not cached:
-                assert source.fetched_by == "the interpreter"
+                assert source.reader.fetched_by == "the interpreter"
                 assert not _cached(path)[path.stat().st_size // 4 // 4096]
 
 
@@ -286,23 +288,23 @@ def test_a_disk_brings_each_tile_of_a_prompt_once(kind: str, tmp_path: Path, mon
     """However many rows a pass has; and they are asked for in the order in which they are read ahead, but for what
     threads have in hand. (Threads that shared tiles would want some twice, and from two places 30 tiles apart.)"""
     asked: list[int] = []
-    fill = StreamedSource._fill
+    fill = TileReader.fill
 
-    def slowly(source: StreamedSource, worker: Worker, number: int) -> int:
+    def slowly(reader: TileReader, worker: Worker, number: int) -> int:
         asked.append(number)
         time.sleep(0.002)
-        return fill(source, worker, number)
+        return fill(reader, worker, number)
 
     monkeypatch.setattr(read_ahead, "SPAN_NBYTES", 4096)  # one tile of this small model
     _, make = stored(kind, tmp_path, synthetic_model("tied"), 4096)
     with _engine(make(drop=True), 2) as engine:
         source = engine._source
         assert isinstance(source, StreamedSource)
-        assert source._ahead is not None
-        offsets = list(source._ahead._places)
-        monkeypatch.setattr(StreamedSource, "_fill", slowly)
+        assert source.reader.ahead is not None
+        offsets = list(source.reader.ahead._places)
+        monkeypatch.setattr(TileReader, "fill", slowly)
         logits_of(engine, IDS[:40])
-        found = [source.place(source.tile(number))[0] for number in asked]
+        found = [source.reader.place(source.reader.tiles.tiling.tile(number))[0] for number in asked]
         places = [offsets.index(offset) for offset in found if offset in offsets]
     assert len(offsets) == len(places) == len(set(places))
     assert max(abs(place - turn) for turn, place in enumerate(places)) <= 16
@@ -318,7 +320,7 @@ def test_a_file_that_is_gone(kind: str, tmp_path: Path) -> None:
         assert np.array_equal(expected, logits_of(engine, IDS))
         source = engine._source
         assert isinstance(source, StreamedSource)
-        source._tiles.file.close()
+        source.reader.tiles.file.close()
         with pytest.raises(ModelError, match="was closed"):
             logits_of(engine, IDS)
 
@@ -335,9 +337,10 @@ def test_records_in_memory(kind: str, tmp_path: Path) -> None:
         assert np.array_equal(expected, logits_of(engine, IDS))
         source = engine._source
         assert isinstance(source, StreamedSource)
-        assert source._records is not None
+        assert source.reader.records.pages is not None
         assert source.kept_nbytes > 0
-        source._records[len(source._records) // 2 & -4096] ^= 1
+        pages = source.reader.records.pages
+        pages[len(pages) // 2 & -4096] ^= 1
         with pytest.raises(TamperedError, match="does not authenticate"):
             logits_of(engine, IDS)
 
@@ -351,7 +354,7 @@ def test_errors_of_the_disk(kind: str, directory: bool, said: str, tmp_path: Pat
         source = engine._source
         assert isinstance(source, StreamedSource)
         other = os.open(tmp_path if directory else path, os.O_RDONLY if directory else os.O_WRONLY)
-        before, source._tiles.file._descriptor = source._tiles.file._descriptor, other
+        before, source.reader.tiles.file._descriptor = source.reader.tiles.file._descriptor, other
         with pytest.raises(ModelError, match=f"cannot be read at byte .*{said}") as caught:
             logits_of(engine, IDS)
         assert "model-unreadable" == caught.value.code
@@ -464,9 +467,9 @@ def test_weights_in_memory(tmp_path: Path) -> None:
     patterns: set[bytes] = set()
     buffer = bytearray(tile_size)
     with closing(make()) as source:
-        for tile in source._tiles.tiling:
+        for tile in source.reader.tiles.tiling:
             if tile.segment.kind == "matrix":
-                nbytes = source._tiles.read_tile(tile.number, buffer)
+                nbytes = source.reader.tiles.read_tile(tile.number, buffer)
                 patterns |= {bytes(buffer[at:at + 48]) for at in range(256, nbytes - 48, step)}
     assert len(patterns) > 20
     assert (len(patterns), 0) == _watched("resident", path, patterns)

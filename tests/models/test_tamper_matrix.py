@@ -87,7 +87,7 @@ def _stored(kind: Kind, folder: Path) -> Stored:
 
 def _tiles(stored: Stored) -> list[tiling.Tile]:
     with closing(stored.open()) as source:
-        return list(source._tiles.tiling)
+        return list(source.reader.tiles.tiling)
 
 
 def _place(kind: Kind, tile: tiling.Tile) -> tuple[int, int]:
@@ -168,7 +168,7 @@ def _outcome(stored: Stored, moment: Moment, alter: Callable[[], None], expected
                 failure = error
             assert str(stored.path) in failure.summary
             assert expected[:len(_SO_FAR)] == _SO_FAR
-            assert not any(any(tile) for worker in source._workers for tile in worker.tiles)
+            assert not any(any(tile) for worker in source.workers for tile in worker.tiles)
     assert failure.code in CODES
     return "refused" if source is None else "ended"
 
@@ -220,7 +220,7 @@ def test_every_way(kind: Kind, way: str, moment: Moment, tell: Callable[..., Non
     stored = _stored(kind, tmp_path / "m")
     with closing(stored.open()) as source:
         expected = _tokens(source)
-        tiles = list(source._tiles.tiling)
+        tiles = list(source.reader.tiles.tiling)
     path, size = stored.path, stored.path.stat().st_size
     matrices = [tile for tile in tiles if tile.segment.info is not None
                 and "ffn_up" in tile.segment.info.name and tile.segment.info.name.startswith("blk.1")]

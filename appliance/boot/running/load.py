@@ -81,8 +81,7 @@ class RunningModel:
     @property
     def streamed_plaintext(self) -> int:
         """Bytes of plaintext weights that a model which must be streamed can have at one moment; 0 for another."""
-        return self.source.plaintext_nbytes if isinstance(
-            self.source, StreamedSource) and self.policy.streaming_decrypt is True else 0
+        return self.source.plaintext_nbytes if self.policy.streaming_decrypt is True else 0
 
     @property
     def residency(self) -> str:
@@ -103,10 +102,7 @@ class RunningModel:
         try:
             self.engine.wipe()
         finally:
-            if isinstance(self.source, StreamedSource):
-                self.source.wipe()
-            else:
-                self.source.close()
+            self.source.wipe()
 
 
 @dataclass(frozen=True)
@@ -160,13 +156,15 @@ def formats_named_by(files: Iterable[ModelFile]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _streamed(model: Model, tiles: SealedModel | PlainTiles, share: Share) -> StreamedSource:
+def _streamed(model: Model, tiles: SealedModel | PlainTiles, given: Loading) -> StreamedSource:
     """Stream a model, but for what is to be resident; what is kept encrypted is not read again."""
+    share = given.memory
     hidden, resident = model.access_pattern == "hidden", frozenset[str]()
     if model.streaming_decrypt == "auto":
         resident = residency.choose(tiles.tiling, share.resident or 0, hidden=hidden)
     kept = residency.choose_kept(tiles.tiling, share.kept, resident)
-    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop)
+    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop,
+                          users=given.users)
 
 
 def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
@@ -186,13 +184,13 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
             if streamed:
                 return _streamed(model, open_tagged(
                     path, pin, interleave=packing, progress=given.progress, parse=file.parse,
-                    tile_size=native.plain_tile_size(given.cpus)), share)
+                    tile_size=native.plain_tile_size(given.cpus)), given)
             return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:
             return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin,
-                                                layout=file.layout), share)
+                                                layout=file.layout), given)
         return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=given.progress,
                                     layout=file.layout)
     finally:
@@ -210,19 +208,18 @@ def users(policy: Policy, model: Model) -> int:
     return sum(other.draft_model == model.name for other in policy.models)
 
 
-def _check_budget(model: Model, source: OwnSource, threads: int, budget: int | None) -> None:
+def _check_budget(model: Model, source: OwnSource, given: Loading) -> None:
     """Make a streamed model's buffers, of less plaintext where the budget is small. BootError when it can have more
     than it may."""
-    if not isinstance(source, StreamedSource):
+    source.prepare(given.cpus)
+    budget = given.plaintext_budget
+    if model.streaming_decrypt is not True or budget is None:
         return
-    source.prepare(threads)
-    if model.streaming_decrypt is not True:
-        return
-    if budget is not None and source.plaintext_nbytes > budget:
+    if source.plaintext_nbytes > budget:
         source.narrow()
-    if budget is not None and source.plaintext_nbytes > budget:
+    if source.plaintext_nbytes > budget:
         raise BootError(
-            f"model {model.name}: {threads} threads hold {source.alive_limit} bytes of tiles, and with vectors "
+            f"model {model.name}: {given.cpus} threads hold {source.alive_limit} bytes of tiles, and with vectors "
             f"{source.plaintext_nbytes} bytes of plaintext weights; tee.plaintext_budget leaves {budget}",
             hint="seal the model with smaller tiles, or raise the budget", code="plaintext-budget")
 
@@ -269,8 +266,6 @@ def load(model: Model, file: ModelFile, given: Loading) -> RunningModel:
         if given.memory.foreign is not None:
             return _foreign(model, file, given)
         source = _open(model, file, given)
-        if isinstance(source, StreamedSource):
-            source.users = given.users
         return _start(model, source, given)
 
 
@@ -305,7 +300,7 @@ def _template(model: Model, source: Opened, engine: Engine) -> ChatTemplate | No
 def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
     """Make an engine of an opened source, see `load`; the source is closed if that fails."""
     try:
-        _check_budget(model, source, given.cpus, given.plaintext_budget)
+        _check_budget(model, source, given)
         used = _matrix_formats(source.tensors)
         if given.tested is not None and not used <= given.tested:
             raise BootError(

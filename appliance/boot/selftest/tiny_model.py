@@ -19,7 +19,7 @@ from appliance.engine.kernels.runtime.threads import Pool
 from appliance.models.file import layout, quants
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.metadata import Metadata
-from appliance.models.sources.source import Weight
+from appliance.models.sources.source import InMemory, Weight
 
 THREADS = 2
 # Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a trained model.
@@ -69,9 +69,9 @@ def weights(format_name: str, tensor: str, rows: int, columns: int) -> bytes:
     return kernel_inputs.weights(format_name, rows, columns, label=tensor, scale=scale)
 
 
-class FixedSource:
+class FixedSource(InMemory):
     """A tile source with weights of one format, norms near 1, and biases near 0, all from `kernel_inputs`; with `tiled`
-    most matrices of blocks are handed out in tiles."""
+    most matrices of blocks are handed out in tiles, from memory."""
 
     def __init__(self, format_name: str, *, tiled: bool = False) -> None:
         self.metadata: Metadata = {}

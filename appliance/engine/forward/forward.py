@@ -30,7 +30,6 @@ from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.kernels.runtime.threads import Pool
 from appliance.errors import EngineError
 from appliance.models.sources.source import TileSource
-from appliance.models.sources.streamed import StreamedSource
 from appliance.secure import locked
 
 Logits = NDArray[np.float32]
@@ -122,7 +121,8 @@ class Forward:
         self._parts_nbytes = parts_nbytes(architecture, pool.threads, cache.context)
         self._largest: dict[str, int] = {}  # activation kind -> most columns
         self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
-        self._streaming = self._prepared(source) if isinstance(source, StreamedSource) else None
+        source.prepare(pool.threads)
+        self._streaming = Streaming.of(source, table, pool)  # None: compiled code fetches no tiles by itself
         self._describe(plan)
         self._buffers(rows, wanted)
         self._weights(plan)
@@ -174,8 +174,10 @@ class Forward:
         self._weight(self._step, step["OUTPUT_WEIGHT"], plan.output, None, None)
         if self._streaming is not None:
             self._streaming.plan()
-        if isinstance(self._source, StreamedSource):
-            self._source.expect([*self._order(), (plan.output,)])
+        order = [*self._order(), (plan.output,)]
+        self._source.expect(order)
+        self.streamed = any(map(self._source.streams, (names.EMBEDDING, *itertools.chain(*order))))
+        """Whether each pass reads weights anew, so that it costs much however few rows it has."""
 
     def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
         """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""
@@ -204,15 +206,10 @@ class Forward:
                        if name == names.EMBEDDING and weight.address else 0),
         }, base)
 
-    def _prepared(self, source: StreamedSource) -> Streaming | None:
-        """Buffers for tiles; tables where kernels fetch tiles by themselves."""
-        source.prepare(self._pool.threads)
-        return Streaming.of(source, self._table, self._pool)
-
     def _streamed_embedding(self) -> Callable[[NDArray[np.int64]], None] | None:
         """What writes the rows of tokens before the kernel runs, where the embedding is not resident."""
         source, weight, to = self._source, self._source.weight(names.EMBEDDING), self._residual
-        if not isinstance(source, StreamedSource) or weight.address:
+        if not source.streams(names.EMBEDDING):
             return None
         gather = self._table.function(f"gather_{SHAPES[weight.format.name].suffix}")
         nbytes = stride(self._architecture.embedding)
@@ -320,17 +317,14 @@ class Forward:
 
     def _pass(self, batch: Batch) -> None:
         """Run the kernel. ModelError for a streamed model of which a tile could not be read."""
-        if isinstance(self._source, StreamedSource):
-            with self._source.passing():
-                if self._embedding is not None:
-                    self._embedding(batch.tokens)
-                if self._streaming is not None:
-                    self._streaming.begin()
-                self._launch()
-                if self._streaming is not None:
-                    self._streaming.end()
-        else:
+        with self._source.passing():
+            if self._embedding is not None:
+                self._embedding(batch.tokens)
+            if self._streaming is not None:
+                self._streaming.begin()
             self._launch()
+            if self._streaming is not None:
+                self._streaming.end()
 
     def _plan_attention(self, batch: Batch) -> None:
         """Cut runs into tiles, and tiles into spans where there are too few tiles for the threads."""
@@ -356,11 +350,6 @@ class Forward:
         apart = len({slot for _, _, slot, _ in tiles}) == len(tiles)
         self._step.put(step_layout.STEP, {"TILES": len(tiles), "UNITS": len(units), "SPREAD": int(spread),
                                           "APART": int(apart)})
-
-    @property
-    def streamed(self) -> bool:
-        """Whether each pass reads weights anew, so that it costs much however few rows it has."""
-        return isinstance(self._source, StreamedSource)
 
     @property
     def nbytes(self) -> int:

@@ -12,15 +12,15 @@ from appliance.engine.kernels.runtime.memory import Memory, Words
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.kernels.runtime.threads import Pool
 from appliance.models.file.layout import GROUP_ROWS
-from appliance.models.file.tiling import TAG_NBYTES, Segment
+from appliance.models.file.tiling import TAG_NBYTES
 from appliance.models.sources.native import Native
-from appliance.models.sources.streamed import StreamedSource
+from appliance.models.sources.source import TileSource, TileTable
 
 
 class Streaming:
     """The tables of one model. They hold addresses and sizes, no secrets."""
 
-    def __init__(self, source: StreamedSource, native: Native, table: KernelTable, pool: Pool) -> None:
+    def __init__(self, source: TileSource, native: Native, table: KernelTable, pool: Pool) -> None:
         self._source, self._pool, self._native, self._packing = source, pool, native, Packing(table)
         self._plan: list[tuple[int, int]] = []  # offset and bytes of the records that a pass reads
         self.kernel = table.address("fetch_plain" if native.tags else "fetch_sealed")
@@ -39,7 +39,7 @@ class Streaming:
                         fetch_layout.WORKER_NBYTES * index)
 
     @classmethod
-    def of(cls, source: StreamedSource, table: KernelTable, pool: Pool) -> Streaming | None:
+    def of(cls, source: TileSource, table: KernelTable, pool: Pool) -> Streaming | None:
         """Tables for the threads of a pool; None where the source fetches tiles itself."""
         native = source.native(pool.threads, in_place=table.target.tiles)
         return None if native is None else cls(source, native, table, pool)
@@ -49,23 +49,22 @@ class Streaming:
 
     def matrix(self, name: str) -> int:
         """The address of a new table MATRIX. Matrices are asked for in the order of their use."""
-        segment, words = self._source.segment(name), Words(fetch_layout.MATRIX_NBYTES)
-        tiles = [self._source.tile(segment.first_tile + index) for index in range(segment.run_tiles)]
-        places = [self._source.place(tile) for tile in tiles]
+        found, words = self._source.table(name), Words(fetch_layout.MATRIX_NBYTES)
+        tiles, places = found.tiles, found.places
         words.put(fetch_layout.MATRIX, {
-                "STREAM_TABLE": self._stream.address, "FIRST_TILE": segment.first_tile, "LAST": len(tiles) - 1,
+                "STREAM_TABLE": self._stream.address, "FIRST_TILE": found.segment.first_tile, "LAST": len(tiles) - 1,
                 "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],
                 "RECORD_NBYTES": places[0][1], "LAST_RECORD_NBYTES": places[-1][1],
-                "KEPT": self._source.kept(name), "FIRST_PLANNED": len(self._plan),
-                **(self._plain(segment) if self._native.tags else {})})
+                "KEPT": found.kept, "FIRST_PLANNED": len(self._plan),
+                **(self._plain(found) if self._native.tags else {})})
         self._pool.keep(words.memory)
-        if not self._source.kept(name):
+        if not found.kept:
             self._plan += places
         return words.address
 
-    def _plain(self, segment: Segment) -> dict[str, int]:
+    def _plain(self, found: TileTable) -> dict[str, int]:
         """The words that only a plain model's matrix has. EngineError for one that no kernel packs."""
-        tile = self._source.tile(segment.first_tile)
+        segment, tile = found.segment, found.tiles[0]
         groups = min(max(self._native.piece_nbytes // segment.unit_nbytes, 1), segment.tile_units)
         return {"ROW_NBYTES": segment.unit_nbytes // GROUP_ROWS, "CHUNK": groups * segment.unit_nbytes,
                 "PACK": self._packing.table(tile.format), "BLOCKS": blocks(tile.format, tile.columns),
@@ -74,27 +73,27 @@ class Streaming:
     def plan(self) -> None:
         """After all matrices: how far ahead the system is to read, where what was read is dropped. Otherwise the system
         finds its own way: what it is told to read ahead it keeps in single pages, which take longer to read later."""
-        if not self._plan or not self._source.drop:
+        if not self._plan or not self._native.drop:
             return
         # What newer kernels read ahead by themselves lies in large folios, and one that holds a part of another record
         # is not dropped.
-        os.posix_fadvise(self._source.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        os.posix_fadvise(self._native.file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         memory = Memory(16 * len(self._plan))
         memory.view(np.int64)[:] = np.array(self._plan, np.int64).reshape(-1)
         self._pool.keep(memory)
-        window = self._source.ahead_nbytes * len(self._plan) // sum(nbytes for _, nbytes in self._plan)
-        self._put({"PLAN": memory.address, "PLAN_COUNT": len(self._plan), "DROP": int(self._source.drop),
+        window = self._native.ahead_nbytes * len(self._plan) // sum(nbytes for _, nbytes in self._plan)
+        self._put({"PLAN": memory.address, "PLAN_COUNT": len(self._plan), "DROP": int(self._native.drop),
                    "WINDOW": min(window, len(self._plan) // 2)})
 
     def begin(self) -> None:
         """Before a pass."""
         cursor = int(self._words[fetch_layout.STREAM["CURSOR"] // 8])
-        self._put({"DESCRIPTOR": self._source.descriptor, "FAULT": 0, "CURSOR": max(cursor - len(self._plan), 0)})
+        self._put({"DESCRIPTOR": self._native.file.descriptor, "FAULT": 0, "CURSOR": max(cursor - len(self._plan), 0)})
         for name in ("HELD", "OTHER_HELD", "ALIVE"):
             self._workers[:, fetch_layout.WORKER[name] // 8] = 0
 
     def end(self) -> None:
-        """After a pass: raises what failed in it, see `StreamedSource.settle`."""
+        """After a pass: raises what failed in it, see `TileReader.settle`."""
         fault = int(self._words[fetch_layout.STREAM["FAULT"] // 8])
-        self._source.settle(self._workers[:, fetch_layout.WORKER["ALIVE"] // 8].tolist(),
+        self._native.settle(self._workers[:, fetch_layout.WORKER["ALIVE"] // 8].tolist(),
                             fetch_layout.FAULTS[fault >> 48], fault >> 32 & 0xffff, fault & 0xffffffff)

@@ -41,6 +41,11 @@ class Opened:
         return None
 
     @property
+    def plaintext_nbytes(self) -> int:
+        """Bytes of plaintext weights that can exist at one moment, if it is streamed; 0 for one that is not."""
+        return 0
+
+    @property
     def metadata(self) -> Metadata:
         """The model's key-value pairs."""
         return self.gguf.metadata
@@ -64,6 +69,10 @@ class Opened:
     def close(self) -> None:
         """Give the memory back. Addresses handed out before are void from here on."""
         raise NotImplementedError
+
+    def wipe(self) -> None:
+        """As `close`, and waits for no thread that reads."""
+        self.close()
 
 
 def check_runnable(file: GGUFFile) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from appliance.models.file.disk import RandomFile
 from appliance.models.file.tiling import DEFAULT_TILE_SIZE
 from appliance.secure import libcrypto
 from appliance.secure.libcrypto import Library
@@ -21,6 +22,10 @@ PLAIN_TILE_SIZE = 256 << 10
 """Of a plain model that compiled code reads."""
 
 
+Settle = Callable[[Sequence[int], str, int, int], None]
+"""Called after a pass, see `TileReader.settle`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Native:
     """What compiled code needs to fetch tiles by itself. Addresses; valid until the source is closed."""
@@ -30,6 +35,10 @@ class Native:
     piece_nbytes: int
     tile_nbytes: int
     workers: tuple[tuple[int, ...], ...]  # of each thread: EVP_CIPHER_CTX, places for two tiles, room for a piece
+    file: RandomFile
+    settle: Settle
+    drop: bool = False  # whether the page cache is to forget what was read
+    ahead_nbytes: int = 0  # that the system is to read ahead then
     tags: int = 0  # address of the tags of a plain model's tiles, 16 bytes each
 
 

@@ -20,7 +20,7 @@ from appliance.models.file import gguf, layout, pins, quants
 from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.file.gguf import GGUFFile, Parse, TensorInfo
 from appliance.models.file.opened import Opened, check_runnable
-from appliance.models.sources.source import Weight
+from appliance.models.sources.source import InMemory, Weight
 from appliance.secure import interrupts
 from appliance.secure.locked import address, anonymous, discard
 
@@ -28,7 +28,7 @@ ALIGNMENT = 64  # bytes; a cache line, and a 512-bit register
 _RUN_NBYTES = 2 << 20  # of source rows repacked at a time
 
 
-class ResidentSource(Opened):
+class ResidentSource(InMemory, Opened):
     """A whole model in memory. Made by `open_resident` and `open_sealed_resident`; close it when the engine is gone."""
 
     def __init__(self, file: GGUFFile, sha256: bytes, arena: mmap.mmap, offsets: Mapping[str, int],

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.errors import FormatError
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.metadata import Metadata
 from appliance.models.file.quants import BlockFormat
+from appliance.models.file.tiling import Segment, Tile
+from appliance.models.sources.native import Native
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,16 @@ class Weight:
     context: int = 0
     tile_groups: int = 0  # groups of 16 rows of every tile but the last
     in_order: bool = False  # tiles come from a disk, which brings each once, in their order
+
+
+@dataclass(frozen=True, slots=True)
+class TileTable:
+    """The tiles of a matrix that is streamed, for compiled code."""
+
+    segment: Segment
+    tiles: tuple[Tile, ...]
+    places: tuple[tuple[int, int], ...]  # offset and bytes of each tile in the file, see `TileReader.place`
+    kept: int  # address of the records, where they are in memory; else 0
 
 
 class TileSource(Protocol):
@@ -51,5 +65,65 @@ class TileSource(Protocol):
     def vector(self, name: str) -> NDArray[np.float32]:
         """A tensor of one dimension, decoded, read-only; ModelError when there is none of this name and kind."""
 
+    def streams(self, name: str) -> bool:
+        """Whether each pass reads this matrix anew, tile by tile; ModelError when there is none of this name."""
+
+    def table(self, name: str) -> TileTable:
+        """Where the tiles of a matrix are that streams; ModelError for another."""
+
+    def prepare(self, threads: int) -> None:
+        """Make the buffers for tiles of `threads` threads. ModelError where there is no memory for them."""
+
+    def native(self, threads: int, *, in_place: bool = False) -> Native | None:
+        """What so many threads need to fetch tiles without the interpreter; None where the source fetches them. With
+        `in_place` each thread then has one place for a tile."""
+
+    def expect(self, groups: Sequence[Sequence[str]]) -> None:
+        """The matrices that passes use, in this order; of those in one group tiles are used in turn. ModelError where
+        there is no memory to read ahead."""
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Around a pass: what it decrypted is wiped at its end. ModelError when a tile failed in it or before."""
+
+    def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """For each of the rows `numbers` of a matrix that streams, in an order of its own: (which of them, address of
+        packed groups, row within those); valid until the next. Within `passing` only."""
+
     def close(self) -> None:
         """Give the memory back. Addresses handed out before are void from here on."""
+
+
+class InMemory:
+    """What a source answers that streams nothing: all matrices are in memory, decrypted."""
+
+    alive_limit = 0
+    """Bytes of streamed plaintext that can exist at one moment."""
+
+    def streams(self, name: str) -> bool:
+        """No."""
+        return False
+
+    def table(self, name: str) -> TileTable:
+        """None: FormatError."""
+        raise FormatError(f"tensor {name!r} is in memory")
+
+    def prepare(self, threads: int) -> None:
+        """No buffers are needed."""
+
+    def narrow(self) -> None:
+        """There is no plaintext of tiles to make less of."""
+
+    def native(self, threads: int, *, in_place: bool = False) -> Native | None:
+        """Nothing is fetched."""
+        return None
+
+    def expect(self, groups: Sequence[Sequence[str]]) -> None:
+        """Nothing is read ahead."""
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Nothing is decrypted in a pass."""
+        return nullcontext()
+
+    def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """None: FormatError."""
+        raise FormatError(f"tensor {name!r} is in memory")

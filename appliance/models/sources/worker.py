@@ -1,8 +1,10 @@
-"""One thread's memory for streaming: locked buffers for what is plaintext, and how its sealed tiles are decrypted."""
+"""The memory of each thread for streaming: locked buffers for plaintext, and how its sealed tiles are decrypted."""
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from appliance.models.file.tiling import RECORD_ALIGNMENT
 from appliance.models.sources.resident import ALIGNMENT
@@ -12,7 +14,7 @@ from appliance.secure.locked import LockedBuffer, address
 SLOTS = 2
 """Tiles of plaintext that a thread has room for. It decrypts into each in turn: what is written where the core's cache
 holds nothing of it yet lets the ciphertext come from memory a fifth faster. (Not on CPUs with AMX, whose second-level
-cache is larger: see `StreamedSource.native`.)"""
+cache is larger: see `TileReader.native`.)"""
 
 PIECE_NBYTES = 256 << 10
 """Of a record, read at a time by compiled code: small enough to stay in a core's cache beside the tile."""
@@ -35,7 +37,7 @@ class Worker:
             self.room, self.room_address = memoryview(record), address(record)
         self._plain = plain
         self.places = SLOTS
-        """Slots in use, see `StreamedSource.narrow`."""
+        """Slots in use, see `Workers.narrow`."""
         self._slot, self._held = 0, [-1] * SLOTS  # numbers of the tiles in the slots
         self.address, self.tile = self.addresses[0], self.tiles[0]
         """Of the slot in use."""
@@ -76,3 +78,66 @@ class Worker:
         for view in (*self.tiles, self.room):
             view.release()
         self._memory.close()
+
+
+class Workers:
+    """The buffers of all threads, and how much plaintext they hold."""
+
+    def __init__(self, tile_nbytes: int, room_nbytes: int, *, plain: bool) -> None:
+        """No thread's yet, see `prepare`. Arguments as of `Worker`."""
+        self._sizes, self.plain = (tile_nbytes, room_nbytes), plain
+        self._places = SLOTS  # for tiles, of each thread
+        self._each: list[Worker] = []
+        self.most_alive = 0
+        """The most bytes of streamed plaintext that existed at one moment so far."""
+
+    def __getitem__(self, thread: int) -> Worker:
+        return self._each[thread]
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._each)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so far."""
+        return sum(worker.nbytes for worker in self._each)
+
+    def prepare(self, threads: int) -> None:
+        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory."""
+        while len(self._each) < threads:
+            self._each.append(Worker(*self._sizes, plain=self.plain))
+            self._each[-1].places = self._places
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """While a model is loaded, the first thread alone works, with one place: `plaintext_budget` may have no room
+        for more. What it held is wiped at the end."""
+        self.prepare(1)
+        self._each[0].places = 1
+        yield
+        self.wipe()
+        self._each[0].places = self._places
+
+    def narrow(self) -> None:
+        """Use one place for a tile in each thread, not two: less plaintext, and slower on most CPUs. Before the first
+        pass."""
+        self._places = 1
+        for worker in self._each:
+            worker.places = 1
+            worker.turn()
+
+    def count(self, worker: Worker, nbytes: int) -> None:
+        """One of them has so many bytes of plaintext now."""
+        if nbytes > worker.alive:
+            worker.alive = nbytes
+            self.most_alive = max(self.most_alive, sum(each.alive for each in self._each))
+
+    def wipe(self) -> None:
+        """Overwrite what was used."""
+        for worker in self._each:
+            worker.wipe()
+
+    def close(self) -> None:
+        """Wipe and give the memory back."""
+        while self._each:
+            self._each.pop().close()

@@ -1,0 +1,89 @@
+"""What a streamed source keeps decrypted: every vector, and the matrices that are to be resident."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.models.file.gguf import TensorInfo
+from appliance.models.file.tiling import Segment, Tiling
+from appliance.models.sources.resident import ALIGNMENT, vector
+from appliance.secure.locked import address, anonymous, discard
+from appliance.secure.wipe import wipe
+
+ReadTiles = Callable[[Segment], Iterator[memoryview]]
+"""The tiles of a tensor, decrypted, one after the other; each is valid until the next."""
+
+
+class Decrypted:
+    """Empty at first. What was read is wiped by `close`, also when reading fails on the way."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._offsets: dict[str, int] = {}  # of matrices in the arena
+        self._arena: mmap.mmap | None = None
+
+    def read(self, tiling: Tiling, resident: frozenset[str], tiles_of: ReadTiles) -> None:
+        """Decrypt the vectors, and the matrices in `resident`. Errors as `tiles_of`; ModelError for memory."""
+        infos = tiling.gguf.tensors
+        for name, info in infos.items():
+            if len(info.shape) == 1:  # one by one: `close` wipes those before one that fails
+                self._vectors[name] = _vector(info, tiles_of(tiling.of(name)))
+        nbytes = 0
+        for name in sorted(resident & infos.keys() - self._vectors.keys()):
+            segment = tiling.of(name)
+            self._offsets[name] = nbytes
+            nbytes += -(-segment.units * segment.unit_nbytes // ALIGNMENT) * ALIGNMENT
+        if not nbytes:
+            return
+        self._arena = anonymous(nbytes, "the model's resident weights", secret=True)
+        for name, start in self._offsets.items():
+            for part in tiles_of(tiling.of(name)):
+                self._arena[start:start + len(part)] = part
+                start += len(part)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of matrices."""
+        return 0 if self._arena is None else len(self._arena)
+
+    @property
+    def vectors_nbytes(self) -> int:
+        """Bytes of vectors."""
+        return sum(values.nbytes for values in self._vectors.values())
+
+    def has(self, name: str) -> bool:
+        """Whether a matrix is here."""
+        return name in self._offsets
+
+    def address(self, name: str) -> int:
+        """Of a matrix that is here; 0 for another."""
+        return 0 if self._arena is None or name not in self._offsets else address(self._arena) + self._offsets[name]
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A vector, read-only."""
+        return self._vectors[name]
+
+    def close(self) -> None:
+        """Wipe, and give the memory back."""
+        if self._arena is not None:
+            discard(self._arena, secret=True)
+            self._arena = None
+        while self._vectors:
+            _, values = self._vectors.popitem()
+            values.flags.writeable = True
+            values.fill(0)
+
+
+def _vector(info: TensorInfo, tiles: Iterator[memoryview]) -> NDArray[np.float32]:
+    data, end = bytearray(info.nbytes), 0
+    try:
+        for part in tiles:
+            memoryview(data)[end:end + len(part)] = part  # a bytearray makes a copy of what it is given first
+            end += len(part)
+        return vector(info, memoryview(data))
+    finally:
+        wipe(data)
