@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from appliance.attestation import keyfile
 from appliance.attestation.findings import Finding, judged
@@ -101,22 +102,46 @@ def _read(path: Path, most: int) -> bytes:
     return data
 
 
-def read(policy: Path, *, measurements_file: Path | None = None, builder_key: str | None = None,
-         unsigned: bool = False, approvals_file: Path | None = None, collateral: Path | None = None,
-         need_revocation: bool = True, any_ak: bool = False, roots: Roots = VENDORS,
-         attestation_keys: Iterable[str] = (), ek_roots: Path | None = None,
-         self_tests: Iterable[bytes] = ()) -> Reference:
-    """A reference from files. Approvals are looked for beside the policy. Raises PolicyError, AttestationError."""
+class Options(TypedDict, total=False):
+    """What a reference is read from beside the policy and the measurements, and what it takes."""
+
+    builder_key: str | None
+    """Who signed the measurements: `ed25519:HEX`, or the path of a key."""
+    measurements_unsigned: bool
+    """The caller vouches for the measurements, and no signature is asked for."""
+    approvals: str | Path | None
+    """A file; by default the one beside the policy, if there is one."""
+    collateral: str | Path | None
+    """A folder of certificates, revocation lists and so on."""
+    need_revocation: bool
+    any_ak: bool
+    roots: Roots
+    """These three as `Reference` has them, by default, too."""
+    attestation_keys: Iterable[str]
+    """Keys of TPMs that were enrolled: `sha256:HEX` or paths."""
+    ek_roots: str | Path | None
+    """A folder with certificates of TPM makers, whose TPMs are then challenged."""
+    self_tests: Iterable[bytes]
+    """Digests (48 bytes) of which the boot's must be one; none: any will do."""
+
+
+def read(policy: Path, measured: Path | None, options: Options) -> Reference:
+    """A reference from files: a policy, and measurements if given. Raises PolicyError, AttestationError."""
     loaded = load(policy)
-    known = None if measurements_file is None else read_measurements(
-        measurements_file, builder_key=None if builder_key is None else keyfile.ed25519_public_key(builder_key),
-        unsigned=unsigned)
-    found = approvals.read(approvals_file or approvals.beside(policy))
-    if found is None and approvals_file is not None:
-        raise PolicyError(f"approvals: {approvals_file} does not exist", code="approvals-unreadable")
-    return Reference(loaded, known, found, load_collateral(collateral) if collateral else Collateral(),
-                     need_revocation, any_ak, roots, frozenset(map(enrolled, attestation_keys)),
-                     None if ek_roots is None else collateral_folder.ek_roots(ek_roots), frozenset(self_tests) or None)
+    key, given = options.get("builder_key"), options.get("approvals")
+    known = None if measured is None else read_measurements(
+        measured, builder_key=None if key is None else keyfile.ed25519_public_key(key),
+        unsigned=options.get("measurements_unsigned", False))
+    found = approvals.read(approvals.beside(policy) if given is None else Path(given))
+    if found is None and given is not None:
+        raise PolicyError(f"approvals: {given} does not exist", code="approvals-unreadable")
+    folder, makers = options.get("collateral"), options.get("ek_roots")
+    return Reference(
+        loaded, known, found, Collateral() if folder is None else load_collateral(Path(folder)),
+        options.get("need_revocation", True), options.get("any_ak", False), options.get("roots", VENDORS),
+        frozenset(map(enrolled, options.get("attestation_keys", ()))),
+        None if makers is None else collateral_folder.ek_roots(Path(makers)),
+        frozenset(options.get("self_tests", ())) or None)
 
 
 def enrolled(text: str) -> bytes:

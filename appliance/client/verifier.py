@@ -11,21 +11,21 @@ A verifier may be used from several threads.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Unpack
 
 from appliance.attestation.collect import ratls
 from appliance.attestation.envelopes import recognise
 from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import dice as x509dice
 from appliance.client import activation, certificate, judge, reference, target
 from appliance.client.connection import Connection, connect
 from appliance.client.judge import Question
-from appliance.client.reference import Reference
+from appliance.client.reference import Options, Reference
 from appliance.client.verdict import Verdict
 from appliance.errors import AttestationError, UncheckedEvidenceError
 from appliance.policy import inputfile
@@ -47,22 +47,14 @@ class Verifier:
         self._clock = clock
 
     @classmethod
-    def from_files(cls, policy: str | Path, measurements: str | Path | None = None, *, builder_key: str | None = None,
-                   measurements_unsigned: bool = False, approvals: str | Path | None = None,
-                   collateral: str | Path | None = None, need_revocation: bool = True, any_ak: bool = False,
-                   roots: Roots = VENDORS, attestation_keys: Iterable[str] = (),
-                   ek_roots: str | Path | None = None, self_tests: Iterable[bytes] = ()) -> Verifier:
-        """A verifier by files; `builder_key` is `ed25519:HEX` or the path of a key; `attestation_keys` are keys of TPMs
-        that were enrolled: `sha256:HEX` or paths; `ek_roots` is a folder with certificates of TPM makers, whose TPMs
-        are then challenged; `self_tests` are digests (48 bytes) of which the boot's must be one. Raises PolicyError if
-        a file cannot be used, ForgedEvidenceError if the measurements are not the builder's."""
-        return cls(reference.read(
-            Path(policy), measurements_file=None if measurements is None else Path(measurements),
-            builder_key=builder_key, unsigned=measurements_unsigned,
-            approvals_file=None if approvals is None else Path(approvals),
-            collateral=None if collateral is None else Path(collateral), need_revocation=need_revocation,
-            any_ak=any_ak, roots=roots, attestation_keys=attestation_keys,
-            ek_roots=None if ek_roots is None else Path(ek_roots), self_tests=self_tests))
+    def from_files(cls, policy: str | Path, measurements: str | Path | None = None,
+                   **options: Unpack[Options]) -> Verifier:
+        """A verifier by files; `options` are those of `reference.Options`. Raises PolicyError if a file cannot be used,
+        ForgedEvidenceError if the measurements are not the builder's, TypeError for an option that there is not."""
+        if unknown := options.keys() - Options.__annotations__.keys():  # one that is misspelt must not be passed over
+            raise TypeError(f"no option {', '.join(sorted(unknown))}; there are {', '.join(Options.__annotations__)}")
+        measured = None if measurements is None else Path(measurements)
+        return cls(reference.read(Path(policy), measured, options))
 
     def verify(self, url: str, *, at: datetime | None = None) -> Verdict:
         """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises PolicyError for a text

@@ -687,3 +687,10 @@ def test_every_rule_is_in_the_reference() -> None:
     assert set() == {rule for rule in MEANINGS if f"`{rule}`" not in text}
     assert set() == set(ATTACKS) - set(MEANINGS)
     assert all(f"| {code} | `{status}` |" in text for status, code in EXIT_CODES.items())
+
+
+def test_an_option_that_there_is_not(tmp_path: Path) -> None:
+    """A misspelt option of a verifier is refused before any file is read, not passed over."""
+    options = {"need_revocation": True, "colateral": tmp_path}
+    with pytest.raises(TypeError, match="no option colateral; there are builder_key, "):
+        Verifier.from_files(tmp_path / "none.hcl", **options)  # type: ignore[arg-type]
