@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from appliance.engine.decode.batcher import Batcher, Running
+from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.draft import Drafter
 from appliance.engine.decode.generation import Generation, GenerationRequest, Step
-from appliance.engine.decode.scratch import Scratch
 from appliance.engine.families import llama as architecture
 from appliance.engine.families import llama_tensors as architecture_tensors
 from appliance.engine.forward.forward import ROWS, Forward

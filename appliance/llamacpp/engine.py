@@ -26,7 +26,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.decode.scratch import Scratch
+from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.engine import Engine
 from appliance.engine.families.llama import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits

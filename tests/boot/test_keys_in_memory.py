@@ -151,7 +151,7 @@ from pathlib import Path
 import numpy as np
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.decode.sampler import Sampler, Sampling
-from appliance.engine.decode.scratch import Scratch
+from appliance.engine.decode.chain.scratch import Scratch
 
 file = Path(sys.argv[1])
 row = Memory(file.stat().st_size)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from mmap import PAGESIZE
 
 from appliance.boot.planning import inspection, residency
-from appliance.engine.decode import draft, scratch
+from appliance.engine.decode import draft
+from appliance.engine.decode.chain import scratch
 from appliance.engine.families import llama as architecture
 from appliance.engine.families.llama import Architecture
 from appliance.engine.families.llama_tensors import OUTPUT

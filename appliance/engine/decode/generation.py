@@ -9,8 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from appliance.engine.decode.sampler import Logits, Sampler, Sampling
-from appliance.engine.decode.scratch import Scratch
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.chain.stage import Logits
+from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.engine.text.stops import StopFilter
 from appliance.engine.text.tokenizer.stream import Pieces, TextStream
 from appliance.errors import CapacityError, EngineError

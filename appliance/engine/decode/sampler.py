@@ -1,6 +1,7 @@
 """Choose the next token from a row of logits: the same choice for the same seed, position and logits.
 
-Order of the steps (that of llama.cpp, with OpenAI's definitions of its own parameters):
+Each step of the chain is a file of `chain/`. `ADJUSTMENTS` and `NARROWINGS` have their order, which is llama.cpp's,
+with OpenAI's definitions of its own parameters:
 
  1. `logit_bias` is added to the logits of the tokens named.
  2. `repeat_penalty` r, over the distinct tokens among the last `repeat_last_n` of prompt and answer: a positive
@@ -24,19 +25,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.decode.scratch import Scratch
+from appliance.engine.decode.chain import min_p, top_k, top_p
+from appliance.engine.decode.chain.ordering import descending, highest
+from appliance.engine.decode.chain.penalties import Bias, Counts, Repeats
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.chain.stage import Adjustment, Ids, Logits
 from appliance.errors import EngineError
 from appliance.policy.schema.sampling import PARAMETERS
-
-Logits = NDArray[np.float32]
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
@@ -81,6 +83,15 @@ class Choice:
     top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), best first
 
 
+# The order of the chain: what changes logits, then what keeps some of them.
+ADJUSTMENTS: tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...] = (
+    lambda sampling, _prompt: Bias(sampling.logit_bias),
+    lambda sampling, prompt: Repeats(sampling.repeat_penalty, sampling.repeat_last_n, prompt),
+    lambda sampling, _prompt: Counts(sampling.frequency_penalty, sampling.presence_penalty),
+)
+NARROWINGS = (top_k.STAGE, top_p.STAGE, min_p.STAGE)
+
+
 class Sampler:
     """The state of one answer's sampling: what was generated so far."""
 
@@ -89,11 +100,8 @@ class Sampler:
         if any(not 0 <= token < vocabulary for token in sampling.logit_bias):
             raise EngineError(f"sampling.logit_bias names a token outside 0..{vocabulary - 1}")
         self.sampling, self._scratch = sampling, scratch
-        self._tail = list(prompt[-sampling.repeat_last_n:]) if sampling.repeat_last_n else []
-        self._counts: Counter[int] = Counter()
+        self._adjustments = tuple(make(sampling, prompt) for make in ADJUSTMENTS)
         self._draws = 0
-        self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.int64)
-        self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
 
     def choose(self, logits: Logits) -> Choice:
         """The next token for `logits` (vocabulary,); does not change the state, so it can be repeated."""
@@ -109,42 +117,19 @@ class Sampler:
     def accept(self, token: int) -> None:
         """Record that `token` became part of the answer."""
         self._draws += 1
-        self._counts[token] += 1
-        self._tail.append(token)
-        if len(self._tail) > self.sampling.repeat_last_n:
-            del self._tail[: -self.sampling.repeat_last_n or None]
+        for each in self._adjustments:
+            each.accept(token)
 
     def _adjusted(self, logits: Logits) -> Logits:
         """Steps 1 to 3; `logits` itself where they change nothing."""
-        s = self.sampling
-        repeats = s.repeat_penalty != 1.0 and bool(self._tail)
-        counts = (s.frequency_penalty != 0.0 or s.presence_penalty != 0.0) and bool(self._counts)
-        if not (repeats or counts or self._bias_ids.size):
+        asking = [each for each in self._adjustments if each.asks()]
+        if not asking:
             return logits
-        scratch = self._scratch
-        out = scratch.adjusted[:logits.size]
+        out = self._scratch.adjusted[:logits.size]
         np.copyto(out, logits)
-        if self._bias_ids.size:
-            some = scratch.pick(out, self._bias_ids)
-            out[self._bias_ids] = np.add(some, self._bias, out=some)
-        if repeats:
-            ids = np.unique(np.array(self._tail, np.int64))
-            self._penalise(out, ids, np.float32(s.repeat_penalty))
-        if counts:
-            ids = np.fromiter(self._counts.keys(), np.int64)
-            times = np.fromiter(self._counts.values(), np.float64)
-            some = scratch.pick(out, ids)
-            out[ids] = np.subtract(some, (times * s.frequency_penalty + s.presence_penalty).astype(np.float32),
-                                   out=some)
+        for each in asking:
+            each.apply(out, self._scratch)
         return out
-
-    def _penalise(self, out: Logits, ids: NDArray[np.int64], penalty: np.float32) -> None:
-        """Step 2 for the tokens `ids`."""
-        some, mask = self._scratch.pick(out, ids), self._scratch.mask[:ids.size]
-        np.greater(some, 0, out=mask)
-        np.divide(some, penalty, out=some, where=mask)
-        np.multiply(some, penalty, out=some, where=np.logical_not(mask, out=mask))
-        out[ids] = some
 
     def _draw(self, logits: Logits) -> int:
         """Steps 5 and 6."""
@@ -160,20 +145,16 @@ class Sampler:
         return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
-def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> NDArray[np.int64] | None:
-    """Ids, ascending, that top-k, top-p and min-p leave; None when all of the vocabulary stays."""
-    size = logits.shape[0]
+def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> Ids | None:
+    """Ids, ascending, that the narrowings leave; None when all of the vocabulary stays."""
     ids = None
-    if 0 < sampling.top_k < size:
-        ids = highest(logits, sampling.top_k, scratch)
-    if sampling.top_p < 1.0:
-        inside = _nucleus(logits if ids is None else scratch.pick(logits, ids), sampling.top_p, scratch)
-        ids = inside if ids is None else ids[inside]
-    if sampling.min_p > 0.0:
-        floor = float(logits.max()) + math.log(sampling.min_p)
-        kept = scratch.widened(logits if ids is None else scratch.pick(logits, ids))
-        inside = np.flatnonzero(np.greater_equal(kept, floor, out=scratch.mask[:kept.size]))
-        ids = inside if ids is None else ids[inside]
+    for stage in NARROWINGS:
+        value = getattr(sampling, stage.parameter)
+        if value == stage.off:
+            continue
+        places = stage.keep(logits if ids is None else scratch.pick(logits, ids), value, scratch)
+        if places is not None:
+            ids = places if ids is None else ids[places]
     return ids
 
 
@@ -197,69 +178,9 @@ def _passing(sums: NDArray[np.float64], wanted: float) -> int:
     return int(np.searchsorted(sums, min(wanted, math.nextafter(sums[-1], 0.0)), side="right"))
 
 
-def _float(place: int) -> np.float32:
-    """The number at a place in the order of all: 0 at place 0, the least number above it at 1, and so on."""
-    return np.int32(place if place >= 0 else place ^ 0x7FFFFFFF).view(np.float32)
-
-
-def _place(number: np.float32) -> int:
-    """The place of a number, see `_float`."""
-    bits = int(number.view(np.int32))
-    return bits if bits >= 0 else bits ^ 0x7FFFFFFF
-
-
-def highest(logits: Logits, count: int, scratch: Scratch) -> NDArray[np.int64]:
-    """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids.
-
-    Of as many blocks as are wanted, each has a logit that is no lower than the least of their maxima: what is lower
-    than that is out at once.
-    """
-    values = scratch.wide.view(np.float32)
-    starts = np.arange(count) * logits.size // count
-    floor = np.maximum.reduceat(logits, starts, out=values[:count]).min()
-    ids = np.flatnonzero(np.greater_equal(logits, floor, out=scratch.mask[:logits.size]))
-    some, mask = np.take(logits, ids, out=values[:ids.size], mode="clip"), scratch.mask[:ids.size]
-    low, high, found = _place(floor), _place(some.max()) + 1, ids.size
-    while found != count and high - low > 1:  # not by numpy's sorting, which leaves values on the stack
-        middle = (low + high) // 2
-        found = int(np.count_nonzero(np.greater_equal(some, _float(middle), out=mask)))
-        low, high = (middle, high) if found >= count else (low, middle)
-    border = _float(low)
-    above = ids[np.flatnonzero(np.greater(some, border, out=mask))]
-    equal = ids[np.flatnonzero(np.equal(some, border, out=mask))][: count - above.size]
-    return np.sort(np.concatenate([above, equal]))
-
-
-def _descending(logits: Logits, ids: NDArray[np.int64], scratch: Scratch) -> NDArray[np.int64]:
-    """`ids`, ascending, in the order of their logits, the best first."""
-    some = np.take(logits, ids, out=scratch.wide.view(np.float32)[:ids.size], mode="clip")
-    return ids[np.argsort(np.negative(some, out=some), kind="stable")]
-
-
-def _heavy(weights: NDArray[np.float64], wanted: float, scratch: Scratch) -> NDArray[np.int64]:
-    """Places, ascending, of weights that may be in the shortest run of the heaviest whose sum is `wanted`.
-
-    Outside of the run is `rest`. Of n weights, those lighter than rest / n weigh less than that, all together.
-    """
-    rest = float(weights.sum()) - wanted
-    return np.flatnonzero(np.greater_equal(weights, rest / weights.size, out=scratch.mask[:weights.size]))
-
-
-def _nucleus(logits: Logits, mass: float, scratch: Scratch) -> NDArray[np.int64]:
-    """Ids, ascending, of the shortest run of the most probable whose share of the mass is `mass`."""
-    weights = scratch.exponentials(logits)
-    wanted = mass * float(weights.sum())
-    ids = _heavy(weights, wanted, scratch)
-    ids = ids[_heavy(np.take(weights, ids, out=scratch.sums[:ids.size], mode="clip"), wanted, scratch)]
-    order = _descending(logits, ids, scratch)
-    ordered = np.take(weights, order, out=scratch.wide[:order.size], mode="clip")
-    cumulative = np.cumsum(ordered, out=scratch.sums[:order.size])
-    return np.sort(order[: int(np.searchsorted(cumulative, wanted, side="left")) + 1])
-
-
 def log_probabilities(logits: Logits, token: int, top: int,
                       scratch: Scratch) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Log-probability of `token`, and the `top` best (token, log-probability), by a float64 log-softmax."""
     total = float(logits.max()) + math.log(float(scratch.exponentials(logits).sum()))
-    ids = _descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
+    ids = descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
     return float(logits[token]) - total, tuple((int(i), float(logits[i]) - total) for i in ids)

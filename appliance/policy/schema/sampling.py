@@ -1,6 +1,7 @@
 """The parameters of sampling: one row each, and the policy's bounds on it.
 
-A new one is a row and a block here, a field in `service/api/wire.py`, and its step in `engine/decode/sampler.py`.
+A new one is a row and a block here, a field and a place in the chain of `engine/decode/sampler.py`, and a file in
+`engine/decode/chain/`. Where other servers had it before, its row of `ELSEWHERE` ends.
 """
 
 from __future__ import annotations
@@ -19,20 +20,30 @@ class Parameter:
     name: str
     low: float
     high: float
+    off: float  # the value that changes nothing
+    whole: bool = False  # counts something
     bounded: bool = True  # by the policy; else a constant of the engine
+    unset: tuple[float, ...] = ()  # what other servers also take for `off`
+    aliases: tuple[str, ...] = ()  # other servers' names
 
 
 PARAMETERS = (
-    Parameter("temperature", 0.0, 100.0),
-    Parameter("top_p", 0.0, 1.0),
-    Parameter("top_k", 0, 1 << 20),
-    Parameter("min_p", 0.0, 1.0),
-    Parameter("repeat_penalty", 0.01, 100.0),
-    Parameter("repeat_last_n", 0, 1 << 20, bounded=False),
-    Parameter("frequency_penalty", -100.0, 100.0),
-    Parameter("presence_penalty", -100.0, 100.0),
+    Parameter("temperature", 0.0, 100.0, off=1.0),
+    Parameter("top_p", 0.0, 1.0, off=1.0),
+    Parameter("top_k", 0, 1 << 20, off=0, whole=True, unset=(-1,)),
+    Parameter("min_p", 0.0, 1.0, off=0.0),
+    Parameter("repeat_penalty", 0.01, 100.0, off=1.0, aliases=("repetition_penalty",)),
+    Parameter("repeat_last_n", 0, 1 << 20, off=0, whole=True, bounded=False),
+    Parameter("frequency_penalty", -100.0, 100.0, off=0.0),
+    Parameter("presence_penalty", -100.0, 100.0, off=0.0),
 )
 BOUNDED = tuple(each.name for each in PARAMETERS if each.bounded)
+
+# Samplers of other servers, by each of their names, and the values that turn them off: those alone are taken.
+ELSEWHERE: dict[str, tuple[float, ...]] = {
+    "typical_p": (1,), "typ_p": (1,), "tfs_z": (1,), "top_a": (0,), "top_n_sigma": (-1, 0), "mirostat": (0,),
+    "mirostat_mode": (0,), "dynatemp_range": (0,), "dry_multiplier": (0,), "xtc_probability": (0,),
+}
 
 
 class Bounds(Block):

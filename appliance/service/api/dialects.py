@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from appliance.policy.schema import sampling
 from appliance.service.api.problems import RequestError
 
 Endpoint = Literal["chat", "completions"]
@@ -88,7 +89,7 @@ _OPENAI = [  # tools before the choice among them: of several that are refused t
 ]
 
 _VLLM = [
-    Parameter("repetition_penalty", becomes="repeat_penalty"),
+    *(Parameter(alias, becomes=row.name) for row in sampling.PARAMETERS for alias in row.aliases),
     Parameter("ignore_eos", (False,), "logit_bias can keep a model from ending its turn"),
     Parameter("min_tokens", (0,)),
     Parameter("stop_token_ids", ([],), "stop takes texts"),
@@ -137,16 +138,7 @@ _ORDERS = (
 _LLAMA_CPP = [
     Parameter("n_predict", becomes="max_tokens"),
     Parameter("cache_prompt", (True, False)),
-    Parameter("typical_p", (1,)),
-    Parameter("typ_p", (1,)),
-    Parameter("tfs_z", (1,)),
-    Parameter("top_a", (0,)),
-    Parameter("top_n_sigma", (-1, 0)),
-    Parameter("mirostat", (0,)),
-    Parameter("mirostat_mode", (0,)),
-    Parameter("dynatemp_range", (0,)),
-    Parameter("dry_multiplier", (0,)),
-    Parameter("xtc_probability", (0,)),
+    *(Parameter(name, off) for name, off in sampling.ELSEWHERE.items()),
     Parameter("repeat_last_n", (64,), "repeat_penalty looks at the last 64 tokens, and 1 turns it off"),
     Parameter("penalize_nl", (True,)),
     Parameter("min_keep", (0, 1)),

@@ -1,6 +1,7 @@
 """Requests as they arrive: JSON text in, one frozen request type out, or a refusal that names the parameter.
 
-This module knows the OpenAI wire format and nothing of tenants, engines or policies. A body passes these steps:
+This module knows the OpenAI wire format and nothing of tenants, engines or a policy's values. A body passes these
+steps:
 
     document     JSON to an object; what is wrong is said, and where
     redaction    the fields that the policy drops are gone
@@ -17,10 +18,11 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.text.stops import MAX_STOPS
+from appliance.policy.schema import sampling
 from appliance.service.api import dialects, document, findings
 from appliance.service.api.dialects import Endpoint
 from appliance.service.api.messages import Message, Wire
@@ -58,31 +60,37 @@ class StreamOptions(Wire):
         return value
 
 
-class SamplingRequest(Wire):
-    """The parameters that chat and text completions share; None means that the policy's default applies."""
+class Named(Wire):
+    """A request names its model before all else."""
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _parameter(row: sampling.Parameter) -> Any:
+    """The type of a sampling parameter, and its default: None, which leaves it to the policy."""
+    kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)] if row.whole else Finite
+
+    def read(value: Any) -> Any:
+        return row.off if any(dialects.same(value, each) for each in row.unset) else value
+
+    return Annotated[kind | None, BeforeValidator(read)], None
+
+
+Parameters = create_model("Parameters", __base__=Named, **{
+    row.name: _parameter(row) for row in sampling.PARAMETERS if row.bounded})
+
+
+class SamplingRequest(Parameters):
+    """What chat and text completions share. A parameter that is None has the policy's default."""
 
     endpoint: ClassVar[Endpoint] = "completions"
 
-    model: Annotated[str, Field(min_length=1, max_length=256)]
-    temperature: Finite | None = None
-    top_p: Finite | None = None
-    top_k: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)] | None = None
-    min_p: Finite | None = None
-    presence_penalty: Finite | None = None
-    frequency_penalty: Finite | None = None
-    repeat_penalty: Finite | None = None
     logit_bias: Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)] | None = None
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     max_tokens: Count | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-
-    @field_validator("top_k", mode="before")
-    @classmethod
-    def _all_is_zero(cls, value: Any) -> Any:
-        """vLLM turns top_k off by -1, llama.cpp by 0."""
-        return 0 if dialects.same(value, -1) else value
 
     @field_validator("logit_bias")
     @classmethod

@@ -7,9 +7,9 @@ import codecs
 import numpy as np
 import pytest
 
+from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.scratch import Scratch
 from appliance.engine.engine import Engine
 from appliance.errors import CapacityError, EngineError
 from tests.support import any_models

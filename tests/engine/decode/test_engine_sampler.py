@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.decode.sampler import Sampler, Sampling, candidates, highest, invert, log_probabilities
-from appliance.engine.decode.scratch import Scratch
+from appliance.engine.decode.chain.ordering import highest
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.sampler import NARROWINGS, Sampler, Sampling, candidates, invert, log_probabilities
 from appliance.errors import EngineError
+from appliance.policy.schema.sampling import PARAMETERS
 from examples import plain_engine
 
 SCRATCH = Scratch(1000)
@@ -200,6 +202,15 @@ def test_log_probabilities():
     choice = Sampler(Sampling(temperature=0.0, top_logprobs=2, logit_bias={3: 9.0}), [], 4, SCRATCH).choose(logits)
     assert (3, 2) == (choice.token, len(choice.top))
     assert math.log(0.1) == pytest.approx(choice.logprob, abs=1e-6)
+
+
+def test_a_stage_that_is_off_keeps_all():
+    """The engine's defaults are the values of the table that change nothing; a stage is one row."""
+    own = {each.name: each.default for each in dataclasses.fields(Sampling)}
+    assert own | {each.name: each.off for each in PARAMETERS if each.bounded} == own
+    assert {each.parameter for each in NARROWINGS} <= {each.name for each in PARAMETERS if each.bounded}
+    logits = np.random.default_rng(1).normal(0, 3, 500).astype(np.float32)
+    assert candidates(logits, Sampling(), Scratch(500)) is None
 
 
 @pytest.mark.parametrize("values", [
