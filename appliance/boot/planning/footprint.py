@@ -26,8 +26,8 @@ from appliance.engine.forward.forward import (
     stride,
 )
 from appliance.engine.forward.kvcache import slot_nbytes
-from appliance.engine.kernels.layouts import step as step_layout
 from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
+from appliance.engine.kernels.layouts.step import COUNTER_NBYTES
 from appliance.errors import ApplianceError
 from appliance.models.file import tiling
 from appliance.models.file.gguf import GGUFFile, TensorInfo
@@ -307,6 +307,6 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, 
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)
     shared.append(4 * context * a.head_size)  # angles of rotation
     private = sum(private_sizes(a, kinds).values())
-    private += step_layout.COUNTER_NBYTES * UNITS_A_THREAD
+    private += COUNTER_NBYTES * UNITS_A_THREAD
     vectors = 4 * a.embedding * (2 * a.blocks + 1)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors
