@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from appliance.boot.planning import inspection
-from appliance.engine.families import llama as architecture
+from appliance.engine.families.header import architecture_of
 from appliance.errors import ApplianceError, UnsupportedError
 from appliance.llamacpp import engine as foreign
 from appliance.models.file import gguf_kind
@@ -30,7 +30,7 @@ def foreign_reason(model: Model, path: Path, *, simulated: bool) -> str | None:
     except ApplianceError:
         return None
     try:
-        architecture.read(header.metadata)
+        architecture_of(header.metadata)
     except UnsupportedError as error:
         if foreign.available():
             foreign.library()

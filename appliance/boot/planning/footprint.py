@@ -13,9 +13,9 @@ from pathlib import Path
 
 from appliance.boot.planning import inspection, residency
 from appliance.engine.decode import draft, scratch
-from appliance.engine.families import llama as architecture
-from appliance.engine.families.llama import Architecture
-from appliance.engine.families.llama_tensors import OUTPUT
+from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.names import OUTPUT
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -278,7 +278,7 @@ def _tiling(model: Model, path: Path) -> tuple[bool, Tiling | None, str | None]:
 
 def _shape(header: GGUFFile) -> Architecture | None:
     try:
-        return architecture.read(header.metadata)
+        return architecture_of(header.metadata)
     except ApplianceError:
         return None
 
@@ -308,5 +308,5 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, 
     shared.append(4 * context * a.head_size)  # angles of rotation
     private = sum(private_sizes(a, kinds).values())
     private += COUNTER_NBYTES * UNITS_A_THREAD
-    vectors = 4 * a.embedding * (2 * a.blocks + 1)
+    vectors = 4 * a.embedding * (2 * a.layers + 1)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families import llama_tensors as names
-from appliance.engine.families.llama import LEAST_FACTOR, Architecture
-from appliance.engine.families.llama_tensors import TensorPlan
+from appliance.engine.families import names
+from appliance.engine.families.architecture import LEAST_FACTOR, Architecture
+from appliance.engine.families.tensors import TensorPlan
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
 from appliance.engine.forward.tile_tables import Streaming
@@ -116,7 +116,7 @@ class Forward:
         source, architecture, cache = self._source, self._architecture, self._cache
         table, pool = self._table, self._pool
         self._step = Words(Step.nbytes)
-        self._layers = Words(Layer.nbytes * architecture.blocks)
+        self._layers = Words(Layer.nbytes * architecture.layers)
         pool.keep(self._step.memory)
         pool.keep(self._layers.memory)
         self._parts_nbytes = parts_nbytes(architecture, pool.threads, cache.context)
@@ -141,10 +141,10 @@ class Forward:
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
 
     def _order(self) -> list[tuple[str, ...]]:
-        """Matrices of the blocks as the kernel uses them: of those that are named together, tiles in turn."""
+        """Matrices of the layers as the kernel uses them: of those that are named together, tiles in turn."""
         parts = (*((part,) for group in _SHARING[:2] for part in group), *_SHARING[2:])
-        return [tuple(names.block(index, _MATRICES[part]) for part in group)
-                for index in range(self._architecture.blocks) for group in parts]
+        return [tuple(names.in_layer(index, _MATRICES[part]) for part in group)
+                for index in range(self._architecture.layers) for group in parts]
 
     def _vector(self, name: str, size: int) -> int:
         """The address of a copy of a vector, padded to whole lines."""
@@ -159,16 +159,16 @@ class Forward:
     def _weights(self, plan: TensorPlan) -> None:
         self._weight(self._step, Step.offsets["EMBEDDING_WEIGHT"], names.EMBEDDING, None, None)
         self._step.put(Step, {"OUTPUT_NORM": self._vector(names.OUTPUT_NORM, self._architecture.embedding)})
-        for index in range(self._architecture.blocks):
+        for index in range(self._architecture.layers):
             base = Layer.nbytes * index
             for part, word in zip(names.NORMS, ("ATTENTION_NORM", "FEED_FORWARD_NORM"), strict=True):
-                address = self._vector(names.block(index, part), self._architecture.embedding)
+                address = self._vector(names.in_layer(index, part), self._architecture.embedding)
                 self._layers.put(Layer, {word: address}, base)
             for group in _SHARING:
                 kinds: set[str] = set()
                 for part in group:
-                    bias = names.block(index, _MATRICES[part], "bias")
-                    self._weight(self._layers, base + Layer.offsets[part], names.block(index, _MATRICES[part]),
+                    bias = names.in_layer(index, _MATRICES[part], "bias")
+                    self._weight(self._layers, base + Layer.offsets[part], names.in_layer(index, _MATRICES[part]),
                                  bias if bias in plan.biases else None, kinds)
         self._weight(self._step, Step.offsets["OUTPUT_WEIGHT"], plan.output, None, None)
         if self._streaming is not None:
@@ -272,7 +272,7 @@ class Forward:
         rotations.view(np.float32)[:] = table.reshape(-1)
         self._kept.append(rotations)
         self._step.put(Step, {
-                "TEAM": self._pool.team, "LAYER_COUNT": a.blocks, "HEADS": a.heads, "KV_HEADS": a.kv_heads,
+                "TEAM": self._pool.team, "LAYER_COUNT": a.layers, "HEADS": a.heads, "KV_HEADS": a.kv_heads,
                 "HEAD_SIZE": a.head_size, "TURNS": rotations.address, "LAYERS": self._layers.address,
                 "KEYS": cache.keys, "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride,
                 "PAGE_STRIDE": cache.page_stride, "LAYER_STRIDE": cache.layer_stride,

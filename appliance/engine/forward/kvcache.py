@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 
-from appliance.engine.families.llama import Architecture
+from appliance.engine.families.architecture import Architecture
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.errors import EngineError
@@ -24,7 +24,7 @@ def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> 
     """Bytes of keys and values of one slot; EngineError for a format that there is not."""
     if kind not in CACHE_FORMATS:
         raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
-    pages = architecture.kv_heads * architecture.blocks * -(-context // PAGE)
+    pages = architecture.kv_heads * architecture.layers * -(-context // PAGE)
     return 2 * pages * head_nbytes(kind, architecture.head_size)
 
 
@@ -40,7 +40,7 @@ class KVCache:
         self.slot_stride = slot_nbytes(architecture, context, kind) // 2
         self.head_stride = head_nbytes(kind, architecture.head_size)
         self.layer_stride = self.head_stride * architecture.kv_heads
-        self.page_stride = self.layer_stride * architecture.blocks
+        self.page_stride = self.layer_stride * architecture.layers
         half = self.slot_stride * slots
         self._memory: Memory | None = Memory(2 * half, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)

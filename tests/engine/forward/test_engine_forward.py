@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine
-from appliance.engine.families import llama_tensors as names
+from appliance.engine.families import names
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
 from appliance.engine.kernels.layouts.shapes import group_nbytes
@@ -125,7 +125,7 @@ def test_weights_tile_by_tile(expected, groups):
         places = [(forward._layers, base * Layer.nbytes + Layer.offsets[part])
                   for base in range(synthetic.LAYERS) for part in LAYER_PARTS]
         places.append((forward._step, Step.offsets["OUTPUT_WEIGHT"]))
-        names_ = [names.block(i, part) for i in range(synthetic.LAYERS) for part in names.MATRICES] + [names.OUTPUT]
+        names_ = [names.in_layer(i, part) for i in range(synthetic.LAYERS) for part in names.MATRICES] + [names.OUTPUT]
         for (words, base), name in zip(places, names_, strict=True):
             weight = engine._source.weight(name)
             context = Memory(16)
@@ -164,7 +164,7 @@ def test_architecture_of_the_synthetic_model():
     with running("mixed") as engine:
         shape = engine.architecture
     assert (synthetic.LAYERS, synthetic.DIM, 8, 2, 32, synthetic.FFN, synthetic.VOCAB, synthetic.CONTEXT) == (
-        shape.blocks, shape.embedding, shape.heads, shape.kv_heads, shape.head_size, shape.feed_forward,
+        shape.layers, shape.embedding, shape.heads, shape.kv_heads, shape.head_size, shape.feed_forward,
         shape.vocabulary, shape.context_length)
 
 

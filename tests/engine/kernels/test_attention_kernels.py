@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from appliance.engine.families.llama import HEAD_SIZES
+from appliance.engine.families.architecture import HEAD_SIZES
 from appliance.engine.kernels.layouts.attention import (
     CACHE_FORMATS,
     PAGE,
