@@ -271,6 +271,7 @@ def _fetch(open_one: Any) -> Any:
                 return place
             if get_i64(worker.OTHER_HELD) == number + 1:
                 return worker.OTHER
+        # Not an assignment: the address comes before the choice, which keeps the instructions as they were measured.
         set_i64(worker.OTHER_HELD, worker.HELD if place != worker.OTHER else 0)
         worker.HELD = 0
         worker.TILE = worker.OTHER
