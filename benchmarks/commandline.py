@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from appliance.boot.planning import inspection
 from appliance.cli import numbers
-from appliance.engine.families import llama as architecture
-from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.tensors import check_tensors
 from appliance.errors import ApplianceError
 from benchmarks import models
 from benchmarks.process import Refused
@@ -67,7 +67,7 @@ def _check(path: Path, name: str) -> None:
         if inspection.is_sealed(path):
             raise SystemExit(f"{path} is sealed; name the GGUF file: what needs a sealed one seals it")
         found = inspection.header(path)
-        architecture_tensors.check(architecture.read(found.metadata), found.tensors)
+        check_tensors(architecture_of(found.metadata), found.tensors)
     except ApplianceError as error:
         raise SystemExit(f"{error}" if str(path) in error.summary else f"{path}: {error}") from None
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.families import llama as architecture
-from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.packing import Packing
@@ -57,8 +57,8 @@ class Own:
                 self._source.close()
             self._source, self._path = self._load(Path(model)), model
         assert self._source is not None
-        shape = architecture.read(self._source.metadata)
-        plan = architecture_tensors.check(shape, self._source.tensors)
+        shape = architecture_of(self._source.metadata)
+        plan = check_tensors(shape, self._source.tensors)
         self._pool = Pool(self._kernels, threads)
         self._cache = KVCache(shape, slots, context)
         self._forward = Forward(self._source, shape, plan, self._cache, self._kernels, self._pool)

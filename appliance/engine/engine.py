@@ -14,8 +14,9 @@ from appliance.engine.decode.batcher import Batcher, Running
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.draft import Drafter
 from appliance.engine.decode.generation import Generation, GenerationRequest, Step
-from appliance.engine.families import llama as architecture
-from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.kernels.runtime import table as kernel_table
@@ -30,7 +31,7 @@ from appliance.secure import interrupts, stacks
 class Engine:
     """Made by `Engine.open`; close it before its source."""
 
-    def __init__(self, source: TileSource, shape: architecture.Architecture, forward: Forward, cache: KVCache,
+    def __init__(self, source: TileSource, shape: Architecture, forward: Forward, cache: KVCache,
                  pool: Pool, words: Tokenizer, scratch: Scratch, *, speculate: bool = True,
                  drafter: Drafter | None = None) -> None:
         self.architecture, self.tokenizer = shape, words
@@ -53,8 +54,8 @@ class Engine:
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
         start = time.monotonic()
-        shape = architecture.read(source.metadata)
-        plan = architecture_tensors.check(shape, source.tensors)
+        shape = architecture_of(source.metadata)
+        plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")

@@ -5,7 +5,7 @@ How our engine keeps the weights, resident or streamed, is `budget`'s to say.
 
 from __future__ import annotations
 
-from appliance.engine.families import llama as architecture
+from appliance.engine.families.header import architecture_of
 from appliance.errors import ApplianceError, UnsupportedError
 from appliance.llamacpp import engine as foreign
 from appliance.models.catalogue import ModelFile
@@ -28,7 +28,7 @@ def foreign_reason(model: Model, file: ModelFile, *, simulated: bool) -> str | N
     except ApplianceError:
         return None
     try:
-        architecture.read(header.metadata)
+        architecture_of(header.metadata)
     except UnsupportedError as error:
         if foreign.available():
             foreign.library()

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.engine import Engine
-from appliance.engine.families.llama import CONTEXT_CAP, Architecture
+from appliance.engine.families.architecture import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.kernels.runtime import quota

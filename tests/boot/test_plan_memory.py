@@ -22,7 +22,7 @@ from appliance.boot.planning.rates import Rates
 from appliance.boot.planning.speed import speeds
 from appliance.boot.running import load as models
 from appliance.cli.main import main
-from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.kernels.runtime.threads import Pool
@@ -51,7 +51,7 @@ def test_activations_are_what_a_pass_allocates(rows: int, threads: int, context:
     with running("mixed", threads=threads, context=context) as engine:
         shape, source = engine.architecture, engine._source
         pool = Pool(kernels(), threads)
-        plan = architecture_tensors.check(shape, source.tensors)
+        plan = check_tensors(shape, source.tensors)
         forward = Forward(source, shape, plan, KVCache(shape, 1, context), kernels(), pool, rows=rows)
         said = activations_nbytes(shape, widths(source.tensors.values()), rows=rows, threads=threads, context=context)
         pool.close()

@@ -101,7 +101,7 @@ def test_a_budget_for_one_tile_a_thread(sealed: Path, tiny_model: Path) -> None:
             found.append((running.source.alive_limit, logits_of(running.engine, [1, 5, 9]).tobytes()))
             # Compiled code uses one place anyway on CPUs with AMX.
             compiled = running.source.reader.fetched_by.startswith("libcrypto")
-            narrow = len(found) > 1 or (compiled and kernels().target.tiles)
+            narrow = len(found) > 1 or (compiled and kernels().target.amx)
             assert found[-1][0] == (tiles // 2 if narrow else tiles)
             assert running.source.most_alive <= running.source.alive_limit
             running.source.prepare(3)  # a thread that comes later keeps to it, too

@@ -193,7 +193,7 @@ def _gguf(name: str) -> bytes:
             data = kernel_model.weights(name, tensor, *dims)
             tensors.append(ggufs.Tensor(tensor, block_format.ggml_id, dims[::-1], data))
     keys = [ggufs.kv("general.architecture", ggufs.STRING, "llama")]
-    for key, value in {"block_count": shape.blocks, "attention.head_count": shape.heads,
+    for key, value in {"block_count": shape.layers, "attention.head_count": shape.heads,
                        "attention.head_count_kv": shape.kv_heads, "embedding_length": shape.embedding}.items():
         keys.append(ggufs.kv(f"llama.{key}", ggufs.U32, value))
     keys.append(ggufs.kv("llama.attention.layer_norm_rms_epsilon", ggufs.F32, shape.epsilon))

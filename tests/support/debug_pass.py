@@ -16,8 +16,8 @@ import numpy as np
 from appliance.engine.engine import Engine
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.layouts import pack as pack_layout
-from appliance.engine.kernels.layouts import step as step_layout
+from appliance.engine.kernels.layouts.pack import Move, Pack
+from appliance.engine.kernels.layouts.step import CALL, Bundle, Layer, Step, Unit, Weight
 from appliance.engine.kernels.runtime import table, targets
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.registry import Kernel
@@ -35,22 +35,22 @@ CONTEXT, THREADS = 320, 2
 FAR = 1 << 40
 GUARDS: dict[Forward, step_tables.Guard] = {}
 
-_LAST = step_layout.LAYER_NBYTES * (synthetic.LAYERS - 1)
+_LAST = Layer.nbytes * (synthetic.LAYERS - 1)
 
 
 def _weight(part: str, word: str) -> int:
-    return _LAST + step_layout.LAYER[part] + step_layout.WEIGHT[word]
+    return _LAST + Layer.offsets[part] + Weight.offsets[word]
 
 
 # What is spoiled: table, offset of the word, what is added to it, and the fault that must be found.
 SPOILED: dict[str, tuple[str, int, int, str]] = {
     "a token": ("TOKENS", 0, synthetic.VOCAB, "batch"), "a position": ("POSITIONS", 0, -FAR, "batch"),
-    "a slot": ("SLOTS", 0, 9, "batch"), "a wanted row": ("WANTED_ROWS", 0, 5, "batch"),
-    "a tile's slot": ("TILE_TABLE", step_layout.TILE["SLOT"], -1, "tile"),
-    "a tile's rows": ("TILE_TABLE", step_layout.TILE["COUNT"], 1, "tile"),
-    "a tile's position": ("TILE_TABLE", step_layout.TILE["POSITION"], CONTEXT, "tile"),
-    "a tile's states": ("TILE_TABLE", step_layout.TILE["FIRST_PART"], FAR, "tile"),
-    "a span": ("UNIT_TABLE", step_layout.UNIT["UNIT_SPAN"], 5, "tile"),
+    "a slot": ("SLOTS", 0, 9, "batch"), "a wanted row": ("LOGIT_ROWS", 0, 5, "batch"),
+    "a bundle's slot": ("BUNDLES", Bundle.offsets["SLOT"], -1, "bundle"),
+    "a bundle's rows": ("BUNDLES", Bundle.offsets["COUNT"], 1, "bundle"),
+    "a bundle's position": ("BUNDLES", Bundle.offsets["POSITION"], CONTEXT, "bundle"),
+    "a bundle's states": ("BUNDLES", Bundle.offsets["FIRST_PART"], FAR, "bundle"),
+    "a span": ("UNITS", Unit.offsets["SPAN"], 5, "bundle"),
     "weights elsewhere": ("layers", _weight("DOWN", "ADDRESS"), FAR, "weight"),
     "weights of a neighbour": ("layers", _weight("DOWN", "ADDRESS"), 64, "weight"),
     "more rows of weights": ("layers", _weight("QUERY", "GROUPS"), 1, "weight"),
@@ -60,15 +60,15 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
     "a fetch": ("layers", _weight("OUTPUT", "FETCH"), FAR, "code"),
     "activations": ("layers", _weight("UP", "ACTIVATIONS"), FAR, "buffer"),
     "own activations": ("layers", _weight("UP", "PRIVATE_ACTIVATIONS"), FAR, "buffer"),
-    "a norm": ("layers", _LAST + step_layout.LAYER["FEED_FORWARD_NORM"], -FAR, "vector"),
-    "rotations": ("step", step_layout.STEP["TURNS"], FAR, "vector"),
-    "keys": ("step", step_layout.STEP["KEYS"], FAR, "cache"),
-    "values": ("step", step_layout.STEP["VALUES"], 64, "cache"),
-    "a stride of the cache": ("step", step_layout.STEP["BLOCK_STRIDE"], 64, "cache"),
-    "attention": ("step", step_layout.STEP["ATTEND"], 2, "code"),
-    "logits": ("step", step_layout.STEP["LOGITS"], FAR, "buffer"),
-    "a stride of rows": ("step", step_layout.STEP["HIDDEN_STRIDE"], -128, "buffer"),
-    "rows": ("step", step_layout.STEP["ROWS"], FAR, "batch"),
+    "a norm": ("layers", _LAST + Layer.offsets["FEED_FORWARD_NORM"], -FAR, "vector"),
+    "rotations": ("step", Step.offsets["TURNS"], FAR, "vector"),
+    "keys": ("step", Step.offsets["KEYS"], FAR, "cache"),
+    "values": ("step", Step.offsets["VALUES"], 64, "cache"),
+    "a stride of the cache": ("step", Step.offsets["PAGE_STRIDE"], 64, "cache"),
+    "attention": ("step", Step.offsets["ATTEND"], 2, "code"),
+    "logits": ("step", Step.offsets["LOGITS"], FAR, "buffer"),
+    "a stride of rows": ("step", Step.offsets["HIDDEN_STRIDE"], -128, "buffer"),
+    "rows": ("step", Step.offsets["ROWS"], FAR, "batch"),
 }
 
 
@@ -108,7 +108,7 @@ def fetched(forward: Forward) -> list[str]:
         return int(get_i64(context))
     loader, place = lower.Loader(), Memory(8)
     fetch = loader.load(Kernel("fetch_whole", Signature.parse("i8(i8,i8,i8)"), fetch_whole))
-    GUARDS[forward] = step_tables.Guard(forward, (fetch, 1, step_layout.CALL))
+    GUARDS[forward] = step_tables.Guard(forward, (fetch, 1, CALL))
     words, faults = _words(forward, "layers"), []
     context, home = place.view(np.int64), _weight("DOWN", "ADDRESS") // 8
     words[_weight("DOWN", "FETCH") // 8], words[_weight("DOWN", "FETCH_CONTEXT") // 8] = fetch, place.address
@@ -124,11 +124,11 @@ def packed(kernels: KernelTable) -> list[str]:
     packing, block_format = Packing(kernels), quants.FORMATS["Q5_K"]
     rows, followed = bytes(16 * block_format.row_nbytes(256)), []
     words = (ctypes.c_int64 * 4096).from_address(packing.table(block_format))
-    first = pack_layout.PACK_NBYTES // 8
-    last = first + pack_layout.MOVE_NBYTES // 8 * (words[1] - 2)  # of the words that are sums
-    term = (words[last + pack_layout.MOVE["TERMS"] // 8] - packing.table(block_format)) // 8
+    first = Pack.offsets["MOVE"] // 8
+    last = first + Move.nbytes // 8 * (words[1] - 2)  # of the words that are sums
+    term = (words[last + Move.offsets["TERMS"] // 8] - packing.table(block_format)) // 8
     for name, place, change in [("nothing", 0, 0), ("a source", term, 1 << 20),
-                                *((name, first + pack_layout.MOVE[name] // 8, change)
+                                *((name, first + Move.offsets[name] // 8, change)
                                   for name in ("FROM", "TO", "COUNT") for change in (-FAR, FAR))]:
         words[place] += change
         try:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.boot.planning import inspection
-from appliance.engine.families import llama as architecture
-from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.tensors import check_tensors
 from appliance.engine.text import tokenizer
 from appliance.engine.text.template import ChatTemplate, Fallback
 from appliance.errors import ApplianceError, EngineError, ModelError
@@ -47,7 +48,7 @@ class Fitness:
 def judge(metadata: Metadata) -> None:
     """Refuse a file by its metadata: UnsupportedError and FormatError for its kind and architecture."""
     gguf_kind.check(metadata)
-    architecture.read(metadata)
+    architecture_of(metadata)
 
 
 def of_header(header: GGUFFile, *, template: str | None = None, fallback: Fallback = "refuse") -> Fitness:
@@ -132,10 +133,10 @@ def _header_of(model: Model, file: ModelFile) -> GGUFFile:
     return header(file)
 
 
-def _check_tensors(file: GGUFFile) -> architecture.Architecture:
+def _check_tensors(file: GGUFFile) -> Architecture:
     """The architecture of a file that can run, as far as kind, architecture and tensors tell. Errors as `judge`."""
     gguf_kind.check(file.metadata, len(file.tensors))
-    shape = architecture.read(file.metadata)
+    shape = architecture_of(file.metadata)
     check_runnable(file)
-    architecture_tensors.check(shape, file.tensors)
+    check_tensors(shape, file.tensors)
     return shape

@@ -13,9 +13,9 @@ from mmap import PAGESIZE
 from appliance.boot.planning import inspection, residency
 from appliance.engine.decode import draft
 from appliance.engine.decode.chain import scratch
-from appliance.engine.families import llama as architecture
-from appliance.engine.families.llama import Architecture
-from appliance.engine.families.llama_tensors import OUTPUT
+from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.names import OUTPUT
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -26,8 +26,8 @@ from appliance.engine.forward.forward import (
     stride,
 )
 from appliance.engine.forward.kvcache import slot_nbytes
-from appliance.engine.kernels.layouts import step as step_layout
 from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
+from appliance.engine.kernels.layouts.step import COUNTER_NBYTES
 from appliance.errors import ApplianceError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file.gguf import GGUFFile, TensorInfo
@@ -273,7 +273,7 @@ def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:
 
 def _shape(header: GGUFFile) -> Architecture | None:
     try:
-        return architecture.read(header.metadata)
+        return architecture_of(header.metadata)
     except ApplianceError:
         return None
 
@@ -302,6 +302,6 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, 
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)
     shared.append(4 * context * a.head_size)  # angles of rotation
     private = sum(private_sizes(a, kinds).values())
-    private += step_layout.COUNTER_NBYTES * UNITS_A_THREAD
-    vectors = 4 * a.embedding * (2 * a.blocks + 1)
+    private += COUNTER_NBYTES * UNITS_A_THREAD
+    vectors = 4 * a.embedding * (2 * a.layers + 1)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import order as kernel_order
 from appliance.engine.forward.packing import Packing, blocks
-from appliance.engine.kernels.layouts import fetch as fetch_layout
+from appliance.engine.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
+from appliance.engine.kernels.layouts.tables import Table
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
@@ -37,9 +38,9 @@ def plaintext() -> bytes:
     return kernel_inputs.stream("fetch plaintext", sum(TILES)).tobytes()
 
 
-def _words(memory: Memory, names: dict[str, int], values: dict[str, int]) -> None:
+def _words(memory: Memory, table: type[Table], values: dict[str, int]) -> None:
     for name, value in values.items():
-        memory.view(np.int64)[names[name] // 8] = value
+        memory.view(np.int64)[table.offsets[name] // 8] = value
 
 
 class _Case:
@@ -53,15 +54,15 @@ class _Case:
         self.tile, self._kept = Memory(TILES[0]), Memory(len(records) + RECORD_ALIGNMENT)
         self._piece = Memory(RECORD_ALIGNMENT)
         self._stream, self._worker, self._matrix = (Memory(nbytes) for nbytes in (
-            fetch_layout.STREAM_NBYTES, fetch_layout.WORKER_NBYTES, fetch_layout.MATRIX_NBYTES))
-        _words(self._stream, fetch_layout.STREAM, {
+            Stream.nbytes, Worker.nbytes, Matrix.nbytes))
+        _words(self._stream, Stream, {
             **native.functions(library), "READ": ctypes.cast(self._read, ctypes.c_void_p).value or 0,
             "PIECE": RECORD_ALIGNMENT, "WORKERS": self._worker.address, "TILE_NBYTES": TILES[0], **stream})
-        _words(self._worker, fetch_layout.WORKER, {
+        _words(self._worker, Worker, {
             "CONTEXT": self._cipher.address, "TILE": self.tile.address, "OTHER": self.tile.address,
             "RECORD": self._piece.address})
-        _words(self._matrix, fetch_layout.MATRIX, {
-            "STREAM_TABLE": self._stream.address, "FIRST_TILE": _FIRST, "LAST": 1, "NBYTES": TILES[0],
+        _words(self._matrix, Matrix, {
+            "STREAM": self._stream.address, "FIRST_TILE": _FIRST, "LAST": 1, "NBYTES": TILES[0],
             "LAST_NBYTES": TILES[1], **matrix})
 
     def _hand_out(self, _file: int, place: Any, _parts: int, offset: int, _flags: int) -> int:
@@ -75,12 +76,12 @@ class _Case:
         self._now = records
         ctypes.memmove(self._kept.address, records, len(records))
         self.tile.view(np.uint8)[:] = 0xff
-        _words(self._stream, fetch_layout.STREAM, {"FAULT": 0})
-        _words(self._worker, fetch_layout.WORKER, {"HELD": 0, "OTHER_HELD": 0})
-        _words(self._matrix, fetch_layout.MATRIX, {"KEPT": self._kept.address if kept else 0})
+        _words(self._stream, Stream, {"FAULT": 0})
+        _words(self._worker, Worker, {"HELD": 0, "OTHER_HELD": 0})
+        _words(self._matrix, Matrix, {"KEPT": self._kept.address if kept else 0})
         self._call(self._matrix.address, number, 0)
-        fault = int(self._stream.view(np.int64)[fetch_layout.STREAM["FAULT"] // 8])
-        return self.tile.view(np.uint8).tobytes() + f"{fetch_layout.FAULTS[fault >> 48]} {fault & 0xffff}".encode()
+        fault = int(self._stream.view(np.int64)[Stream.offsets["FAULT"] // 8])
+        return self.tile.view(np.uint8).tobytes() + f"{FAULTS[fault >> 48]} {fault & 0xffff}".encode()
 
     def close(self) -> None:
         """Free the key."""

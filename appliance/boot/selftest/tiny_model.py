@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs as kernel_inputs
-from appliance.engine.families import llama_tensors as names
-from appliance.engine.families.llama import Architecture, Rope
+from appliance.engine.families import names
+from appliance.engine.families.architecture import Architecture, Rope
+from appliance.engine.families.tensors import TensorPlan, optional, required
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.kernels.runtime.memory import Memory
@@ -27,13 +28,14 @@ EXPONENTS = {"F32": -9, "F16": -9, "BF16": -9, "Q4_0": -6, "Q4_1": -7, "Q5_0": -
              "Q2_K": -8, "Q3_K": -9, "Q4_K": -12, "Q5_K": -13, "Q6_K": -14}
 # Two query heads share a key-value head; rows of 256, as the largest blocks need.
 SHAPE = Architecture(
-    blocks=2, embedding=256, heads=4, kv_heads=2, head_size=64, feed_forward=512, vocabulary=96, context_length=512,
-    epsilon=1e-5, rope=Rope(scaling="none", base=10000.0, factor=1.0, original_context=512, magnitude=1.0))
+    family="llama", layers=2, embedding=256, heads=4, kv_heads=2, head_size=64, feed_forward=512, vocabulary=96,
+    context_length=512, epsilon=1e-5,
+    rope=Rope(scaling="none", base=10000.0, factor=1.0, original_context=512, magnitude=1.0))
 PROMPT = [(7 * i + 3) % SHAPE.vocabulary for i in range(300)]  # more positions than one attention span
 OTHER = [5, 90, 17]
 _WANTED = (0, 63, 64, 255, 256)
 _LONG, _SHORT = ("Q8_0", "Q4_K"), 40
-BIASES = frozenset(names.block(index, part, "bias") for index in range(SHAPE.blocks)
+BIASES = frozenset(names.in_layer(index, part, "bias") for index in range(SHAPE.layers)
                    for part in (names.QUERY, names.KEY, names.VALUE))
 _TILE_GROUPS = 3  # the last tile of each matrix has fewer
 _WHOLE = (names.KEY, names.UP)  # matrices in memory, beside others in tiles
@@ -54,7 +56,7 @@ def tiled_prompt(format_name: str) -> list[int]:
 
 def tensors() -> dict[str, tuple[int, ...]]:
     """Shapes of the model's tensors."""
-    return dict(names.required(SHAPE)) | {name: shape for name, shape in names.optional(SHAPE) if name in BIASES}
+    return dict(required(SHAPE)) | {name: shape for name, shape in optional(SHAPE) if name in BIASES}
 
 
 def wanted(format_name: str) -> list[int]:
@@ -112,7 +114,7 @@ def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
     rows: list[NDArray[np.float32]] = []
     with Pool(table, THREADS) as pool:
         cache = KVCache(SHAPE, 2, 512)
-        plan = names.TensorPlan(output=names.EMBEDDING, biases=BIASES)
+        plan = TensorPlan(output=names.EMBEDDING, biases=BIASES)
         forward = Forward(FixedSource(format_name), SHAPE, plan, cache, table, pool)
         tokens, asked = prompt(format_name), wanted(format_name)
         end, cut = len(tokens), len(tokens) * 16 // 25

@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from appliance.engine.families import llama as architecture
-from appliance.engine.families import llama_tensors as architecture_tensors
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.kernels.runtime.table import KernelTable
@@ -82,8 +82,8 @@ class Drafter:
         """Make `draft` ready to guess for `source`, with a cache of format `kind`, and to read up to `rows` tokens in a
         pass. EngineError, UnsupportedError and FormatError say why not."""
         check_vocabulary(source, draft)
-        shape = architecture.read(draft.metadata)
-        plan = architecture_tensors.check(shape, draft.tensors)
+        shape = architecture_of(draft.metadata)
+        plan = check_tensors(shape, draft.tensors)
         cache = KVCache(shape, min(slots, SLOTS), shape.context(context), kind)
         forward = Forward(draft, shape, plan, cache, kernels, pool, rows=max(rows, SLOTS), wanted=SLOTS)
         return cls(forward, cache, min(len(_tokens(source)), shape.vocabulary), cost(source, draft))

@@ -1,1 +1,1 @@
-"""One record a model family: what its header must say, which tensors it has."""
+"""One card a model family, in one table; from it follow the check of headers and of tensors, and refusals."""

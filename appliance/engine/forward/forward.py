@@ -1,7 +1,7 @@
 """The forward pass: a batch of (token, position, slot) rows in, logits of the rows asked for out.
 
 Three things are kept apart: the architecture (numbers), the weights (a tile source), and the state (buffers and
-cache). This module fills the tables that the compiled `step` reads (`kernels.step_layout`); it knows nothing of
+cache). This module fills the tables that the compiled `step` reads (`layouts.step`); it knows nothing of
 text, sampling or requests. Not safe to use from two threads at once.
 """
 
@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families import llama_tensors as names
-from appliance.engine.families.llama import LEAST_FACTOR, Architecture
-from appliance.engine.families.llama_tensors import TensorPlan
+from appliance.engine.families import names
+from appliance.engine.families.architecture import LEAST_FACTOR, Architecture
+from appliance.engine.families.tensors import TensorPlan
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
 from appliance.engine.forward.tile_tables import Streaming
-from appliance.engine.kernels.layouts import step as step_layout
-from appliance.engine.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, state_nbytes, tile_tokens
+from appliance.engine.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
 from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, SHAPES, group_nbytes, padded_rows, token_nbytes
+from appliance.engine.kernels.layouts.step import COUNTER_NBYTES, LAYER_PARTS, Bundle, Layer, Step, Unit, Weight
 from appliance.engine.kernels.runtime import boundary
 from appliance.engine.kernels.runtime.boundary import Batch, Boundary, Limits
 from appliance.engine.kernels.runtime.memory import Memory, Words
@@ -37,9 +37,9 @@ Logits = NDArray[np.float32]
 ROWS = 512  # most rows of a batch
 WANTED = 64  # most rows of a batch whose logits are computed
 _LINE = 64
-UNITS_A_THREAD = 4  # tiles times key-value heads; with fewer, tiles are split into spans
+UNITS_A_THREAD = 4  # bundles times key-value heads; with fewer, bundles are split into spans
 PARTS_NBYTES = 16 << 20  # most, of attention states while spans are spread over threads
-_MATRICES = dict(zip(step_layout.LAYER_PARTS, names.MATRICES, strict=True))
+_MATRICES = dict(zip(LAYER_PARTS, names.MATRICES, strict=True))
 _SHARING = (("QUERY", "KEY", "VALUE"), ("OUTPUT",), ("GATE", "UP"), ("DOWN",))  # with the same activations
 
 
@@ -59,14 +59,14 @@ def stride(floats: int) -> int:
 
 
 def parts_nbytes(a: Architecture, threads: int, context: int) -> int:
-    """Bytes for the states of attention while so few tiles are there that their spans are spread over the threads."""
-    tiles = (UNITS_A_THREAD * threads - 1) // a.kv_heads
-    states = tiles * -(-context // SPAN) * tile_tokens(a.heads // a.kv_heads) * a.heads
+    """Bytes for the states of attention while so few bundles are there that their spans are spread over the threads."""
+    bundles = (UNITS_A_THREAD * threads - 1) // a.kv_heads
+    states = bundles * -(-context // SPAN) * bundle_tokens(a.heads // a.kv_heads) * a.heads
     return max(min(states * state_nbytes(a.head_size), PARTS_NBYTES), _LINE)
 
 
 def row_widths(a: Architecture) -> dict[str, int]:
-    """Floats of a row of each buffer that all threads share, by the word of `step_layout` that has its address."""
+    """Floats of a row of each buffer that all threads share, by the word of `layouts.step` that has its address."""
     return {"RESIDUAL": a.embedding, "PROJECTED": a.query_width + 2 * a.kv_width, "ATTENDED": a.query_width,
             "HIDDEN": 2 * a.feed_forward}
 
@@ -81,7 +81,7 @@ def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
     """Bytes of what each thread has of its own: by the word that has its offset, and by the kind of activations for a
     row of each. `kinds`: most columns of each kind."""
     group = a.heads // a.kv_heads
-    rows = group * tile_tokens(group)
+    rows = group * bundle_tokens(group)
     return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.feed_forward),
             "PRIVATE_QUERY": 4 * a.head_size * rows, "PRIVATE_TOTAL": state_nbytes(a.head_size) * rows,
             "PRIVATE_PART": state_nbytes(a.head_size) * rows, "PRIVATE_SCRATCH": SCRATCH_NBYTES,
@@ -89,7 +89,7 @@ def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
 
 
 def attention_names(cache_format: str) -> dict[str, str]:
-    """The kernels of a cache format, by the word of `step_layout` that has their address."""
+    """The kernels of a cache format, by the word of `layouts.step` that has their address."""
     names = {"REMEMBER": f"remember_{cache_format}", "ATTEND": f"attend_{cache_format}"}
     return names if cache_format == "f16" else names | {"QUERY_KERNEL": "query_q8"}
 
@@ -114,8 +114,8 @@ class Forward:
         """All buffers and tables."""
         source, architecture, cache = self._source, self._architecture, self._cache
         table, pool = self._table, self._pool
-        self._step = Words(step_layout.STEP_NBYTES)
-        self._layers = Words(step_layout.LAYER_NBYTES * architecture.blocks)
+        self._step = Words(Step.nbytes)
+        self._layers = Words(Layer.nbytes * architecture.layers)
         pool.keep(self._step.memory)
         pool.keep(self._layers.memory)
         self._parts_nbytes = parts_nbytes(architecture, pool.threads, cache.context)
@@ -141,10 +141,10 @@ class Forward:
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
 
     def _order(self) -> list[tuple[str, ...]]:
-        """Matrices of the blocks as the kernel uses them: of those that are named together, tiles in turn."""
+        """Matrices of the layers as the kernel uses them: of those that are named together, tiles in turn."""
         parts = (*((part,) for group in _SHARING[:2] for part in group), *_SHARING[2:])
-        return [tuple(names.block(index, _MATRICES[part]) for part in group)
-                for index in range(self._architecture.blocks) for group in parts]
+        return [tuple(names.in_layer(index, _MATRICES[part]) for part in group)
+                for index in range(self._architecture.layers) for group in parts]
 
     def _vector(self, name: str, size: int) -> int:
         """The address of a copy of a vector, padded to whole lines."""
@@ -157,21 +157,20 @@ class Forward:
         return memory.address
 
     def _weights(self, plan: TensorPlan) -> None:
-        step = step_layout.STEP
-        self._weight(self._step, step["EMBEDDING_WEIGHT"], names.EMBEDDING, None, None)
-        self._step.put(step, {"OUTPUT_NORM": self._vector(names.OUTPUT_NORM, self._architecture.embedding)})
-        for index in range(self._architecture.blocks):
-            base = step_layout.LAYER_NBYTES * index
+        self._weight(self._step, Step.offsets["EMBEDDING_WEIGHT"], names.EMBEDDING, None, None)
+        self._step.put(Step, {"OUTPUT_NORM": self._vector(names.OUTPUT_NORM, self._architecture.embedding)})
+        for index in range(self._architecture.layers):
+            base = Layer.nbytes * index
             for part, word in zip(names.NORMS, ("ATTENTION_NORM", "FEED_FORWARD_NORM"), strict=True):
-                address = self._vector(names.block(index, part), self._architecture.embedding)
-                self._layers.put(step_layout.LAYER, {word: address}, base)
+                address = self._vector(names.in_layer(index, part), self._architecture.embedding)
+                self._layers.put(Layer, {word: address}, base)
             for group in _SHARING:
                 kinds: set[str] = set()
                 for part in group:
-                    bias = names.block(index, _MATRICES[part], "bias")
-                    self._weight(self._layers, base + step_layout.LAYER[part], names.block(index, _MATRICES[part]),
+                    bias = names.in_layer(index, _MATRICES[part], "bias")
+                    self._weight(self._layers, base + Layer.offsets[part], names.in_layer(index, _MATRICES[part]),
                                  bias if bias in plan.biases else None, kinds)
-        self._weight(self._step, step["OUTPUT_WEIGHT"], plan.output, None, None)
+        self._weight(self._step, Step.offsets["OUTPUT_WEIGHT"], plan.output, None, None)
         if self._streaming is not None:
             self._streaming.plan()
         order = [*self._order(), (plan.output,)]
@@ -183,7 +182,7 @@ class Forward:
         """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""
         weight = self._source.weight(name)
         fetch, context = weight.fetch, weight.context
-        looked_up = words is self._step and base == step_layout.STEP["EMBEDDING_WEIGHT"]  # before the kernel runs
+        looked_up = words is self._step and base == Step.offsets["EMBEDDING_WEIGHT"]  # before the kernel runs
         if fetch and self._streaming is not None and not looked_up:
             fetch, context = self._streaming.kernel, self._streaming.matrix(name)
         shape = SHAPES[weight.format.name]
@@ -191,7 +190,7 @@ class Forward:
         first = kinds is None or shape.activation not in kinds
         if kinds is not None:
             kinds.add(shape.activation)
-        words.put(step_layout.WEIGHT, {
+        words.put(Weight, {
             "PRODUCT": self._table.address(f"product_{shape.suffix}"), "ADDRESS": weight.address,
             "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
             "QUANTISE": self._table.address(f"quantise_{shape.activation}") if first else 0,
@@ -232,15 +231,15 @@ class Forward:
         return memory
 
     def _buffers(self, rows: int, wanted: int) -> None:
-        a, step = self._architecture, step_layout.STEP
+        a = self._architecture
         for word, width in row_widths(a).items():
             address = self._allocate(stride(width) * rows)
-            self._step.put(step, {word: address, word + "_STRIDE": stride(width)})
+            self._step.put(Step, {word: address, word + "_STRIDE": stride(width)})
             if word == "RESIDUAL":
                 self._residual = address
         self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = self._secret(self._logits_stride * wanted)
-        self._step.put(step, {"LOGITS": self._logits.address, "LOGITS_STRIDE": self._logits_stride,
+        self._step.put(Step, {"LOGITS": self._logits.address, "LOGITS_STRIDE": self._logits_stride,
                               "UP_OFFSET": 4 * a.feed_forward})
         shared = {kind: self._allocate(row_nbytes(kind, columns) * rows) for kind, columns in self._largest.items()}
         private = self._private_buffers()
@@ -253,13 +252,13 @@ class Forward:
         for what, size in private_sizes(self._architecture, self._largest).items():
             found[what] = offset
             offset += _round(size) + _LINE
-        self._step.put(step_layout.STEP, {
+        self._step.put(Step, {
             "PRIVATE": self._allocate(offset * self._pool.threads), "PRIVATE_STRIDE": offset,
-            **{what: at for what, at in found.items() if what in step_layout.STEP}})
+            **{what: at for what, at in found.items() if what in Step.fields}})
         return found
 
     def _constants(self) -> None:
-        a, cache, step = self._architecture, self._cache, step_layout.STEP
+        a, cache = self._architecture, self._cache
         factors = self._source.vector(names.ROPE_FACTORS) if names.ROPE_FACTORS in self._source.tensors else None
         if factors is not None:
             boundary.check_vector(names.ROPE_FACTORS, factors, a.head_size // 2)
@@ -269,13 +268,13 @@ class Forward:
         rotations = Memory(table.nbytes, huge=True)
         rotations.view(np.float32)[:] = table.reshape(-1)
         self._kept.append(rotations)
-        self._step.put(step, {
-                "TEAM": self._pool.team, "BLOCKS": a.blocks, "HEADS": a.heads, "KV_HEADS": a.kv_heads,
+        self._step.put(Step, {
+                "TEAM": self._pool.team, "LAYER_COUNT": a.layers, "HEADS": a.heads, "KV_HEADS": a.kv_heads,
                 "HEAD_SIZE": a.head_size, "TURNS": rotations.address, "LAYERS": self._layers.address,
                 "KEYS": cache.keys, "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride,
-                "BLOCK_STRIDE": cache.block_stride, "LAYER_STRIDE": cache.layer_stride,
+                "PAGE_STRIDE": cache.page_stride, "LAYER_STRIDE": cache.layer_stride,
                 "HEAD_STRIDE": cache.head_stride, "PARTS": self._allocate(self._parts_nbytes),
-                "COUNTERS": self._allocate(step_layout.COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
+                "COUNTERS": self._allocate(COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
                 **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()},
                 # Scores come out in units of log2, so that the softmax needs powers of two only.
                 "EPSILON": a.epsilon, "SCALE": math.log2(math.e) / math.sqrt(a.head_size)})
@@ -288,12 +287,12 @@ class Forward:
     def _call_tables(self, rows: int) -> None:
         spans = -(-self._cache.context // SPAN)
         self._most_units = max(UNITS_A_THREAD * self._pool.threads * spans, 1)
-        sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "WANTED_ROWS": rows,
-                 "TILE_TABLE": rows * len(step_layout.TILE), "UNIT_TABLE": self._most_units * len(step_layout.UNIT)}
+        sizes = {"TOKENS": rows, "POSITIONS": rows, "SLOTS": rows, "LOGIT_ROWS": rows,
+                 "BUNDLES": rows * len(Bundle.fields), "UNITS": self._most_units * len(Unit.fields)}
         self._tables = {}
         for word, count in sizes.items():
             memory = self._secret(8 * count)
-            self._step.put(step_layout.STEP, {word: memory.address})
+            self._step.put(Step, {word: memory.address})
             self._tables[word] = memory.view(np.int64)
 
     def run(self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int],
@@ -304,9 +303,9 @@ class Forward:
         """
         batch = self.boundary.check(tokens, positions, slots, wanted)
         for word, values in (("TOKENS", batch.tokens), ("POSITIONS", batch.positions), ("SLOTS", batch.slots),
-                             ("WANTED_ROWS", batch.wanted)):
+                             ("LOGIT_ROWS", batch.wanted)):
             self._tables[word][:values.size] = values
-        self._step.put(step_layout.STEP, {"ROWS": batch.tokens.size, "WANTED": batch.wanted.size})
+        self._step.put(Step, {"ROWS": batch.tokens.size, "LOGIT_COUNT": batch.wanted.size})
         self._plan_attention(batch)
         try:
             self._pass(batch)
@@ -327,28 +326,28 @@ class Forward:
                 self._streaming.end()
 
     def _plan_attention(self, batch: Batch) -> None:
-        """Cut runs into tiles, and tiles into spans where there are too few tiles for the threads."""
+        """Cut runs into bundles, and bundles into spans where there are too few bundles for the threads."""
         a = self._architecture
-        most = tile_tokens(a.heads // a.kv_heads)
-        tiles = [(run.first + at, min(most, run.count - at), run.slot, run.position + at)
+        most = bundle_tokens(a.heads // a.kv_heads)
+        bundles = [(run.first + at, min(most, run.count - at), run.slot, run.position + at)
                  for run in batch.runs for at in range(0, run.count, most)]
         units: list[tuple[int, int]] = []
         states, rows = 0, []
         threads = self._pool.threads
-        spread = threads > 1 and len(tiles) * a.kv_heads < UNITS_A_THREAD * threads
-        for index, (first, count, slot, position) in enumerate(tiles):
+        spread = threads > 1 and len(bundles) * a.kv_heads < UNITS_A_THREAD * threads
+        for index, (first, count, slot, position) in enumerate(bundles):
             rows.append((first, count, slot, position, states))
             if spread:
                 spans = -(-(position + count) // SPAN)
                 units += [(index, span) for span in range(spans)]
                 states += spans * count * a.heads
-        spread = (spread and len(units) > len(tiles) and len(units) <= self._most_units
+        spread = (spread and len(units) > len(bundles) and len(units) <= self._most_units
                   and states * state_nbytes(a.head_size) <= self._parts_nbytes)
-        self._tables["TILE_TABLE"][:5 * len(rows)] = [word for row in rows for word in row]
+        self._tables["BUNDLES"][:5 * len(rows)] = [word for row in rows for word in row]
         if spread:
-            self._tables["UNIT_TABLE"][:2 * len(units)] = [word for unit in units for word in unit]
-        apart = len({slot for _, _, slot, _ in tiles}) == len(tiles)
-        self._step.put(step_layout.STEP, {"TILES": len(tiles), "UNITS": len(units), "SPREAD": int(spread),
+            self._tables["UNITS"][:2 * len(units)] = [word for unit in units for word in unit]
+        apart = len({slot for _, _, slot, _ in bundles}) == len(bundles)
+        self._step.put(Step, {"BUNDLE_COUNT": len(bundles), "UNIT_COUNT": len(units), "SPREAD": int(spread),
                                           "APART": int(apart)})
 
     @property

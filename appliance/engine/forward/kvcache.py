@@ -1,7 +1,7 @@
-"""The memory of keys and values: one block of memory, cut into slots, one for each running sequence.
+"""The memory of keys and values: one piece of memory, cut into slots, one for each running sequence.
 
-Keys and values are arrays (slots, blocks of positions, blocks of the model, key-value heads) with equal strides, so a
-sequence of n positions touches only the first pages of its slot. What is inside, one head's keys or values of a block
+Keys and values are arrays (slots, pages of positions, layers, key-value heads) with equal strides, so a
+sequence of n positions touches only the first pages of its slot. What is inside, one head's keys or values of a page
 of positions, depends on the format of the cache: binary16, or 8 or 4 bits with a scale for every 32 elements
 (`kernels.attention_f16`, `kernels.attention_quantised`). Every byte that ever held a key or value is in this class, so
 it can be wiped: a slot when its sequence ends, everything in `release`.
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ctypes
 
-from appliance.engine.families.llama import Architecture
-from appliance.engine.kernels.layouts.attention import BLOCK, CACHE_FORMATS, head_nbytes
+from appliance.engine.families.architecture import Architecture
+from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.errors import EngineError
 from appliance.secure import locked
@@ -24,8 +24,8 @@ def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> 
     """Bytes of keys and values of one slot; EngineError for a format that there is not."""
     if kind not in CACHE_FORMATS:
         raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
-    blocks = architecture.kv_heads * architecture.blocks * -(-context // BLOCK)
-    return 2 * blocks * head_nbytes(kind, architecture.head_size)
+    pages = architecture.kv_heads * architecture.layers * -(-context // PAGE)
+    return 2 * pages * head_nbytes(kind, architecture.head_size)
 
 
 class KVCache:
@@ -40,7 +40,7 @@ class KVCache:
         self.slot_stride = slot_nbytes(architecture, context, kind) // 2
         self.head_stride = head_nbytes(kind, architecture.head_size)
         self.layer_stride = self.head_stride * architecture.kv_heads
-        self.block_stride = self.layer_stride * architecture.blocks
+        self.page_stride = self.layer_stride * architecture.layers
         half = self.slot_stride * slots
         self._memory: Memory | None = Memory(2 * half, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)
@@ -53,12 +53,12 @@ class KVCache:
         return 2 * self.slot_stride * self.slots
 
     def wipe(self, slot: int, positions: int) -> None:
-        """Overwrite the first `positions` positions of a slot (rounded up to whole blocks) with zeros."""
+        """Overwrite the first `positions` positions of a slot (rounded up to whole pages) with zeros."""
         if self._memory is None:
             return
         if not (0 <= slot < self.slots and 0 <= positions <= self.context):
             raise EngineError(f"cannot wipe {positions} positions of slot {slot}")
-        used = -(-positions // BLOCK) * self.block_stride
+        used = -(-positions // PAGE) * self.page_stride
         for base in (self.keys, self.values):
             ctypes.memset(base + slot * self.slot_stride, 0, used)
 

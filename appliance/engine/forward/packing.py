@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.kernels.layouts import pack as pack_layout
-from appliance.engine.kernels.layouts.pack import KINDS
+from appliance.engine.kernels.layouts.pack import KINDS, Move, Pack, Term
 from appliance.engine.kernels.runtime.memory import Memory, Words
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
@@ -21,7 +20,7 @@ Table = dict[str, int]
 
 
 def moves(block_format: BlockFormat, merged: int) -> tuple[int, list[Table], list[Table]]:
-    """Bytes of `merged` blocks, the tables MOVE and the tables TERM (named by their numbers) of a format."""
+    """Bytes of `merged` blocks, the tables Move and the tables Term (named by their numbers) of a format."""
     runs = layout.LAYOUTS[block_format.name]
     found: list[Table] = []
     terms: list[Table] = []
@@ -90,7 +89,7 @@ class Packing:
         self._tables: dict[tuple[str, int], Memory] = {}
 
     def table(self, block_format: BlockFormat, merged: int | None = None) -> int:
-        """The address of the table PACK of a format: of `merged` blocks, or as many as `blocks` counts."""
+        """The address of the table Pack of a format: of `merged` blocks, or as many as `blocks` counts."""
         key = block_format.name, merged or _merged(block_format)
         found = self._tables.get(key)
         if found is None:  # the first to put one in wins: another thread may follow that table already
@@ -125,13 +124,14 @@ class Packing:
 
 
 def _table(block: int, found: list[Table], terms: list[Table]) -> Memory:
-    """All tables of a format in one block of memory."""
-    last = pack_layout.PACK_NBYTES + pack_layout.MOVE_NBYTES * len(found)
-    words = Words(last + pack_layout.TERM_NBYTES * len(terms))
-    words.put(pack_layout.PACK, {"BLOCK": block, "MOVES": len(found)})
+    """All tables of a format in one piece of memory."""
+    start = Pack.offsets["MOVE"]
+    last = start + Move.nbytes * len(found)
+    words = Words(last + Term.nbytes * len(terms))
+    words.put(Pack, {"BLOCK": block, "MOVE_COUNT": len(found)})
     for index, move in enumerate(found):
-        first = words.address + last + pack_layout.TERM_NBYTES * move.get("TERMS", 0)
-        words.put(pack_layout.MOVE, move | {"TERMS": first}, pack_layout.PACK_NBYTES + pack_layout.MOVE_NBYTES * index)
+        first = words.address + last + Term.nbytes * move.get("TERMS", 0)
+        words.put(Move, move | {"TERMS": first}, start + Move.nbytes * index)
     for index, term in enumerate(terms):
-        words.put(pack_layout.TERM, term, last + pack_layout.TERM_NBYTES * index)
+        words.put(Term, term, last + Term.nbytes * index)
     return words.memory

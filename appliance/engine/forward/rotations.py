@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families.llama import Architecture, Rope
+from appliance.engine.families.architecture import Architecture, Rope
 
 Doubles = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from appliance.engine.forward.packing import Packing, blocks
-from appliance.engine.kernels.layouts import fetch as fetch_layout
+from appliance.engine.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
 from appliance.engine.kernels.runtime.memory import Memory, Words
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.kernels.runtime.threads import Pool
@@ -25,8 +25,8 @@ class Streaming:
         self._plan: list[tuple[int, int]] = []  # offset and bytes of the records that a pass reads
         self.kernel = table.address("fetch_plain" if native.tags else "fetch_sealed")
         """Address of `int64 fetch(int64 matrix, int64 tile, int64 thread)`."""
-        workers = Words(fetch_layout.WORKER_NBYTES * len(native.workers))
-        self._stream = Words(fetch_layout.STREAM_NBYTES)
+        workers = Words(Worker.nbytes * len(native.workers))
+        self._stream = Words(Stream.nbytes)
         self._words = self._stream.memory.view(np.int64)
         self._workers = workers.memory.view(np.int64).reshape(len(native.workers), -1)
         for words in (workers, self._stream):
@@ -35,24 +35,24 @@ class Streaming:
         self._put({"WORKERS": workers.address, "TILE_NBYTES": native.tile_nbytes, "PIECE": native.piece_nbytes,
                    "EXTRA": extra, "EXTRA_NBYTES": extra_nbytes, **native.functions})
         for index, values in enumerate(native.workers):
-            workers.put(fetch_layout.WORKER, dict(zip(("CONTEXT", "TILE", "OTHER", "RECORD"), values, strict=True)),
-                        fetch_layout.WORKER_NBYTES * index)
+            workers.put(Worker, dict(zip(("CONTEXT", "TILE", "OTHER", "RECORD"), values, strict=True)),
+                        Worker.nbytes * index)
 
     @classmethod
     def of(cls, source: TileSource, table: KernelTable, pool: Pool) -> Streaming | None:
         """Tables for the threads of a pool; None where the source fetches tiles itself."""
-        native = source.native(pool.threads, in_place=table.target.tiles)
+        native = source.native(pool.threads, in_place=table.target.amx)
         return None if native is None else cls(source, native, table, pool)
 
     def _put(self, values: dict[str, int]) -> None:
-        self._stream.put(fetch_layout.STREAM, values)
+        self._stream.put(Stream, values)
 
     def matrix(self, name: str) -> int:
-        """The address of a new table MATRIX. Matrices are asked for in the order of their use."""
-        found, words = self._source.table(name), Words(fetch_layout.MATRIX_NBYTES)
+        """The address of a new table Matrix. Matrices are asked for in the order of their use."""
+        found, words = self._source.table(name), Words(Matrix.nbytes)
         tiles, places = found.tiles, found.places
-        words.put(fetch_layout.MATRIX, {
-                "STREAM_TABLE": self._stream.address, "FIRST_TILE": found.segment.first_tile, "LAST": len(tiles) - 1,
+        words.put(Matrix, {
+                "STREAM": self._stream.address, "FIRST_TILE": found.segment.first_tile, "LAST": len(tiles) - 1,
                 "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],
                 "RECORD_NBYTES": places[0][1], "LAST_RECORD_NBYTES": places[-1][1],
                 "KEPT": found.kept, "FIRST_PLANNED": len(self._plan),
@@ -87,13 +87,13 @@ class Streaming:
 
     def begin(self) -> None:
         """Before a pass."""
-        cursor = int(self._words[fetch_layout.STREAM["CURSOR"] // 8])
+        cursor = int(self._words[Stream.offsets["CURSOR"] // 8])
         self._put({"DESCRIPTOR": self._native.file.descriptor, "FAULT": 0, "CURSOR": max(cursor - len(self._plan), 0)})
         for name in ("HELD", "OTHER_HELD", "ALIVE"):
-            self._workers[:, fetch_layout.WORKER[name] // 8] = 0
+            self._workers[:, Worker.offsets[name] // 8] = 0
 
     def end(self) -> None:
         """After a pass: raises what failed in it, see `TileReader.settle`."""
-        fault = int(self._words[fetch_layout.STREAM["FAULT"] // 8])
-        self._native.settle(self._workers[:, fetch_layout.WORKER["ALIVE"] // 8].tolist(),
-                            fetch_layout.FAULTS[fault >> 48], fault >> 32 & 0xffff, fault & 0xffffffff)
+        fault = int(self._words[Stream.offsets["FAULT"] // 8])
+        self._native.settle(self._workers[:, Worker.offsets["ALIVE"] // 8].tolist(),
+                            FAULTS[fault >> 48], fault >> 32 & 0xffff, fault & 0xffffffff)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from re import _constants as op  # type: ignore[attr-defined]
 
-from appliance.engine.kernels.layouts.search import GIVEN, STEPS, WALKS
+from appliance.engine.kernels.layouts.search import GIVEN, INSTRUCTIONS, OPERATIONS
 from appliance.engine.matching.characters import Ranges, category
 from appliance.engine.matching.tree import Characters, Choice, Node, Place, Repeat, Row
 
@@ -34,22 +34,22 @@ class Program:
     """What the kernel follows. Streams are numbers here."""
 
     classes: tuple[Ranges, ...]
-    steps: tuple[Words, ...]
+    operations: tuple[Words, ...]
     walk: tuple[Words, ...]
     streams: int
-    slots: int
+    loops: int
     root: int
 
     @property
     def work(self) -> int:
-        """Operations on whole streams that a block takes at most."""
-        total, turns = 0, [1] * len(self.steps)
-        for end, step in enumerate(self.steps):
-            if step["KIND"] in (STEPS.index("gained"), STEPS.index("again")):
-                for index in range(step["BACK"], end + 1):
-                    turns[index] *= step["AMOUNT"]
-        for step, count in zip(self.steps, turns, strict=True):
-            total += count * (1 + step.get("PLANE_COUNT", 0))
+        """Operations on whole streams that a stretch takes at most."""
+        total, turns = 0, [1] * len(self.operations)
+        for end, each in enumerate(self.operations):
+            if each["KIND"] in (OPERATIONS.index("gained"), OPERATIONS.index("again")):
+                for index in range(each["BACK"], end + 1):
+                    turns[index] *= each["AMOUNT"]
+        for each, count in zip(self.operations, turns, strict=True):
+            total += count * (1 + each.get("PLANE_COUNT", 0))
         return total
 
 
@@ -59,7 +59,7 @@ def compile_node(node: Node) -> Program:
     _collect(node, classes)
     maker = _Maker(classes)
     whole = maker.before(node, ROOT)
-    return Program(tuple(classes), tuple(maker.steps), (*whole.walk, _walk("accept")), maker.streams, maker.slots,
+    return Program(tuple(classes), tuple(maker.operations), (*whole.walk, _walk("accept")), maker.streams, maker.loops,
                    whole.stream)
 
 
@@ -78,7 +78,7 @@ def _collect(node: Node, classes: dict[Ranges, int]) -> None:
 
 
 def _walk(kind: str, **words: int) -> Words:
-    return {"KIND": WALKS.index(kind), **words}
+    return {"KIND": INSTRUCTIONS.index(kind), **words}
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class Part:
 
 @dataclass
 class _Maker:
-    """Makes the steps; the walk is put together from its parts, as jumps are relative."""
+    """Makes the operations; the walk is put together from its parts, as jumps are relative."""
 
     classes: dict[Ranges, int]
-    steps: list[Words] = field(default_factory=list)
-    slots: int = 0
+    operations: list[Words] = field(default_factory=list)
+    loops: int = 0
 
     def __post_init__(self) -> None:
         self.streams = len(GIVEN) + len(self.classes)
@@ -107,20 +107,20 @@ class _Maker:
         self.streams += 1
         return self.streams - 1
 
-    def _step(self, kind: str, a: int, b: int = 0, amount: int = 0, to: int | None = None, **words: int) -> int:
-        """Add a step; its stream, a new one unless `to` says which."""
+    def _operation(self, kind: str, a: int, b: int = 0, amount: int = 0, to: int | None = None, **words: int) -> int:
+        """Add an operation; its stream, a new one unless `to` says which."""
         to = self._new() if to is None else to
-        self.steps.append({"KIND": STEPS.index(kind), "TO": to, "A": a, "B": b, "AMOUNT": amount, **words})
+        self.operations.append({"KIND": OPERATIONS.index(kind), "TO": to, "A": a, "B": b, "AMOUNT": amount, **words})
         return to
 
     def _either(self, a: int, b: int) -> int:
-        return b if a == NOWHERE else a if b == NOWHERE else self._step("either", a, b)
+        return b if a == NOWHERE else a if b == NOWHERE else self._operation("either", a, b)
 
     def _both(self, a: int, b: int) -> int:
-        return NOWHERE if NOWHERE in (a, b) else a if b == ONES else self._step("shifted", a, b)
+        return NOWHERE if NOWHERE in (a, b) else a if b == ONES else self._operation("shifted", a, b)
 
     def _not(self, stream: int) -> int:
-        return self._step("differ", stream, ONES)
+        return self._operation("differ", stream, ONES)
 
     # --- nodes of fixed width ---------------------------------------------------------------------------------
     def _fixed(self, node: Node) -> int:
@@ -145,7 +145,7 @@ class _Maker:
             return ONES
         found = self._fixed(node.items[-1])
         for item in reversed(node.items[:-1]):
-            found = self._step("shifted", self._fixed(item), found, item.width or 0)
+            found = self._operation("shifted", self._fixed(item), found, item.width or 0)
         return found
 
     def _place(self, node: Place) -> int:
@@ -154,16 +154,16 @@ class _Maker:
         if node.kind is op.AT_BEGINNING_STRING or (node.kind is op.AT_BEGINNING and not node.lines):
             found = BEGIN
         elif node.kind is op.AT_BEGINNING:
-            found = self._either(BEGIN, self._step("previous", line))
+            found = self._either(BEGIN, self._operation("previous", line))
         elif node.kind is op.AT_END_STRING:
             found = END
         elif node.kind is op.AT_END:
             found = self._either(END, line if node.lines else LAST_LINE)
         else:
             word = self.classes[category(op.CATEGORY_WORD, node.ascii_only)]
-            found = self._step("differ", word, self._step("previous", word))
+            found = self._operation("differ", word, self._operation("previous", word))
             if node.kind is op.AT_NON_BOUNDARY:
-                found = self._step("differ", found, ONES)
+                found = self._operation("differ", found, ONES)
         return self._either(found, BEYOND)
 
     def _power(self, stream: int, width: int, count: int) -> int:
@@ -175,7 +175,7 @@ class _Maker:
             if half == count:
                 half //= 2
             first, rest = self._power(stream, width, half), self._power(stream, width, count - half)
-            self._powers[stream, count] = self._step("shifted", first, rest, half * width)
+            self._powers[stream, count] = self._operation("shifted", first, rest, half * width)
         return self._powers[stream, count]
 
     def _up_to(self, stream: int, width: int, rest: int, most: int) -> int:
@@ -183,7 +183,7 @@ class _Maker:
         found, done = rest, 0
         while done < most:
             more = min(done + 1, most - done)
-            longer = self._step("shifted", self._power(stream, width, more), found, more * width)
+            longer = self._operation("shifted", self._power(stream, width, more), found, more * width)
             found, done = self._either(found, longer), done + more
         return found
 
@@ -193,7 +193,7 @@ class _Maker:
         if node.width is not None:
             found = self._fixed(node)
             moved = [_walk("move", WIDTH=node.width)] if node.width else []
-            return Part(found if rest == ONES else self._step("shifted", found, rest, node.width), moved,
+            return Part(found if rest == ONES else self._operation("shifted", found, rest, node.width), moved,
                         ONES if node.width else NOWHERE)
         if isinstance(node, Row):
             return self._row(node, rest)
@@ -202,7 +202,7 @@ class _Maker:
         if isinstance(node, Repeat):
             return self._repeat(node, rest)
         here = self._either(self._either(END, LAST_LINE), BEYOND)  # $
-        return Part(self._either(self._step("shifted", here, rest), FORCED), [], NOWHERE)
+        return Part(self._either(self._operation("shifted", here, rest), FORCED), [], NOWHERE)
 
     def _row(self, node: Row, rest: int) -> Part:
         found: list[Part] = []
@@ -253,8 +253,8 @@ class _Maker:
         if node.low:
             found = self._up_to(stream, width, rest, node.high - node.low)
             power = self._power(stream, width, node.low)
-            return Part(self._step("shifted", power, found, node.low * width), walk, ONES)
-        taken = self._step("shifted", stream, self._up_to(stream, width, rest, node.high - 1), width)
+            return Part(self._operation("shifted", power, found, node.low * width), walk, ONES)
+        taken = self._operation("shifted", stream, self._up_to(stream, width, rest, node.high - 1), width)
         return Part(self._either(taken, rest), walk, self._not(rest) if node.lazy else taken)
 
     def _copies(self, node: Repeat, rest: int) -> Part:
@@ -274,27 +274,27 @@ class _Maker:
 
     def _loop(self, node: Repeat, rest: int) -> Part:
         """A repeat of a body that matches in one way at most: the walk through it needs no look at what follows."""
-        more, slot, have = node.high - node.low, self._slot(), NOWHERE
+        more, loop, have = node.high - node.low, self._loop_number(), NOWHERE
         body = self.before(node.body, ONES).walk
-        planes = [self._step("differ", ONES, ONES) for _ in range(more.bit_length())]
-        found = self._step("either", rest, rest)
+        planes = [self._operation("differ", ONES, ONES) for _ in range(more.bit_length())]
+        found = self._operation("either", rest, rest)
         if more:
-            have, turn = self._step("differ", ONES, ONES), self._slot()
-            back = len(self.steps)
+            have, turn = self._operation("differ", ONES, ONES), self._loop_number()
+            back = len(self.operations)
             taken = self.before(node.body, found).stream
-            taken = self._step("either", taken, taken)  # `gained` writes to it
-            self._step("gained", taken, rest, more, have, PLANES=planes[0], PLANE_COUNT=len(planes), QUEUE=found,
-                       SLOT=turn, BACK=back)
+            taken = self._operation("either", taken, taken)  # `gained` writes to it
+            self._operation("gained", taken, rest, more, have, PLANES=planes[0], PLANE_COUNT=len(planes), QUEUE=found,
+                       LOOP=turn, BACK=back)
         if node.low:
-            back = len(self.steps)
+            back = len(self.operations)
             taken = self.before(node.body, found).stream
-            self._step("either", taken, taken, to=found)
-            self._step("again", 0, 0, node.low, 0, SLOT=self._slot(), BACK=back)
-        test = _walk("test", OTHER=rest, LOW=node.low, HIGH=node.high, LAZY=int(node.lazy), SLOT=slot,
+            self._operation("either", taken, taken, to=found)
+            self._operation("again", 0, 0, node.low, 0, LOOP=self._loop_number(), BACK=back)
+        test = _walk("test", OTHER=rest, LOW=node.low, HIGH=node.high, LAZY=int(node.lazy), LOOP=loop,
                      PLANES=planes[0] if planes else 0, PLANE_COUNT=len(planes), NEXT=len(body) + 2)
         moves = ONES if node.low else self._not(rest) if node.lazy else have
-        return Part(found, [_walk("enter", SLOT=slot), test, *body, _walk("jump", NEXT=-len(body) - 1)], moves)
+        return Part(found, [_walk("enter", LOOP=loop), test, *body, _walk("jump", NEXT=-len(body) - 1)], moves)
 
-    def _slot(self) -> int:
-        self.slots += 1
-        return self.slots - 1
+    def _loop_number(self) -> int:
+        self.loops += 1
+        return self.loops - 1

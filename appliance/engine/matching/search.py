@@ -9,7 +9,8 @@ from re import _parser as parser  # type: ignore[attr-defined]
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.kernels.layouts.search import SEARCH, STEP, WALK
+from appliance.engine.kernels.layouts.search import Instruction, Operation, Search
+from appliance.engine.kernels.layouts.tables import Table
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.matching import tree
@@ -22,13 +23,13 @@ SLICE = 1 << 18  # characters of one call of the kernel
 CAPACITY = 1 << 15  # spans of one call of the kernel
 _UNIT = 64  # positions of a word
 _VECTOR = 8  # words that the kernel takes at once
-_MOST_WORDS = 512  # of a block of a narrow pattern
-_CACHE = 1 << 19  # bytes that all streams of a block should take at most
+_MOST_WORDS = 512  # of a stretch of a narrow pattern
+_CACHE = 1 << 19  # bytes that all streams of a stretch should take at most
 
 Points = NDArray[np.int32]
 Spans = NDArray[np.int64]
-_POSITION = SEARCH["POSITION"] // 8
-_CALL = [SEARCH[name] // 8 for name in (  # what changes from call to call
+_POSITION = Search.offsets["POSITION"] // 8
+_CALL = [Search.offsets[name] // 8 for name in (  # what changes from call to call
     "TEXT", "END", "POSITION", "STOP", "OPEN", "STREAMS", "STRIDE", "WORDS", "SPANS", "BUFFER", "COUNTERS")]
 
 
@@ -46,7 +47,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self._memory = {"streams": Memory(0), "buffer": Memory(0)}
-        self._spans, self._table = Memory(16 * CAPACITY), Memory(8 * len(SEARCH))
+        self._spans, self._table = Memory(16 * CAPACITY), Memory(Search.nbytes)
         self.spans, self.spans_address = self._spans.view(np.int64).reshape(-1, 2), self._spans.address
         self.table, self.table_address = self._table.view(np.int64), self._table.address
 
@@ -69,16 +70,16 @@ class Automaton:
         parsed = parser.parse(pattern)
         program = compile_node(tree.build(parsed, parsed.state.flags))
         self.work = program.work
-        self._kernel, self._streams, self._slots = table.function("find_spans"), program.streams, program.slots
+        self._kernel, self._streams, self._loops = table.function("find_spans"), program.streams, program.loops
         self._alphabet = alphabet(program.classes)
         pages = self._alphabet.pages
         self._pages = pages.ctypes.data + self._alphabet.page_of * pages[0].nbytes
-        self._steps, self._walk = _table(STEP, program.steps), _table(WALK, program.walk)
-        self._table = _table(SEARCH, [{
+        self._operations, self._walk = _table(Operation, program.operations), _table(Instruction, program.walk)
+        self._table = _table(Search, [{
             "PAGES": self._pages.ctypes.data, "ROWS": self._alphabet.rows.ctypes.data,
-            "GROUPS": self._alphabet.rows.shape[1], "CLASSES": len(program.classes), "STEPS": self._steps.ctypes.data,
-            "STEP_COUNT": len(program.steps), "WALK": self._walk.ctypes.data, "WIDTH": self.width,
-            "ROOT": program.root, "CAPACITY": CAPACITY}])[0]
+            "GROUPS": self._alphabet.rows.shape[1], "CLASSES": len(program.classes),
+            "OPERATIONS": self._operations.ctypes.data, "OPERATION_COUNT": len(program.operations),
+            "WALK": self._walk.ctypes.data, "WIDTH": self.width, "ROOT": program.root, "CAPACITY": CAPACITY}])[0]
 
     def spans(self, text: Points, start: int = 0, between: Callable[[], None] = _nothing) -> Iterator[Spans]:
         """Yield start and end of the matches from `start` on, in order, some at a time; no two overlap.
@@ -97,10 +98,10 @@ class Automaton:
         return self._go(text, start, len(text), is_open=True)[0][:, 0] if start < len(text) else np.empty(0, np.int64)
 
     def _go(self, text: Points, start: int, stop: int, *, is_open: bool = False) -> tuple[Spans, int]:
-        """Call the kernel: spans, and where to go on. EngineError for a walk that leaves its block, a defect."""
+        """Call the kernel: spans, and where to go on. EngineError for a walk that leaves its stretch, a defect."""
         words, scratch = self._words(len(text) - start), _scratch
         stride = 8 * (words + _VECTOR)  # an odd number of cache lines: streams would else displace each other
-        size, buffer_size = stride * self._streams, 8 * (2 * _UNIT + self._slots)
+        size, buffer_size = stride * self._streams, 8 * (2 * _UNIT + self._loops)
         streams = scratch.sized("streams", size + self.width // 8 + 8 * (_VECTOR + 2))
         buffer, table, spans = scratch.sized("buffer", buffer_size), scratch.table, scratch.spans
         table[:] = self._table
@@ -116,13 +117,14 @@ class Automaton:
         return found, int(table[_POSITION])
 
     def _words(self, length: int) -> int:
-        """Return the words of a block: few enough for the cache, several times as many as a match can span."""
+        """Return the words of a stretch: few enough for the cache, several times as many as a match can span."""
         reach = -(-self.width // _UNIT) + 2
         most = max(4 * reach, min(_MOST_WORDS, _CACHE // (8 * self._streams)))
         needed = -(-length // _UNIT) + reach + 1
         return -(-min(most, needed) // (2 * _VECTOR)) * 2 * _VECTOR
 
 
-def _table(names: dict[str, int], rows: Sequence[dict[str, int]]) -> NDArray[np.int64]:
+def _table(table: type[Table], rows: Sequence[dict[str, int]]) -> NDArray[np.int64]:
     """Return tables of words, one after the other."""
-    return np.array([[row.get(name, 0) for name in names] for row in rows], np.int64).reshape(-1, len(names))
+    return np.array([[row.get(name, 0) for name in table.fields] for row in rows], np.int64).reshape(
+        -1, len(table.fields))

@@ -7,8 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from appliance.engine.families import llama_tensors as architecture_tensors
-from appliance.engine.families.llama import CONTEXT_CAP, read
+from appliance.engine.families.architecture import CONTEXT_CAP
+from appliance.engine.families.card import Family
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.names import MATRICES
+from appliance.engine.families.table import FAMILIES
+from appliance.engine.families.tensors import check_tensors, required
 from appliance.errors import FormatError, UnsupportedError
 
 SMALL = {
@@ -20,7 +24,7 @@ SMALL = {
 
 def test_defaults():
     """What a file leaves out has the values of the GGUF specification."""
-    shape = read(SMALL)
+    shape = architecture_of(SMALL)
     assert (4, 64, 300, 256, 256) == (shape.kv_heads, shape.head_size, shape.vocabulary, shape.query_width,
                                       shape.kv_width)
     assert ("linear", 10_000.0, 1.0, 40_000, 1.0) == (
@@ -30,14 +34,14 @@ def test_defaults():
 
 def test_least_epsilon():
     """The least epsilon that a refusal names is allowed as files have it: rounded to 32 bits, and so below."""
-    assert 1e-12 > read(SMALL | {"llama.attention.layer_norm_rms_epsilon": float(np.float32(1e-12))}).epsilon
+    assert 1e-12 > architecture_of(SMALL | {"llama.attention.layer_norm_rms_epsilon": float(np.float32(1e-12))}).epsilon
     with pytest.raises(FormatError, match=r"allowed: a number in 1e-12\.\.0\.01"):
-        read(SMALL | {"llama.attention.layer_norm_rms_epsilon": 9e-13})
+        architecture_of(SMALL | {"llama.attention.layer_norm_rms_epsilon": 9e-13})
 
 
 def test_yarn():
     """YaRN's factor enlarges cosine and sine by 1 + ln(factor) / 10."""
-    shape = read(SMALL | {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0,
+    shape = architecture_of(SMALL | {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0,
                           "llama.rope.scaling.original_context_length": 4096})
     assert pytest.approx(1.138629436) == shape.rope.magnitude
     assert 4096 == shape.rope.original_context
@@ -77,30 +81,30 @@ def test_yarn():
 def test_refusals_name_the_key(change, error, word):
     """Each value that we cannot run is refused with its key in the message."""
     with pytest.raises(error, match=word):
-        read({**SMALL, **change} if change != {"llama.embedding_length": 264} else
+        architecture_of({**SMALL, **change} if change != {"llama.embedding_length": 264} else
              {**SMALL, **change, "llama.attention.head_count": 5})
 
 
 def test_no_token_suppressed():
     """An empty list of tokens that no answer may have asks for nothing."""
-    assert read(SMALL) == read(SMALL | {"tokenizer.ggml.suppress_tokens": np.empty(0, np.int32)})
+    assert architecture_of(SMALL) == architecture_of(SMALL | {"tokenizer.ggml.suppress_tokens": np.empty(0, np.int32)})
 
 
 @pytest.fixture
 def tensors():
     """The table of a complete model with its own output head and one bias."""
-    shape = read(SMALL)
-    table = dict(architecture_tensors.required(shape))
+    shape = architecture_of(SMALL)
+    table = dict(required(shape))
     table |= {"output.weight": (300, 256), "blk.1.attn_q.bias": (256,)}
     return {name: SimpleNamespace(shape=shape) for name, shape in table.items()}
 
 
 def test_complete_table(tensors):
     """Optional tensors are found, and the output head falls back to the embedding."""
-    plan = architecture_tensors.check(read(SMALL), tensors)
+    plan = check_tensors(architecture_of(SMALL), tensors)
     assert ("output.weight", {"blk.1.attn_q.bias"}) == (plan.output, set(plan.biases))
     del tensors["output.weight"]
-    assert "token_embd.weight" == architecture_tensors.check(read(SMALL), tensors).output
+    assert "token_embd.weight" == check_tensors(architecture_of(SMALL), tensors).output
 
 
 def test_all_problems_are_named_at_once(tensors):
@@ -109,6 +113,26 @@ def test_all_problems_are_named_at_once(tensors):
     tensors["blk.2.attn_q.weight"] = SimpleNamespace(shape=(256, 256))
     tensors["output_norm.weight"] = SimpleNamespace(shape=(255,))
     with pytest.raises(FormatError) as caught:
-        architecture_tensors.check(read(SMALL), tensors)
+        check_tensors(architecture_of(SMALL), tensors)
     for word in ("blk.0.ffn_up.weight is missing", "'blk.2.attn_q.weight'", "(255,), expected (256,)"):
         assert word in caught.value.summary
+
+
+def test_an_unknown_family_is_told_of_those_in_the_table() -> None:
+    """Their names, and models that people know."""
+    with pytest.raises(UnsupportedError) as caught:
+        architecture_of(SMALL | {"general.architecture": "qwen2"})
+    assert all(name in caught.value.summary for name in FAMILIES)
+    assert all(family.models in str(caught.value.hint) for family in FAMILIES.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_card_is_whole(family: Family) -> None:
+    """Its row has its name; what it says of keys and matrices is of keys and matrices that there are."""
+    assert family is FAMILIES[family.name]
+    assert family.source
+    assert family.models
+    assert all(family.neutral.values())
+    assert set(family.hints) <= set(family.neutral)
+    assert not set(family.silent) & set(family.neutral)
+    assert family.biases <= set(MATRICES)

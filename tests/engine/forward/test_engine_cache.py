@@ -91,7 +91,7 @@ def test_memory_of_a_position():
     with running("mixed") as engine:
         shape = engine.architecture
     sizes = [slot_nbytes(shape, 1024, kind) for kind in CACHE_FORMATS]
-    elements = 2 * shape.blocks * shape.kv_width * 1024
+    elements = 2 * shape.layers * shape.kv_width * 1024
     assert [elements * 64 // 32, elements * 34 // 32, elements * 18 // 32] == sizes
 
 

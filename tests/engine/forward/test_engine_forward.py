@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine
-from appliance.engine.families import llama_tensors as names
+from appliance.engine.families import names
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
-from appliance.engine.kernels.layouts import step as step_layout
 from appliance.engine.kernels.layouts.shapes import group_nbytes
+from appliance.engine.kernels.layouts.step import LAYER_PARTS, Layer, Step, Weight
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.registry import Kernel
 from appliance.engine.kernels.runtime.signature import Signature
@@ -122,17 +122,17 @@ def test_weights_tile_by_tile(expected, groups):
     """Weights asked for in tiles of some groups of rows give the same bits as weights at one address."""
     with running("mixed", threads=2) as engine:
         forward, contexts = engine._forward, []
-        places = [(forward._layers, base * step_layout.LAYER_NBYTES + step_layout.LAYER[part])
-                  for base in range(synthetic.LAYERS) for part in step_layout.LAYER_PARTS]
-        places.append((forward._step, step_layout.STEP["OUTPUT_WEIGHT"]))
-        names_ = [names.block(i, part) for i in range(synthetic.LAYERS) for part in names.MATRICES] + [names.OUTPUT]
+        places = [(forward._layers, base * Layer.nbytes + Layer.offsets[part])
+                  for base in range(synthetic.LAYERS) for part in LAYER_PARTS]
+        places.append((forward._step, Step.offsets["OUTPUT_WEIGHT"]))
+        names_ = [names.in_layer(i, part) for i in range(synthetic.LAYERS) for part in names.MATRICES] + [names.OUTPUT]
         for (words, base), name in zip(places, names_, strict=True):
             weight = engine._source.weight(name)
             context = Memory(16)
             context.view(np.int64)[:] = weight.address, groups * group_nbytes(weight.format.name, weight.columns)
             contexts.append(context)
-            words.put(step_layout.WEIGHT, {"ADDRESS": 0, "FETCH": fetching()[1], "FETCH_CONTEXT": context.address,
-                                           "TILE_GROUPS": groups}, base)
+            words.put(Weight, {"ADDRESS": 0, "FETCH": fetching()[1], "FETCH_CONTEXT": context.address,
+                               "TILE_GROUPS": groups}, base)
         assert np.array_equal(expected, logits_of(engine, IDS, chunk=64))
 
 
@@ -164,7 +164,7 @@ def test_architecture_of_the_synthetic_model():
     with running("mixed") as engine:
         shape = engine.architecture
     assert (synthetic.LAYERS, synthetic.DIM, 8, 2, 32, synthetic.FFN, synthetic.VOCAB, synthetic.CONTEXT) == (
-        shape.blocks, shape.embedding, shape.heads, shape.kv_heads, shape.head_size, shape.feed_forward,
+        shape.layers, shape.embedding, shape.heads, shape.kv_heads, shape.head_size, shape.feed_forward,
         shape.vocabulary, shape.context_length)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.boot.selftest import order as kernel_order
 from appliance.engine.forward.packing import Packing, blocks, moves
-from appliance.engine.kernels.layouts import pack as pack_layout
+from appliance.engine.kernels.layouts.pack import KINDS
 from appliance.errors import EngineError
 from appliance.models.file import layout, quants
 from tests.support import switching
@@ -56,7 +56,7 @@ def test_sizes_that_do_not_fit(rows: int, source: int, target: int, columns: int
 def test_moves_fill_a_record(name: str, merged: int) -> None:
     """The last move to each byte of a record leaves none out, and none leads out of a block or its record."""
     block, found, terms = moves(quants.FORMATS[name], merged)
-    kinds, written = list(pack_layout.KINDS), np.zeros(16 * block, bool)
+    kinds, written = list(KINDS), np.zeros(16 * block, bool)
     for move in found:
         nbytes = {"terms": 64, "evens": 64}.get(kinds[move["KIND"]], 16 * move["COUNT"] * move["NBYTES"])
         assert move["FROM"] + move["COUNT"] * move["NBYTES"] <= block

@@ -1,4 +1,4 @@
-"""The attention kernels against plain numpy, for every head size, tile shape and way to cut the positions."""
+"""The attention kernels against plain numpy, for every head size, bundle and way to cut the positions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import functools
 import numpy as np
 import pytest
 
-from appliance.engine.families.llama import HEAD_SIZES
+from appliance.engine.families.architecture import HEAD_SIZES
 from appliance.engine.kernels.layouts.attention import (
-    BLOCK,
     CACHE_FORMATS,
+    PAGE,
     POSITION,
     SCRATCH_NBYTES,
     SPAN,
@@ -66,7 +66,7 @@ def placed(data):
 def attended(query, keys, values, positions, kind="f16"):
     """`query` (rows, E) over `keys` and `values` (P, E), each row up to its position; scores come out as log2."""
     rows, size = query.shape
-    padding = ((0, -len(keys) % BLOCK), (0, 0))  # what lies behind the end must not matter
+    padding = ((0, -len(keys) % PAGE), (0, 0))  # what lies behind the end must not matter
     cache = [placed(caches.blocks(kind, np.pad(x.astype(np.float32), padding, constant_values=7.5), keys=x is keys))
              for x in (keys, values)]
     asked, out, scratch = placed(query), placed(query), Memory(SCRATCH_NBYTES)
@@ -106,18 +106,18 @@ def inputs(size, rows, length, seed=0, spread=1.0):
 def test_stored_bytes(size, kind):
     """Keys, values and queries have the bytes that plain numpy gives them, hostile numbers included."""
     rng = np.random.default_rng(size)
-    x = (rng.normal(0, 1, (2, BLOCK + 5, size)) * 10.0 ** rng.integers(-9, 7, (2, BLOCK + 5, 1))).astype(np.float32)
+    x = (rng.normal(0, 1, (2, PAGE + 5, size)) * 10.0 ** rng.integers(-9, 7, (2, PAGE + 5, 1))).astype(np.float32)
     x[:, 3] = 0.0
     x[1, 5:7, 1], x[:, 7, 1], x[0, 8, 2], x[:, 9, 0] = [np.inf, -np.inf], 1e30, 1e-42, np.float32(-65504)
     x[:, 10] = rng.choice([-3.0, 3.0], size)
     x[0, 11, -2:], x[1, 12, 5], x[:, 49, 2:4] = np.nan, np.nan, np.nan
     found = [Memory(2 * head_nbytes(kind, size)) for _ in range(2)]
     turns = placed(np.tile(np.array([1, 0], np.float32), size // 2))
-    for position in range(BLOCK + 5):
+    for position in range(PAGE + 5):
         key, value = placed(x[0, position]), placed(x[1, position])
-        block = position // BLOCK * head_nbytes(kind, size)
+        block = position // PAGE * head_nbytes(kind, size)
         kernels().function(f"remember_{kind}")(key.address, value.address, turns.address, found[0].address + block,
-                                               found[1].address + block, position % BLOCK, size)
+                                               found[1].address + block, position % PAGE, size)
     for memory, rows, keys in zip(found, x, (True, False), strict=True):
         expected = caches.blocks(kind, rows, keys=keys, values=x[1])
         assert np.array_equal(expected, memory.view(np.uint8).reshape(2, -1))

@@ -24,7 +24,7 @@ SAPPHIRE_RAPIDS = f"{GENOA} avx_vnni amx_bf16 amx_int8 amx_tile"
 
 
 @pytest.mark.parametrize(("flags", "names"), [
-    (SAPPHIRE_RAPIDS, [*(["amx"] if targets.tiles_permitted() else []), "avx512vnni", "avx2", "portable"]),
+    (SAPPHIRE_RAPIDS, [*(["amx"] if targets.amx_permitted() else []), "avx512vnni", "avx2", "portable"]),
     (SAPPHIRE_RAPIDS.replace("amx_int8", ""), ["avx512vnni", "avx2", "portable"]),
     (GENOA, ["avx512vnni", "avx2", "portable"]),
     (TURIN, ["zen5", "avx512vnni", "avx2", "portable"]),

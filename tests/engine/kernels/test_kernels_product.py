@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from appliance.engine.kernels.code.product.register_tile import split
+from appliance.engine.kernels.code.product.patch import split
 from appliance.engine.kernels.layouts import shapes
 from appliance.engine.kernels.runtime import ahead, table, targets
 from appliance.engine.kernels.runtime.table import KernelTable

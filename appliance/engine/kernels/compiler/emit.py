@@ -128,7 +128,7 @@ class Code:
         self.b = builder
         target = compiling()
         self.target = target.vectors
-        self.tiles, self.evenly = target.tiles, target.evenly
+        self.amx, self.evenly = target.amx, target.evenly
         self.hardware_float = target.name != "portable"  # FMA and binary16 conversion: not in the x86-64 baseline
 
     def constant(self, type_: Any, number: float) -> Val:
@@ -194,17 +194,17 @@ class Code:
     def align_frame(self) -> None:
         """Force a 64-byte aligned stack frame: LLVM otherwise spills 512-bit registers across cache lines."""
         with self.b.goto_entry_block():
-            slot = self.b.alloca(ir.VectorType(I32, 16))
-            slot.align = 64
-            nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [slot.type]), "", "r", side_effect=True)
-            self.b.call(nothing, [slot])
+            room = self.b.alloca(ir.VectorType(I32, 16))
+            room.align = 64
+            nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [room.type]), "", "r", side_effect=True)
+            self.b.call(nothing, [room])
 
     def frame(self, nbytes: int) -> Val:
         """The address of memory in this function's frame, in whole cache lines."""
         with self.b.goto_entry_block():
-            slot = self.b.alloca(ir.VectorType(I32, 16), size=nbytes // 64)
-            slot.align = 64
-        return Val(self, self.b.ptrtoint(slot, I64))
+            room = self.b.alloca(ir.VectorType(I32, 16), size=nbytes // 64)
+            room.align = 64
+        return Val(self, self.b.ptrtoint(room, I64))
 
     def clear(self, address: Val, nbytes: int) -> None:
         """Zero memory of `frame`, for whoever comes upon this stack later."""
@@ -423,12 +423,12 @@ class Locals:
     def __init__(self, code: Code, kind: Any, count: int) -> None:
         self.code, self.kind = code, kind
         with code.b.goto_entry_block():
-            self.slots = code.b.alloca(kind, size=count)
-            self.slots.align = 64
+            self.places = code.b.alloca(kind, size=count)
+            self.places.align = 64
 
     def _slot(self, index: Val | int) -> Any:
         place = index.ir if isinstance(index, Val) else ir.Constant(I64, index)
-        return self.code.b.gep(self.slots, [place], source_etype=self.kind)
+        return self.code.b.gep(self.places, [place], source_etype=self.kind)
 
     def get(self, index: Val | int) -> Val:
         """The value of a variable."""

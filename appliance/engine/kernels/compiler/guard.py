@@ -9,36 +9,34 @@ before a pass: `tests/support/step_tables.py` does. Other builds look at neither
 from __future__ import annotations
 
 from appliance.engine.kernels.compiler.jit import DEBUG, device
-from appliance.engine.kernels.compiler.vector import get_i64, set_i64
-from appliance.engine.kernels.layouts.step import FAULTS, RANGE_NBYTES, S
+from appliance.engine.kernels.compiler.vector import set_i64
+from appliance.engine.kernels.layouts.step import FAULTS, Step
 
 BUFFER, WEIGHT, CACHE = (FAULTS.index(name) for name in ("buffer", "weight", "cache"))
 
 
 @device(inline=False)
-def refuse(p: int, fault: int) -> bool:
+def refuse(step: Step, fault: int) -> bool:
     """Record the first fault; always False."""
-    status = get_i64(p + S.STATUS)
-    if get_i64(status) == 0:
-        set_i64(status, fault)
+    if step.STATUS[0] == 0:
+        set_i64(step.STATUS, fault)
     return False
 
 
 @device(inline=False)
-def found(p: int, fault: int, address: int, nbytes: int, access: int) -> bool:
+def found(step: Step, fault: int, address: int, nbytes: int, access: int) -> bool:
     """Whether one range that may be accessed so holds `nbytes` at `address`; records the fault if not."""
-    table = get_i64(p + S.RANGES)
-    for index in range(get_i64(p + S.RANGE_COUNT)):
-        place = table + RANGE_NBYTES * index
-        offset = address - get_i64(place)
-        if offset >= 0 and 0 <= nbytes <= get_i64(place + 8) - offset and get_i64(place + 16) & access == access:
+    for index in range(step.RANGE_COUNT):
+        place = step.RANGES[index]
+        offset = address - place.ADDRESS
+        if offset >= 0 and 0 <= nbytes <= place.NBYTES - offset and place.ACCESS & access == access:
             return True
-    return refuse(p, fault)
+    return refuse(step, fault)
 
 
 @device
-def allowed(p: int, fault: int, address: int, nbytes: int, access: int) -> bool:
+def allowed(step: Step, fault: int, address: int, nbytes: int, access: int) -> bool:
     """`found` in a debug build; nothing otherwise."""
     if DEBUG:
-        return found(p, fault, address, nbytes, access)
+        return found(step, fault, address, nbytes, access)
     return True

@@ -22,6 +22,7 @@ from numba.core.sigutils import normalize_signature
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
+from appliance.engine.kernels.compiler import fields  # noqa: F401  lets kernels read tables
 from appliance.engine.kernels.compiler.emit import F32, I32, I64, Code, Val, vector
 
 LANES = 16

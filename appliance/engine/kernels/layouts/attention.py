@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 LANES = 16
-BLOCK = 64  # positions that are weighed together
-SPAN = 256  # positions that one thread takes on; a multiple of BLOCK
-TILE_ROWS = 32  # query rows of a tile, about; changes no bit
-MOST_TOKENS = 8  # of a tile; changes no bit
+PAGE = 64  # positions that are weighed together; the specification of the arithmetic calls them a block
+SPAN = 256  # positions that one thread takes on; a multiple of PAGE
+BUNDLE_ROWS = 32  # query rows of a bundle, about; changes no bit
+MOST_TOKENS = 8  # of a bundle; changes no bit
 
 POSITION, SUMS, VALUES = 4, 64, 128  # in the state of a query row
-WEIGHTS_NBYTES = 4 * BLOCK  # weights of one row and block
+WEIGHTS_NBYTES = 4 * PAGE  # weights of one row and page
 SCRATCH_NBYTES = 12 * WEIGHTS_NBYTES  # weights of four rows, and the same times the scales of two groups of elements
 NOTHING = -1e20  # the largest score of no position
 
@@ -18,7 +18,7 @@ NOTHING = -1e20  # the largest score of no position
 GROUP = 32
 QUANTS = {"f16": 0, "q8": 32, "q4": 16}
 CACHE_FORMATS = tuple(QUANTS)
-SCALES_NBYTES = 2 * BLOCK  # scales of one group of elements and block of positions
+SCALES_NBYTES = 2 * PAGE  # scales of one group of elements and page of positions
 QUERY_SCALE, QUERY_SUM, QUERY_NBYTES = 32, 36, 64  # in a group of a query with 8 bits
 
 
@@ -28,9 +28,9 @@ def groups(head_size: int) -> int:
 
 
 def head_nbytes(cache_format: str, head_size: int) -> int:
-    """Size of a head's keys (or values) of one block of positions."""
+    """Size of a head's keys (or values) of one page of positions."""
     quants = QUANTS[cache_format]
-    return groups(head_size) * (SCALES_NBYTES + BLOCK * quants) if quants else 2 * BLOCK * head_size
+    return groups(head_size) * (SCALES_NBYTES + PAGE * quants) if quants else 2 * PAGE * head_size
 
 
 def state_nbytes(head_size: int) -> int:
@@ -38,6 +38,6 @@ def state_nbytes(head_size: int) -> int:
     return VALUES + 4 * head_size
 
 
-def tile_tokens(group: int) -> int:
-    """Most tokens of a tile when `group` query heads share a key-value head."""
-    return max(1, min(MOST_TOKENS, TILE_ROWS // group))
+def bundle_tokens(group: int) -> int:
+    """Most tokens of a bundle when `group` query heads share a key-value head."""
+    return max(1, min(MOST_TOKENS, BUNDLE_ROWS // group))

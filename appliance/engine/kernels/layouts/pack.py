@@ -1,27 +1,41 @@
-"""The table that the `pack_rows` kernel follows: words of 64 bits, each with a name. `engine.packing` makes it.
+"""The tables that the `pack_rows` kernel follows; `engine.forward.packing` makes them.
 
-A table PACK for a block format, and after it MOVES tables MOVE, done in their order for each block of 16 rows.
+A table Pack for a block format has MOVE_COUNT tables Move, done in their order for each block of 16 rows. A record of
+16 rows has 16 times the bytes of a block.
 """
 
 from __future__ import annotations
 
-from appliance.engine.kernels.layouts.step import frozen, words
+from appliance.engine.kernels.layouts.tables import At, Table
 
-# BLOCK: bytes of a block of one row; a record of 16 rows has 16 times as many.
-PACK = words("BLOCK MOVES")
-PACK_NBYTES = 8 * len(PACK)
 
-# KIND: index in KINDS. FROM: byte of the block, TO: byte of the record, where the first unit is. COUNT: units. NBYTES:
-# of a unit in the block, 16 times as many in the record. FLIP: what words are xor-ed with. TERMS: address of COUNT
-# tables TERM, whose sum is one word.
-MOVE = words("KIND FROM TO COUNT NBYTES FLIP TERMS")
-MOVE_NBYTES = 8 * len(MOVE)
+class Term(Table):
+    """Bits of a word of the record: those in MASK, of the word at byte SOURCE of the record, turned left by TURN."""
 
-# Bits of a word of the record: those in MASK, of the word at byte SOURCE of the record, turned left by TURN.
-TERM = words("SOURCE MASK TURN")
-TERM_NBYTES = 8 * len(TERM)
+    SOURCE: int
+    MASK: int
+    TURN: int
 
-P, M, T = (frozen(table) for table in (PACK, MOVE, TERM))
+
+class Move(Table):
+    """Units from a block to the record."""
+
+    KIND: int  # index in KINDS
+    FROM: int  # byte of the block where the first unit is
+    TO: int  # byte of the record where the first unit goes
+    COUNT: int  # units; or tables Term
+    NBYTES: int  # of a unit in the block; 16 times as many in the record
+    FLIP: int  # what words are xor-ed with
+    TERMS: At[Term]  # COUNT tables, whose sum is one word
+
+
+class Pack(Table):
+    """A block format."""
+
+    BLOCK: int  # bytes of a block of one row
+    MOVE_COUNT: int
+    MOVE: Move  # the first
+
 
 # What a unit is, and its NBYTES: 4 words of 4 bytes; a word; 8 halves of 2 bytes; a half; a word of the even ones of 8
 # bytes (which fills half its place in the record); terms.

@@ -1,4 +1,4 @@
-"""Sizes that kernels and their callers agree on: records of weights, quantised activations, token tiles.
+"""Sizes that kernels and their callers agree on: records of weights, quantised activations, patches.
 
 Plain Python, no numba: the boundary checks use it in processes that only run prebuilt kernels. The order of a
 weight record is fixed by `appliance.models.file.layout`; this module only needs its size.
@@ -16,8 +16,8 @@ from types import MappingProxyType
 GROUP_ROWS = 16
 """Rows of weights that are interleaved; a product writes whole groups, so rows of y have room for padding."""
 
-TILES = (6, 4, 2, 1)
-"""Token tiles that kernels are emitted for, largest first."""
+PATCHES = (6, 4, 2, 1)
+"""Tokens of the patches that kernels are emitted for, largest first."""
 
 
 @dataclass(frozen=True)

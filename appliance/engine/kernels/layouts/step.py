@@ -1,76 +1,145 @@
-"""Where the `step` kernel finds things: tables of 64-bit words, each word with a name. Filled by `engine.forward`.
+"""Where the `step` kernel finds things: tables of words. Filled by `engine.forward`; the kernel changes none of them.
 
-A word is an int64 (a count, a size in bytes, an address, or 0 for "none") or, where it says so, a float32 in its low
-half. The kernel reads the words; it changes none of them.
+Strides are in bytes between rows, pages, layers or heads.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
-from typing import Any
+from appliance.engine.kernels.layouts.tables import At, Numbers, Table
 
 
-def words(names: str) -> dict[str, int]:
-    """Byte offsets of named words that follow each other."""
-    return {name: 8 * index for index, name in enumerate(names.split())}
+class Weight(Table):
+    """One matrix of weights: groups of 16 rows, packed. Its rows are at ADDRESS, or come tile by tile from FETCH."""
+
+    PRODUCT: int  # kernel `product_F`
+    ADDRESS: int  # of the packed rows, where FETCH is 0
+    GROUPS: int  # of 16 rows
+    COLUMNS: int
+    QUANTISE: int  # kernel `quantise_A`; 0 when the matrix before it already needed the same activations
+    ACTIVATIONS: int  # address of those of all rows
+    PRIVATE_ACTIVATIONS: int  # offset in a thread's own memory, for a single row
+    BIAS: int  # address of a float32 for each row; 0: none
+    FETCH: int  # `i8 fetch(i8 context, i8 tile, i8 thread)`: where the tile is, until that thread's next fetch; or 0
+    FETCH_CONTEXT: int
+    TILE_GROUPS: int  # groups of a tile; the last tile may have fewer
+    IN_ORDER: int  # 1 where a disk brings tiles, each once, in their order
+    GATHER: int  # kernel `gather_F`, of the embedding; 0 where its rows are in RESIDUAL before the kernel runs
+    GROUP_NBYTES: int  # of 16 packed rows; for a debug build's checks
+    TOKEN_NBYTES: int  # of one row of activations; for a debug build's checks
 
 
-# One matrix of weights. FETCH: 0 when the packed rows are at ADDRESS; else the address of
-# `i8 fetch(i8 context, i8 tile, i8 thread)`, which gives the address of tile n (TILE_GROUPS groups of 16 rows, the last
-# tile may have fewer) and keeps it valid until that thread's next fetch.
-# IN_ORDER: 1 where a disk brings tiles, each once, in their order.
-# GROUP_NBYTES: of 16 packed rows; TOKEN_NBYTES: of one row of activations; both for a debug build's checks.
-# QUANTISE: 0 when the matrix before it already needed the same activations.
-# GATHER: of the embedding; 0 where its rows are in RESIDUAL before the kernel runs.
-WEIGHT = words("PRODUCT ADDRESS GROUPS COLUMNS QUANTISE ACTIVATIONS PRIVATE_ACTIVATIONS BIAS "
-                "FETCH FETCH_CONTEXT TILE_GROUPS IN_ORDER GATHER GROUP_NBYTES TOKEN_NBYTES")
-WEIGHT_NBYTES = 8 * len(WEIGHT)
+class Layer(Table):
+    """One layer of the model."""
 
-# One block of the model: two norm vectors, then seven weights.
-LAYER_PARTS = ("QUERY", "KEY", "VALUE", "OUTPUT", "GATE", "UP", "DOWN")
-LAYER = {"ATTENTION_NORM": 0, "FEED_FORWARD_NORM": 8} | {
-    name: 16 + WEIGHT_NBYTES * index for index, name in enumerate(LAYER_PARTS)}
-LAYER_NBYTES = 16 + WEIGHT_NBYTES * len(LAYER_PARTS)
+    ATTENTION_NORM: int  # address of the norm's weights
+    FEED_FORWARD_NORM: int  # address of the norm's weights
+    QUERY: Weight
+    KEY: Weight
+    VALUE: Weight
+    OUTPUT: Weight
+    GATE: Weight
+    UP: Weight
+    DOWN: Weight
 
-# The argument of the kernel. Strides are in bytes between rows; SLOT/BLOCK/LAYER/HEAD_STRIDE are those of the cache.
-_CONSTANT = ("TEAM BLOCKS HEADS KV_HEADS HEAD_SIZE EPSILON SCALE TURNS LAYERS OUTPUT_NORM "
-             "REMEMBER QUERY_KERNEL ATTEND KEYS VALUES SLOT_STRIDE BLOCK_STRIDE LAYER_STRIDE HEAD_STRIDE "
-             "RESIDUAL RESIDUAL_STRIDE PROJECTED PROJECTED_STRIDE ATTENDED ATTENDED_STRIDE HIDDEN HIDDEN_STRIDE "
-             "UP_OFFSET LOGITS LOGITS_STRIDE PRIVATE PRIVATE_STRIDE PRIVATE_ROW PRIVATE_QUERY PRIVATE_TOTAL "
-             "PRIVATE_PART PRIVATE_SCRATCH PARTS COUNTERS "
-             "STATUS RANGES RANGE_COUNT")
-# What changes from call to call. TOKENS, POSITIONS, SLOTS: int64 per row. TILES: tables below. SPREAD: 1 to split
-# spans over threads. APART: 1 when no two tiles have the same slot. WANTED_ROWS: rows whose logits are asked for.
-_CALL = "ROWS TOKENS POSITIONS SLOTS TILES TILE_TABLE UNITS UNIT_TABLE SPREAD APART WANTED WANTED_ROWS"
-# The last line of _CONSTANT is for a debug build's checks, and filled by who runs one: STATUS is the address of a word
-# that becomes the number of the first fault, RANGES that of RANGE_COUNT rows (address, bytes, access) of what may be
-# touched.
-STEP = words(f"{_CONSTANT} {_CALL}")
-_AFTER = 8 * len(STEP)
-STEP |= {"EMBEDDING_WEIGHT": _AFTER, "OUTPUT_WEIGHT": _AFTER + WEIGHT_NBYTES}
-STEP_NBYTES = _AFTER + 2 * WEIGHT_NBYTES
 
-# Rows of one slot at consecutive positions that read the cache together. FIRST_PART: number of states in PARTS before
-# those of this tile, which are ordered by span, key-value head, token and query head.
-TILE = words("FIRST_ROW COUNT SLOT POSITION FIRST_PART")
-TILE_NBYTES = 8 * len(TILE)
+class Bundle(Table):
+    """Rows of one slot at consecutive positions that read the cache together."""
 
-# COUNTERS: how many spans of a tile and key-value head are done, an int32 in a line of its own, zero between passes.
+    FIRST_ROW: int  # number in the batch
+    COUNT: int  # rows
+    SLOT: int
+    POSITION: int  # of its first row
+    FIRST_PART: int  # states in PARTS before its own, which are ordered by span, key-value head, row and query head
+
+
+class Unit(Table):
+    """One span of one bundle; used where spans are split over threads."""
+
+    BUNDLE: int  # number of the bundle
+    SPAN: int  # number of the span
+
+
+class Range(Table):
+    """Memory that a debug build may touch."""
+
+    ADDRESS: int
+    NBYTES: int
+    ACCESS: int  # a sum of READ, WRITE and CALL
+
+
+class Step(Table):
+    """The argument of the kernel."""
+
+    # The threads and the model.
+    TEAM: int  # address of what threads share, see `runtime.team`
+    LAYER_COUNT: int
+    HEADS: int  # of queries
+    KV_HEADS: int  # of keys, and of values
+    HEAD_SIZE: int  # floats of a head
+    EPSILON: float  # of the RMS norms
+    SCALE: float  # of queries
+    TURNS: int  # address of cosines and sines, (position, HEAD_SIZE) float32
+    LAYERS: At[Layer]
+    OUTPUT_NORM: int  # address of the norm's weights
+    # The cache, and what depends on its format.
+    REMEMBER: int  # kernel `remember_F`
+    QUERY_KERNEL: int  # kernel `query_q8`; 0 where queries stay float32
+    ATTEND: int  # kernel `attend_F`
+    KEYS: int  # address
+    VALUES: int  # address
+    SLOT_STRIDE: int
+    PAGE_STRIDE: int
+    LAYER_STRIDE: int
+    HEAD_STRIDE: int
+    # Rows that all threads share, float32: an address, and the stride.
+    RESIDUAL: int
+    RESIDUAL_STRIDE: int
+    PROJECTED: int  # queries, keys and values beside each other
+    PROJECTED_STRIDE: int
+    ATTENDED: int
+    ATTENDED_STRIDE: int
+    HIDDEN: int  # gate and up beside each other
+    HIDDEN_STRIDE: int
+    UP_OFFSET: int  # bytes from gate to up within a row of HIDDEN
+    LOGITS: int
+    LOGITS_STRIDE: int
+    # Each thread's own memory: address, bytes of a thread, and offsets in it.
+    PRIVATE: int
+    PRIVATE_STRIDE: int
+    PRIVATE_ROW: int  # a normalised row
+    PRIVATE_QUERY: int  # queries of a bundle
+    PRIVATE_TOTAL: int  # states of a bundle
+    PRIVATE_PART: int  # states of a span of it
+    PRIVATE_SCRATCH: int
+    # Attention by spans.
+    PARTS: int  # address of states
+    COUNTERS: int  # spans done of a bundle and key-value head: an int32 in a line of its own, zero between passes
+    # A debug build's checks, filled by whoever runs one.
+    STATUS: At[Numbers]  # one number: the first fault
+    RANGES: At[Range]
+    RANGE_COUNT: int
+    # The call: an int64 for each row, and tables.
+    ROWS: int
+    TOKENS: At[Numbers]
+    POSITIONS: At[Numbers]
+    SLOTS: At[Numbers]
+    BUNDLE_COUNT: int
+    BUNDLES: At[Bundle]
+    UNIT_COUNT: int
+    UNITS: At[Unit]
+    SPREAD: int  # 1 to split spans over threads
+    APART: int  # 1 when no two bundles have the same slot
+    LOGIT_COUNT: int  # rows whose logits are asked for
+    LOGIT_ROWS: int  # address of their numbers
+    # The first and the last matrix.
+    EMBEDDING_WEIGHT: Weight
+    OUTPUT_WEIGHT: Weight
+
+
+LAYER_PARTS = tuple(name for name, field in Layer.fields.items() if field.kind is Weight)
+
 COUNTER_NBYTES = 64
-
-# One span of one tile; used when spans are split over threads.
-UNIT = words("UNIT_TILE UNIT_SPAN")
-UNIT_NBYTES = 8 * len(UNIT)
-
-
-def frozen(table: dict[str, int]) -> Any:
-    """The offsets as attributes, for kernels: numba takes those of a named tuple for constants."""
-    return namedtuple("Words", table)(**table)
-
-
-S, W, L, T, U = (frozen(table) for table in (STEP, WEIGHT, LAYER, TILE, UNIT))
 
 # What a debug build found, by number, and how a range may be accessed (a sum).
 FAULTS = ("none", "buffer", "weight", "cache")
-RANGE_NBYTES = 24
 READ, WRITE, CALL = 1, 2, 4

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from appliance.engine.kernels.layouts.tables import Table
 from appliance.errors import EngineError
 
 ALIGNMENT = 64
@@ -81,11 +82,10 @@ class Words:
         self._integers = self.memory.view(np.int64)
         self._floats = self.memory.view(np.float32)
 
-    def put(self, names: Mapping[str, int], values: Mapping[str, int | float], base: int = 0) -> None:
-        """Write words of the table at byte `base`, whose words are at the offsets `names`: integers, and float32 into
-        the low halves of words."""
+    def put(self, table: type[Table], values: Mapping[str, int | float], base: int = 0) -> None:
+        """Write fields of a table at byte `base`: integers, and float32 into the low halves of words."""
         for name, value in values.items():
-            at = base + names[name]
+            at = base + table.offsets[name]
             if isinstance(value, float):
                 self._floats[at // 4] = value
             else:

@@ -43,8 +43,8 @@ class Target:
     llvm_cpu: str
     llvm_features: str
     required: frozenset[str] = field(default=frozenset(), repr=False)  # flags of /proc/cpuinfo
-    tiles: bool = False  # AMX: matrix registers, which a process has to ask the kernel for
-    evenly: bool = False  # memory is asked for a line at a time, mostly each twice (`tile.Prefetch`)
+    amx: bool = False  # matrix registers, which a process has to ask the kernel for
+    evenly: bool = False  # memory is asked for a line at a time, mostly each twice (`patch.Prefetch`)
 
     @property
     def vectors(self) -> str:
@@ -65,7 +65,7 @@ class Target:
 # Best first. `portable` and `neon` use no target intrinsic: LLVM lowers generic vectors for the baseline.
 _X86 = (
     Target("amx", "x86_64", "x86-64-v4", _LLVM_4 + ",+amx-int8,+amx-tile,+avx512vnni,-prefer-256-bit",
-           _LEVEL_4 | {"amx_int8", "amx_tile", "avx512_vnni"}, tiles=True, evenly=True),
+           _LEVEL_4 | {"amx_int8", "amx_tile", "avx512_vnni"}, amx=True, evenly=True),
     # The instructions of the next one, another use of memory; these features together are what tells such a CPU.
     Target("zen5", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit",
            _LEVEL_4 | {"avx512_vnni", "avx512_vp2intersect", "avx_vnni"}),
@@ -104,11 +104,11 @@ def cpu_flags(text: str | None = None) -> frozenset[str]:
 def supported(flags: frozenset[str] | None = None) -> tuple[Target, ...]:
     """Targets that a CPU with these flags (this CPU by default) can run, best first."""
     have = cpu_flags() if flags is None else flags
-    return tuple(target for target in known() if target.required <= have and (not target.tiles or tiles_permitted()))
+    return tuple(target for target in known() if target.required <= have and (not target.amx or amx_permitted()))
 
 
 @functools.cache
-def tiles_permitted() -> bool:
+def amx_permitted() -> bool:
     """Ask the kernel for AMX's tile registers, for all threads of this process; whether it grants them (Linux's
     Documentation/arch/x86/xstate.rst). The first use without that ends the process."""
     if platform.machine() != "x86_64":
@@ -141,7 +141,7 @@ def runnable(name: str) -> Target:
     """The named target, refused when this CPU lacks one of its features (LLVM code would end the process)."""
     target = by_name(name)
     missing = sorted(target.required - cpu_flags())
-    refused = not target.foreign and not missing and target.tiles and not tiles_permitted()
+    refused = not target.foreign and not missing and target.amx and not amx_permitted()
     if target.foreign or missing or refused:
         reason = (f"it is no {target.machine}" if target.foreign else f"it lacks {', '.join(missing)}" if missing else
                   "the kernel does not grant this process tile registers (ARCH_REQ_XCOMP_PERM)")

@@ -2,19 +2,19 @@
 
     attend_F(query, state, rows, head_size, keys, values, stride, first, last, scratch, follow)
 
-adds positions first..last-1 (`first` a multiple of BLOCK) to the states of `rows` query rows. `keys` and `values` are
-those of position 0 of one slot, layer and key-value head, `stride` bytes between blocks of BLOCK positions, in the
+adds positions first..last-1 (`first` a multiple of PAGE) to the states of `rows` query rows. `keys` and `values` are
+those of position 0 of one slot, layer and key-value head, `stride` bytes between pages of PAGE positions, in the
 order that `attention_f16` or `attention_quantised` describes. `scratch`: SCRATCH_NBYTES. `follow`: bytes from the last
-block to the one that the thread wants next, in keys and values alike, which is prefetched; 0: not known.
+page to the one that the thread wants next, in keys and values alike, which is prefetched; 0: not known.
 
 A *query row* is one query head of one token. All rows that share a key-value head, over a few tokens, form a
-tile and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
+bundle and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
   0   f32  largest score so far      4  i32  position, the last one it may see
   64  f32x16  sums of weights, by lane     128  f32 (head_size) weighted values
 
-Order, the same for every tile shape, batch and thread count: positions in blocks of BLOCK from 0 on, blocks in spans
-of SPAN from 0 on; a span starts from nothing; spans are merged in ascending order. What a row must not see has weight
-zero, which changes no bit. A position whose key or value was not finite makes every row NaN that sees it.
+Order, the same for every number of rows at once, batch and thread count: positions in pages of PAGE from 0 on, pages in
+spans of SPAN from 0 on; a span starts from nothing; spans are merged in ascending order. What a row must not see has
+weight zero, which changes no bit. A position whose key or value was not finite makes every row NaN that sees it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numba.core import types
 
 from appliance.engine.kernels.code.attention import f16 as attention_f16
 from appliance.engine.kernels.code.attention import quantised as attention_quantised
-from appliance.engine.kernels.code.attention.emit import gather, scores, tile_shape, weigh
+from appliance.engine.kernels.code.attention.emit import Page, Sums, gather, rows_at_once, scores, weigh
 from appliance.engine.kernels.code.rows.activation import exp2_f32
 from appliance.engine.kernels.compiler.emit import Code, Val
 from appliance.engine.kernels.compiler.jit import device
@@ -44,10 +44,10 @@ from appliance.engine.kernels.compiler.vector import (
     sum_f32,
 )
 from appliance.engine.kernels.layouts.attention import (
-    BLOCK,
     CACHE_FORMATS,
     LANES,
     NOTHING,
+    PAGE,
     QUANTS,
     SUMS,
     VALUES,
@@ -67,49 +67,50 @@ def _parts(cache_format: str) -> tuple[Any, ...]:
                  for part in (attention_quantised.score_sums, attention_quantised.gather_vectors))
 
 
-def _tile(cache_format: str, rows: int) -> Any:
-    """The operation on `rows` query rows and one block."""
+def _page(cache_format: str, rows: int) -> Any:
+    """The operation on `rows` query rows and one page."""
     score_sums, gather_vectors = _parts(cache_format)
 
-    def tile(code: Code, query: Val, head_size: Val, state: Val, keys: Val, values: Val, position: Val, count: Val,
-             weights: Val, ahead: Val) -> None:
+    def page(code: Code, query: Val, head_size: Val, state: Val, *cache: Val) -> None:
+        keys, values, position, count, weights, ahead = cache
         spread = head_size * 4 + VALUES
         found = scores(code, rows, query, keys, head_size, ahead, score_sums)
         shrink = [weigh(code, found[row], state + spread * row, position, weights + WEIGHTS_NBYTES * row)
                   for row in range(rows)]
-        at_once = tile_shape(code)[0]
+        at_once = rows_at_once(code)[0]
         for first in range(0, rows, at_once):
-            gather(code, head_size, functools.partial(
-                gather_vectors, code, range(first, min(first + at_once, rows)), shrink, state + VALUES, spread, values,
-                head_size, count, weights, ahead if first == 0 else None))
-    tile.__name__, tile.__doc__ = f"tile_{rows}", f"One block for {rows} query rows."
-    return operation(types.void, *[i64] * 9)(tile)
+            sums = Sums(range(first, min(first + at_once, rows)), shrink, state + VALUES, spread)
+            read = Page(values, head_size, count, weights, ahead if first == 0 else None)
+            gather(code, head_size, functools.partial(gather_vectors, code, sums, read))
+    page.__name__, page.__doc__ = f"page_{rows}", f"One page for {rows} query rows."
+    return operation(types.void, *[i64] * 9)(page)
 
 
 def _attend(cache_format: str) -> Any:
-    tile_1, tile_2, tile_3, tile_4 = (_tile(cache_format, rows) for rows in (1, 2, 3, 4))
+    page_1, page_2, page_3, page_4 = (_page(cache_format, rows) for rows in (1, 2, 3, 4))
 
+    # A kernel's arguments are scalars, in registers: a record in memory would be other instructions.
     def attend(query: int, state: int, rows: int, head_size: int, keys: int, values: int, stride: int,
                first: int, last: int, scratch: int, follow: int) -> None:
         align_frame()
         spread = 4 * head_size + VALUES
-        for position in range(first, last, BLOCK):
-            count = min(BLOCK, last - position)
-            k, v = keys + position // BLOCK * stride, values + position // BLOCK * stride
-            ahead = stride if position + BLOCK < last else follow
+        for position in range(first, last, PAGE):
+            count = min(PAGE, last - position)
+            k, v = keys + position // PAGE * stride, values + position // PAGE * stride
+            ahead = stride if position + PAGE < last else follow
             row = 0
             while row + 4 <= rows:
-                tile_4(query + 4 * head_size * row, head_size, state + spread * row, k, v, position, count, scratch,
+                page_4(query + 4 * head_size * row, head_size, state + spread * row, k, v, position, count, scratch,
                        ahead)
                 row += 4
                 ahead = 0
             q, s = query + 4 * head_size * row, state + spread * row
             if rows - row == 3:
-                tile_3(q, head_size, s, k, v, position, count, scratch, ahead)
+                page_3(q, head_size, s, k, v, position, count, scratch, ahead)
             elif rows - row == 2:
-                tile_2(q, head_size, s, k, v, position, count, scratch, ahead)
+                page_2(q, head_size, s, k, v, position, count, scratch, ahead)
             elif rows - row == 1:
-                tile_1(q, head_size, s, k, v, position, count, scratch, ahead)
+                page_1(q, head_size, s, k, v, position, count, scratch, ahead)
     return attend
 
 

@@ -1,9 +1,10 @@
-"""What the attention kernels of every cache format emit alike: loop variables, tile shapes, and the softmax."""
+"""What the attention kernels of every cache format emit alike: loop variables, rows at once, and the softmax."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from llvmlite import ir
@@ -20,13 +21,34 @@ from appliance.engine.kernels.compiler.vector import (
     set_f16,
     splat_i32,
 )
-from appliance.engine.kernels.layouts.attention import BLOCK, LANES, POSITION, SUMS
+from appliance.engine.kernels.layouts.attention import LANES, PAGE, POSITION, SUMS
 
-VECTORS = BLOCK // LANES
+VECTORS = PAGE // LANES
 _HIDDEN = -1e30  # score of a position that a row must not see: far below NOTHING, so that its weight is zero
 _NEGLIGIBLE = -100.0  # a weight below 2^-100 of the largest is zero
 _NOT_A_NUMBER = np.float32(np.nan)
 LARGEST_HALF = 65504.0
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Weighted values of some query rows, which a page adds to."""
+
+    rows: range
+    shrink: list[Val]  # of each row: what its earlier sums shrink by, in every lane
+    address: Val  # of the values of row 0
+    spread: Val  # bytes between rows
+
+
+@dataclass(frozen=True)
+class Page:
+    """Values of a page of the cache, and their weights."""
+
+    values: Val  # address
+    head_size: Val
+    count: Val  # positions
+    weights: Val  # address; WEIGHTS_NBYTES a row
+    ahead: Val | None  # bytes to what is prefetched
 
 
 def variable(code: Code, start: Val) -> Locals:
@@ -41,19 +63,19 @@ def halves(code: Code, address: Val) -> Val:
     return code.half_to_float(code.load(address, I16, LANES))
 
 
-def tile_shape(code: Code) -> tuple[int, int]:
+def rows_at_once(code: Code) -> tuple[int, int]:
     """Rows and vectors that accumulate in registers together; changes no bit."""
     return (4, 4) if code.target == "avx512vnni" else (2, 2)
 
 
 def scores(code: Code, rows: int, query: Val, keys: Val, head_size: Val, ahead: Val,
            sums_of: Callable[..., list[list[Val]]]) -> list[list[Val]]:
-    """[row][vector]: 16 scores each, of `rows` query rows with the BLOCK positions at `keys`; `sums_of` emits those of
+    """[row][vector]: 16 scores each, of `rows` query rows with the PAGE positions at `keys`; `sums_of` emits those of
     a few rows and vectors.
 
-    What is read is prefetched `ahead` bytes on: the processor does not foresee the way from block to block.
+    What is read is prefetched `ahead` bytes on: the processor does not foresee the way from page to page.
     """
-    at_once, wide = tile_shape(code)
+    at_once, wide = rows_at_once(code)
     found: list[list[Val]] = [[] for _ in range(rows)]
     for first in range(0, rows, at_once):
         chosen = range(first, min(first + at_once, rows))
@@ -67,7 +89,7 @@ def scores(code: Code, rows: int, query: Val, keys: Val, head_size: Val, ahead: 
 
 def gather(code: Code, head_size: Val, emit: Callable[[Val, int], None]) -> None:
     """Emit all vectors of a head's values, a few at a time: `emit(first, vectors)`."""
-    wide = tile_shape(code)[1]
+    wide = rows_at_once(code)[1]
     whole = head_size >> {2: 5, 4: 6}[wide]
     with cgutils.for_range(code.b, whole.ir) as loop:
         emit(Val(code, loop.index) * wide, wide)
@@ -76,7 +98,7 @@ def gather(code: Code, head_size: Val, emit: Callable[[Val, int], None]) -> None
 
 
 def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val) -> Val:
-    """Turn a row's scores of a block into weights; returns what the earlier sums shrink by, in every lane. A score that
+    """Turn a row's scores of a page into weights; returns what the earlier sums shrink by, in every lane. A score that
     is no number gives such a weight."""
     last = code.splat(code.load(state + POSITION, I32) - position.convert("trunc", I32), LANES)
     seen = []

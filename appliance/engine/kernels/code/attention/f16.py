@@ -1,9 +1,9 @@
 """Keys and values in binary16: scores, weighted values, and how a position is stored.
 
-A block of BLOCK positions of one key-value head:
-  keys    (BLOCK / 16, head_size, 16): 16 positions beside each other, so a score needs no horizontal sum
-  values  (BLOCK, head_size)
-A score is one chain over the head, a value one chain over the positions of a block.
+A page of PAGE positions of one key-value head:
+  keys    (PAGE / 16, head_size, 16): 16 positions beside each other, so a score needs no horizontal sum
+  values  (PAGE, head_size)
+A score is one chain over the head, a value one chain over the positions of a page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from appliance.engine.kernels.code.attention.emit import LARGEST_HALF, halves, mark, variable
+from appliance.engine.kernels.code.attention.emit import LARGEST_HALF, Page, Sums, halves, mark, variable
 from appliance.engine.kernels.code.rows.rope import rotate
 from appliance.engine.kernels.compiler.emit import F32, Code, Val
 from appliance.engine.kernels.compiler.vector import f32x16, i64, load_f32, operation
@@ -41,26 +41,24 @@ def score_sums(code: Code, rows: range, vectors: range, query: Val, keys: Val, h
     return [[total.get(0) for total in line] for line in sums]
 
 
-def gather_vectors(code: Code, rows: range, shrink: list[Val], state: Val, spread: Val, values: Val, head_size: Val,
-                   count: Val, weights: Val, ahead: Val | None, first: Val, vectors: int) -> None:
-    """Shrink the value sums of `rows` at `state` and add the weighted values of `count` positions: `vectors` vectors
-    from vector `first` on."""
-    place, values, step = state + first * 64, values + first * 32, head_size * 2
-    totals = [[variable(code, code.load(place + spread * row + 64 * v, F32, LANES) * shrink[row])
-               for v in range(vectors)] for row in rows]
-    with cgutils.for_range(code.b, count.ir) as loop:
+def gather_vectors(code: Code, sums: Sums, page: Page, first: Val, vectors: int) -> None:
+    """Shrink value sums and add the weighted values of a page: `vectors` vectors from vector `first` on."""
+    place, values, row_nbytes = sums.address + first * 64, page.values + first * 32, page.head_size * 2
+    totals = [[variable(code, code.load(place + sums.spread * row + 64 * v, F32, LANES) * sums.shrink[row])
+               for v in range(vectors)] for row in sums.rows]
+    with cgutils.for_range(code.b, page.count.ir) as loop:
         index = Val(code, loop.index)
-        lanes = [halves(code, values + index * step + 32 * v) for v in range(vectors)]
-        if ahead is not None:
+        lanes = [halves(code, values + index * row_nbytes + 32 * v) for v in range(vectors)]
+        if page.ahead is not None:
             for v in range(0, vectors, 2):  # two vectors to a cache line
-                code.prefetch(values + index * step + (ahead + 32 * v))
-        for row, line in zip(rows, totals, strict=True):
-            weight = code.broadcast(weights + WEIGHTS_NBYTES * row + index * 4, F32, LANES)
+                code.prefetch(values + index * row_nbytes + (page.ahead + 32 * v))
+        for row, line in zip(sums.rows, totals, strict=True):
+            weight = code.broadcast(page.weights + WEIGHTS_NBYTES * row + index * 4, F32, LANES)
             for lane, total in zip(lanes, line, strict=True):
                 total.set(0, code.fma(lane, weight, total.get(0)))
-    for row, line in zip(rows, totals, strict=True):
+    for row, line in zip(sums.rows, totals, strict=True):
         for v, total in enumerate(line):
-            code.store(place + spread * row + 64 * v, total.get(0))
+            code.store(place + sums.spread * row + 64 * v, total.get(0))
 
 
 def _finite_half(code: Code, x: Val) -> Val:
@@ -84,7 +82,7 @@ def store_key(code: Code, address: Val, x: Val) -> None:
 
 @kernel("remember_f16", "void(i8,i8,i8,i8,i8,i8,i8)")
 def remember(key: int, value: int, angles: int, keys: int, values: int, inside: int, head_size: int) -> None:
-    """Turn a key by `angles` and store it, and a value, as position `inside` of the block at `keys` and `values`."""
+    """Turn a key by `angles` and store it, and a value, as position `inside` of the page at `keys` and `values`."""
     to_key = keys + (inside // 16) * head_size * 32 + (inside % 16) * 2
     to_value = values + inside * head_size * 2
     for i in range(head_size // 16):

@@ -5,11 +5,11 @@ binary16 scale d, as in ggml's Q8_0 and Q4_0:
   q8  d = amax / 127; quants x * 127 / amax, rounded, ties to even; -127..127
   q4  d = m / -8, where m is the value of largest magnitude with its sign (negative, if both signs reach it); quants
       x * -8 / m, rounded, ties to even, within -8..7, kept plus 8; elements e and e + 16 are the halves of byte e
-A block of BLOCK positions of one key-value head:
-  scales  (groups, BLOCK) binary16
-  keys    (BLOCK / 16, groups, words, 16) of four bytes: elements 4 w .. 4 w + 3 of one position, 16 positions beside
+A page of PAGE positions of one key-value head:
+  scales  (groups, PAGE) binary16
+  keys    (PAGE / 16, groups, words, 16) of four bytes: elements 4 w .. 4 w + 3 of one position, 16 positions beside
           each other; q8 with 128 added, q4 two elements a byte
-  values  (BLOCK, groups, QUANTS bytes)
+  values  (PAGE, groups, QUANTS bytes)
 
 The query gets 8 bits too (as llama.cpp does), so that a group's part of a score is an exact integer dot product: a
 quarter of a multiplication an element, where widening keys to floats takes three operations. Measured on the demo model
@@ -18,7 +18,7 @@ quarter of a multiplication an element, where widening keys to floats takes thre
 f32 scale amax / 127, and -8 times the sum of its quants.
 
 Order: a score is one chain over the groups, of integer dot product times (scale of the key * scale of the query); a
-value is one chain over the positions of a block, of quant times (weight * scale of the value).
+value is one chain over the positions of a page, of quant times (weight * scale of the value).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-from appliance.engine.kernels.code.attention.emit import LARGEST_HALF, VECTORS, halves, mark, variable
+from appliance.engine.kernels.code.attention.emit import LARGEST_HALF, VECTORS, Page, Sums, halves, mark, variable
 from appliance.engine.kernels.code.rows.quantise import quantised, store_fields, store_quantised
 from appliance.engine.kernels.code.rows.rope import rotate
 from appliance.engine.kernels.compiler.emit import F32, I8, I32, Code, Val
@@ -121,31 +121,29 @@ def _dots(quants: int, code: Code, asked: list[Val], places: list[Val], ahead: V
     return dots
 
 
-def gather_vectors(quants: int, code: Code, rows: range, shrink: list[Val], state: Val, spread: Val, values: Val,
-                   head_size: Val, count: Val, weights: Val, ahead: Val | None, first: Val, vectors: int) -> None:
-    """Shrink the value sums of `rows` at `state` and add the weighted values of `count` positions: `vectors` vectors
-    from vector `first` on."""
-    place, groups, group = state + first * 64, _count(head_size), first >> 1
-    scaled = _scaled(code, rows, max(1, vectors // 2), values + group * SCALES_NBYTES, weights)
-    totals = [[variable(code, code.load(place + spread * row + 64 * v, F32, LANES) * shrink[row])
-               for v in range(vectors)] for row in rows]
-    with cgutils.for_range(code.b, count.ir) as loop:
+def gather_vectors(quants: int, code: Code, sums: Sums, page: Page, first: Val, vectors: int) -> None:
+    """Shrink value sums and add the weighted values of a page: `vectors` vectors from vector `first` on."""
+    place, groups, group = sums.address + first * 64, _count(page.head_size), first >> 1
+    scaled = _scaled(code, sums.rows, max(1, vectors // 2), page.values + group * SCALES_NBYTES, page.weights)
+    totals = [[variable(code, code.load(place + sums.spread * row + 64 * v, F32, LANES) * sums.shrink[row])
+               for v in range(vectors)] for row in sums.rows]
+    with cgutils.for_range(code.b, page.count.ir) as loop:
         index = Val(code, loop.index)
-        at = values + groups * SCALES_NBYTES + (index * groups + group) * quants
-        if ahead is not None:
-            code.prefetch(at + ahead)
+        at = page.values + groups * SCALES_NBYTES + (index * groups + group) * quants
+        if page.ahead is not None:
+            code.prefetch(at + page.ahead)
         lanes = _widened(quants, code, at, first, vectors)
         for line, places in zip(totals, scaled, strict=True):
             for v, total in enumerate(line):
                 weight = code.broadcast(places[v // 2] + index * 4, F32, LANES)
                 total.set(0, code.fma(lanes[v], weight, total.get(0)))
-    for row, line in zip(rows, totals, strict=True):
+    for row, line in zip(sums.rows, totals, strict=True):
         for v, total in enumerate(line):
-            code.store(place + spread * row + 64 * v, total.get(0))
+            code.store(place + sums.spread * row + 64 * v, total.get(0))
 
 
 def _scaled(code: Code, rows: range, groups: int, scales: Val, weights: Val) -> list[list[Val]]:
-    """[row][group]: where the weights of a block are, times the scales of a group of elements."""
+    """[row][group]: where the weights of a page are, times the scales of a group of elements."""
     found = []
     for index, row in enumerate(rows):
         line = [weights + WEIGHTS_NBYTES * (4 + 2 * index + group) for group in range(groups)]
@@ -180,14 +178,14 @@ def finite(x: Any) -> Any:
 
 
 @device
-def store_8(low: Any, high: Any, scale: int, to: int, step: int, flip: int) -> None:
-    """Quantise a group to 8 bits, each xor `flip`; words `step` bytes apart."""
+def store_8(low: Any, high: Any, scale: int, to: int, apart: int, flip: int) -> None:
+    """Quantise a group to 8 bits, each xor `flip`; words `apart` bytes apart."""
     amax = largest_f32(max_f32(abs_f32(low), abs_f32(high)))
     d = round_f16(amax / _LIMIT)
     set_f16(scale, d)
     factor = splat_f32(_LIMIT / amax if d > _ZERO else _ZERO)
-    store_fields(to, step, quantised(low, factor) ^ splat_i32(flip))
-    store_fields(to + 4 * step, step, quantised(high, factor) ^ splat_i32(flip))
+    store_fields(to, apart, quantised(low, factor) ^ splat_i32(flip))
+    store_fields(to + 4 * apart, apart, quantised(high, factor) ^ splat_i32(flip))
 
 
 @device
@@ -197,14 +195,14 @@ def nibbles(x: Any, factor: Any) -> Any:
 
 
 @device
-def store_4(low: Any, high: Any, scale: int, to: int, step: int, flip: int) -> None:
-    """Quantise a group to 4 bits; words `step` bytes apart. `flip` is not used."""
+def store_4(low: Any, high: Any, scale: int, to: int, apart: int, flip: int) -> None:
+    """Quantise a group to 4 bits; words `apart` bytes apart. `flip` is not used."""
     highest, lowest = largest_f32(max_f32(low, high)), smallest_f32(min_f32(low, high))
     most = highest if highest > -lowest else lowest
     d = round_f16(most / _MINUS_8)
     set_f16(scale, d)
     factor = splat_f32(_MINUS_8 / most if d != _ZERO else _ZERO)
-    store_fields(to, step, nibbles(low, factor) | shift_left(nibbles(high, factor), 4))
+    store_fields(to, apart, nibbles(low, factor) | shift_left(nibbles(high, factor), 4))
 
 
 def _remember(quants: int, store: Callable[..., None]) -> Any:
@@ -223,7 +221,7 @@ def _remember(quants: int, store: Callable[..., None]) -> Any:
             store(low, high, keys + scale, to_key + group * (LANES * quants), 64, 128)
             store(other, last, values + scale, to_value + group * quants, 4, 0)
         mark(key, value, head_size, keys + 2 * inside)
-    remember.__doc__ = "Turn a key by `angles` and store it, and a value, as position `inside` of a block."
+    remember.__doc__ = "Turn a key by `angles` and store it, and a value, as position `inside` of a page."
     return remember
 
 

@@ -3,8 +3,9 @@
 The rows of a group are the columns of a matrix B. A record already holds them as TDPBSSD wants them: 64 bytes with 4
 neighbouring weights of each of 16 rows are one row of B. So a run of blocks is unpacked into bytes in scratch
 memory, once for many tokens, and 16 tokens (or fewer: `configure`) are the rows of a matrix A, straight from the
-activations. A tile product is exact, and all that follows are the float operations of `tile.py` in the same order, so
-every bit is the same. `amx_blocks` does that for formats without sub-blocks, `amx_superblocks` for the others.
+activations. A product of registers is exact, and all that follows are the float operations of `patch.py` in the same
+order, so every bit is the same. `amx_blocks` does that for formats without sub-blocks, `amx_superblocks` for the
+others.
 
 Registers 0 to 3 hold sums, 4 and 5 tokens, 6 and 7 weights. They and the scratch memory held plaintext: `release`
 clears both.
@@ -23,14 +24,14 @@ from appliance.engine.kernels.compiler.vector import i64, operation
 from appliance.engine.kernels.layouts.shapes import GROUP_ROWS
 
 TOKENS = 16
-"""Of a tile."""
+"""Of a register."""
 
 LANES = GROUP_ROWS
 ROW = 64
-"""Bytes of a row of a tile register."""
+"""Bytes of a row of a register."""
 
 SUMS, ACTIVATIONS_IN, WEIGHTS_IN = (0, 1, 2, 3), (4, 5), (6, 7)
-"""Tile registers."""
+"""Matrix registers; Intel calls them tiles."""
 
 BUFFER_NBYTES = TOKENS * ROW
 """Of a place in scratch memory for sums on their way to vector registers."""
@@ -76,7 +77,7 @@ def least_tokens(format_name: str) -> int:
     return _LEAST.get(format_name, 2) if isinstance(FORMATS[format_name], Super) else TOKENS
 
 
-class Tiles:
+class Registers:
     """The instructions, by registers' numbers."""
 
     def __init__(self, code: Code) -> None:
@@ -125,7 +126,7 @@ def scratch(format_name: str) -> Any:
 
 
 def configure(format_name: str) -> Any:
-    """The numba function `(scratch, tokens)` that sets the registers' shapes, for tiles of at most TOKENS tokens."""
+    """The numba function `(scratch, tokens)` that sets the registers' shapes, for at most TOKENS tokens."""
     fmt = FORMATS[format_name]
     columns = ROW if isinstance(fmt, Super) else 4 * fmt.chunks
     widths = [ROW] * len(SUMS) + [columns] * len(ACTIVATIONS_IN) + [ROW] * len(WEIGHTS_IN)
@@ -139,13 +140,13 @@ def configure(format_name: str) -> Any:
         words = [int.from_bytes(table[at:at + 4], "little") for at in range(0, 64, 4)]
         code.store(address, Val(code, ir.Constant(vector(I32, 16), words)))
         code.store(address + 48, tokens * 0x010101010101 + weights)  # of registers 0 to 5, and of 6 and 7
-        Tiles(code).configure(address)
+        Registers(code).configure(address)
     return operation(types.void, i64, i64)(emit)
 
 
 def release(format_name: str) -> Any:
     """The numba function `(scratch)` that clears registers and scratch memory."""
     def emit(code: Code, address: Val) -> None:
-        Tiles(code).release()
+        Registers(code).release()
         code.clear(address, _scratch_nbytes(format_name))
     return operation(types.void, i64)(emit)

@@ -1,7 +1,7 @@
-"""Products by AMX for formats without sub-blocks: a tile product is one block of 32 columns of 16 rows times 16 tokens.
+"""Products by AMX for formats without sub-blocks: one block of 32 columns of 16 rows, times 16 tokens, of registers.
 
-A tile product, its way to memory and its use are kept apart (`_LAG`), for each takes long until it is there, and many
-can be under way.
+A product of registers, its way to memory and its use are kept apart (`_LAG`): each takes long until it is there, and
+many can be under way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from appliance.engine.kernels.code.product import amx
 from appliance.engine.kernels.code.product.formats import FORMATS, Format, Rows, Tokens
-from appliance.engine.kernels.code.product.register_tile import AHEAD, Prefetch
+from appliance.engine.kernels.code.product.patch import AHEAD, Prefetch
 from appliance.engine.kernels.compiler.emit import F32, I8, I32, Code, Locals, Val, vector
 from appliance.engine.kernels.compiler.vector import calling, i32, i64
 from appliance.engine.kernels.layouts.shapes import ACTIVATIONS
@@ -47,7 +47,7 @@ def unpack(format_name: str) -> Any:
 
 @dataclass(frozen=True)
 class _Item:
-    """One tile product of a pipeline: 16 rows of a block times the tokens' activations of it."""
+    """One product of registers of a pipeline: 16 rows of a block times the tokens' activations of it."""
 
     weights: Val  # address
     activations: Val  # address of the first token's
@@ -55,10 +55,10 @@ class _Item:
 
 
 class _Pipeline:
-    """Tile products one after the other, each stored and used some products after it was begun."""
+    """Products of registers one after the other, each stored and used some products after it was begun."""
 
     def __init__(self, code: Code, apart: int, buffers: Val) -> None:
-        self.code, self.apart, self.buffers, self.tiles = code, apart, buffers, amx.Tiles(code)
+        self.code, self.apart, self.buffers, self.registers = code, apart, buffers, amx.Registers(code)
 
     def run(self, items: list[_Item]) -> None:
         """All of them."""
@@ -75,13 +75,13 @@ class _Pipeline:
 
     def _multiply(self, number: int, item: _Item) -> None:
         left, right = amx.ACTIVATIONS_IN[number % 2], amx.WEIGHTS_IN[number % 2]
-        self.tiles.load(left, item.activations, self.apart)
-        self.tiles.load(right, item.weights, amx.ROW)
-        self.tiles.clear(amx.SUMS[number % 4])
-        self.tiles.product(amx.SUMS[number % 4], left, right)
+        self.registers.load(left, item.activations, self.apart)
+        self.registers.load(right, item.weights, amx.ROW)
+        self.registers.clear(amx.SUMS[number % 4])
+        self.registers.product(amx.SUMS[number % 4], left, right)
 
     def _store(self, number: int) -> None:
-        self.tiles.store(amx.SUMS[number % 4], self._buffer(number))
+        self.registers.store(amx.SUMS[number % 4], self._buffer(number))
 
     def _use(self, number: int, item: _Item) -> None:
         for token in range(amx.TOKENS):
@@ -92,7 +92,7 @@ def multiply(format_name: str) -> Any:
     """The numba function `(w, scratch, act, apart, y, ldy, blocks, fresh)`: `blocks` unpacked blocks times 16 tokens.
 
     `w`: the group's first record of them; `act`: the first token's block that belongs to it, the next block `apart`
-    bytes on; `y`, `ldy`, `fresh` as in `tile.tile`.
+    bytes on; `y`, `ldy`, `fresh` as in `patch.patch`.
     """
     return calling(f"amx_{format_name.lower()}", lambda code, args: _emit(code, FORMATS[format_name], args),
                    i64, i64, i64, i64, i64, i64, i64, i32)

@@ -1,8 +1,8 @@
 """How each block format turns into integer dot products: the one description that product kernels are emitted from.
 
-A record holds one block of 16 rows (`appliance.models.file.layout` gives its order). A format cuts it into steps of a
+A record holds one block of 16 rows (`appliance.models.file.layout` gives its order). A format cuts it into rounds of a
 few sub-blocks; a sub-block is a few chunks, a chunk 4 neighbouring weights of each row as bytes in 32-bit lanes. For
-every sub-block the emitter (`tile.py`) computes
+every sub-block the emitter (`patch.py`) computes
 
     integer = start + sum over chunks of dot(chunk, activations)          exact
 and for the block
@@ -34,7 +34,7 @@ class Rows:
     def __init__(self, code: Code, record: Val, first_row: Val, lanes: int) -> None:
         """`record` is its address, `first_row` the row of lane 0."""
         self.code, self.record, self.first_row, self.lanes = code, record, first_row, lanes
-        self.saved: Any = None  # what a format prepared for the steps of a block
+        self.saved: Any = None  # what a format prepared for the rounds of a block
 
     def moved(self, offset: Val) -> Rows:
         """The same rows, `offset` bytes further on in the record."""
@@ -63,7 +63,7 @@ class Rows:
 
 
 class Tokens:
-    """A block of activations of one tile of `tokens` tokens, `apart` bytes from one to the next."""
+    """A block of activations of one patch of `tokens` tokens, `apart` bytes from one to the next."""
 
     def __init__(self, code: Code, block: Val, apart: Val | int, tokens: int, lanes: int) -> None:
         self.code, self.block, self.apart, self.tokens, self.lanes = code, block, apart, tokens, lanes
@@ -91,13 +91,13 @@ def bit_to(words: Val, bit: int, place: int) -> Val:
 
 
 class Format:
-    """One block format: `steps` times `subblocks` sub-blocks of `chunks` chunks. The steps are a loop in the kernel
+    """One block format: `rounds` times `subblocks` sub-blocks of `chunks` chunks. The rounds are a loop in the kernel
     (code that outgrows the cache of decoded instructions runs at half the speed); the rest is unrolled.
 
     Weights are bytes 0..127, or signed bytes xor 0x80 where `wide`, and by `offset` more than the signed ones meant.
     """
 
-    steps = 1
+    rounds = 1
     subblocks = 1
     chunks = 8
     wide = False
@@ -105,7 +105,7 @@ class Format:
     largest = 15  # weight, in magnitude
     unit = 1  # weights are multiples of it
     most_scaled = 127  # weight less offset times scale, in magnitude
-    again = True  # lines of weights are asked for a second time with AMX (`tile.Prefetch`)
+    again = True  # lines of weights are asked for a second time with AMX (`patch.Prefetch`)
     in_order = True  # the lines of a block are read in the order of memory (`product._whole_rows`)
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
@@ -113,18 +113,18 @@ class Format:
         self.shape = SHAPES[name]
 
     def begin(self, rows: Rows) -> None:
-        """Prepare what all steps of a block need (`rows.saved`)."""
+        """Prepare what all rounds of a block need (`rows.saved`)."""
 
-    def rows_of(self, rows: Rows, step: Val) -> Rows:
-        """The rows as step `step` sees them; offsets below are from there on."""
+    def rows_of(self, rows: Rows, number: Val) -> Rows:
+        """The rows as round `number` sees them; offsets below are from there on."""
         return rows
 
-    def first_field(self, step: Any) -> Any:
-        """Number of the sub-block, in column order, that sub-block 0 of a step is: a `Val`, or a number of a number."""
-        return step * self.subblocks
+    def first_field(self, number: Any) -> Any:
+        """Number of the sub-block, in column order, that sub-block 0 of a round is: a `Val`, or an int for one."""
+        return number * self.subblocks
 
     def field(self, j: int, c: int) -> int:
-        """The activation field with the columns of chunk c of sub-block j, counted from the step's first."""
+        """The activation field with the columns of chunk c of sub-block j, counted from the round's first."""
         return j * self.chunks + c
 
     def start_field(self, j: int) -> int | None:
@@ -132,11 +132,11 @@ class Format:
         return None
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
-        """Chunk c of sub-block j of the step: 4 weights of each row."""
+        """Chunk c of sub-block j of the round: 4 weights of each row."""
         raise NotImplementedError
 
     def scale(self, rows: Rows, j: int) -> Val | None:
-        """The integer scale of sub-block j of the step; None where there is none."""
+        """The integer scale of sub-block j of the round; None where there is none."""
         return None
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
@@ -201,15 +201,15 @@ class Super(Format):
 
 
 class Q2K(Super):
-    """16 sub-blocks of 16, scale and minimum in a nibble each; a step is half a block."""
+    """16 sub-blocks of 16, scale and minimum in a nibble each; a round is half a block."""
 
-    steps, subblocks, chunks, largest, most_scaled = 2, 8, 4, 3, 3 * 15
+    rounds, subblocks, chunks, largest, most_scaled = 2, 8, 4, 3, 3 * 15
     largest_minimum = 15
 
-    def rows_of(self, rows: Rows, step: Val) -> Rows:
-        """Quants, from 320 on; saves the rows from where the step's scales are at 64."""
-        moved = rows.moved(step * 512)
-        moved.saved = rows.moved(step * 128)
+    def rows_of(self, rows: Rows, number: Val) -> Rows:
+        """Quants, from 320 on; saves the rows from where the round's scales are at 64."""
+        moved = rows.moved(number * 512)
+        moved.saved = rows.moved(number * 128)
         return moved
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
@@ -226,10 +226,10 @@ class Q2K(Super):
 
 
 class Q3K(Super):
-    """16 sub-blocks of 16, two steps as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
+    """16 sub-blocks of 16, two rounds as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
     the start is -32 times the activation sum as in Q6_K, and the scale is divided by 8."""
 
-    steps, subblocks, chunks, largest, offset, unit, most_scaled = 2, 8, 4, 0x38, 32, 8, 8 * 4 * 32
+    rounds, subblocks, chunks, largest, offset, unit, most_scaled = 2, 8, 4, 0x38, 32, 8, 8 * 4 * 32
 
     def begin(self, rows: Rows) -> None:
         """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above it two bits."""
@@ -239,10 +239,10 @@ class Q3K(Super):
             pairs = (rows.words(160) >> (2 * word)) & PAIRS
             rows.saved.set(word, nibbles | (pairs << 4))
 
-    def rows_of(self, rows: Rows, step: Val) -> Rows:
-        """Quants from 736 on; saves the step's scales, and the rows from where its high bits are at 224."""
-        moved = rows.moved(step * 512)
-        moved.saved = ([rows.saved.get(step * 2), rows.saved.get(step * 2 + 1)], rows.moved(step * 256))
+    def rows_of(self, rows: Rows, number: Val) -> Rows:
+        """Quants from 736 on; saves the round's scales, and the rows from where its high bits are at 224."""
+        moved = rows.moved(number * 512)
+        moved.saved = ([rows.saved.get(number * 2), rows.saved.get(number * 2 + 1)], rows.moved(number * 256))
         return moved
 
     def start_field(self, j: int) -> int:
@@ -258,7 +258,7 @@ class Q3K(Super):
         return (low & 0x18181818) | bit_to(planes.words(224 + 64 * (2 * h + c // 2)), 4 * (c % 2) + i, 5)
 
     def scale(self, rows: Rows, j: int) -> Val:
-        """Byte j of the step's scales, less 32."""
+        """Byte j of the round's scales, less 32."""
         scales, _ = rows.saved
         return ((scales[j // 4] >> (8 * (j % 4))) & BYTE) - 32
 
@@ -268,10 +268,10 @@ class Q3K(Super):
 
 
 class Q4K(Super):
-    """8 sub-blocks of 32, 6-bit scales and minima in three words; Q5_K adds a plane of fifth bits. A step is two
+    """8 sub-blocks of 32, 6-bit scales and minima in three words; Q5_K adds a plane of fifth bits. A round is two
     sub-blocks: the low and high nibbles of 32 bytes."""
 
-    steps, subblocks, chunks = 4, 2, 8
+    rounds, subblocks, chunks = 4, 2, 8
 
     def __init__(self, name: str, high: int | None = None, quants: int = 256) -> None:
         super().__init__(name)
@@ -287,11 +287,11 @@ class Q4K(Super):
         rows.saved.set(0, first & 0x3F3F3F3F)
         rows.saved.set(1, (third & NIBBLES) | ((first >> 2) & 0x30303030))
 
-    def rows_of(self, rows: Rows, step: Val) -> Rows:
-        """Quants of the step; saves its two scales, and the rows from where its fifth bits are at `high`."""
-        code, moved = rows.code, rows.moved(step * 512)
-        scales = rows.saved.get(step >> 1) >> code.splat(((step & 1) * 16).convert("trunc", I32), rows.lanes)
-        moved.saved = (scales, rows.moved(step * 128))
+    def rows_of(self, rows: Rows, number: Val) -> Rows:
+        """Quants of the round; saves its two scales, and the rows from where its fifth bits are at `high`."""
+        code, moved = rows.code, rows.moved(number * 512)
+        scales = rows.saved.get(number >> 1) >> code.splat(((number & 1) * 16).convert("trunc", I32), rows.lanes)
+        moved.saved = (scales, rows.moved(number * 128))
         return moved
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
@@ -303,7 +303,7 @@ class Q4K(Super):
         return nibbles | bit_to(planes.words(self.high + 64 * (c // 4)), 4 * j + c % 4, 4)
 
     def scale(self, rows: Rows, j: int) -> Val:
-        """Byte j of the step's scales."""
+        """Byte j of the round's scales."""
         return (rows.saved[0] >> (8 * j)) & BYTE
 
     def minima(self, rows: Rows) -> tuple[list[Val], int, int]:
@@ -314,18 +314,18 @@ class Q4K(Super):
 
 
 class Q6K(Super):
-    """16 sub-blocks of 16 in four quarters of 64 weights, a step each; weights 0..63 stand for -32..31, scales are
+    """16 sub-blocks of 16 in four quarters of 64 weights, a round each; weights 0..63 stand for -32..31, scales are
     signed bytes. Quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6 in column order."""
 
-    steps, subblocks, chunks, largest, offset, most_scaled, chains = 4, 4, 4, 63, 32, 32 * 128, 0
+    rounds, subblocks, chunks, largest, offset, most_scaled, chains = 4, 4, 4, 63, 32, 32 * 128, 0
 
-    def rows_of(self, rows: Rows, step: Val) -> Rows:
+    def rows_of(self, rows: Rows, number: Val) -> Rows:
         """A quarter is 832 bytes."""
-        return rows.moved(step * 832)
+        return rows.moved(number * 832)
 
-    def first_field(self, step: Any) -> Any:
+    def first_field(self, number: Any) -> Any:
         """Sub-block 8 n + h."""
-        return (step >> 1) * 8 + (step & 1)
+        return (number >> 1) * 8 + (number & 1)
 
     def field(self, j: int, c: int) -> int:
         """Every other sub-block."""

@@ -3,7 +3,7 @@
     gather_F(w, k, row, x)
 
 `w`: the matrix in kernel order; writes `k` float32 at `x`. The arithmetic is that of ggml's decoders (a weight is
-(d * scale) * q - (dmin * minimum), each step rounded), so the result equals theirs bit for bit.
+(d * scale) * q - (dmin * minimum), each operation rounded), so the result equals theirs bit for bit.
 
 Emitted from the descriptions in `formats.py`, as products are, for a single row: 4 neighbouring weights at a time.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from numba.core import types
 
 from appliance.engine.kernels.code.product.formats import BYTE, FORMATS, Format, Rows, Small, Super
-from appliance.engine.kernels.code.product.register_tile import READ
+from appliance.engine.kernels.code.product.patch import READ
 from appliance.engine.kernels.compiler.emit import F32, I8, I64, Code, Val
 from appliance.engine.kernels.compiler.vector import i64, operation
 from appliance.engine.kernels.layouts.shapes import SHAPES
@@ -28,7 +28,7 @@ def _decode(fmt: Format, rows: Rows, x: Val) -> None:
     """Emit the weights of the block of one row."""
     code, minima = rows.code, _minima(fmt, rows)
     fmt.begin(rows)
-    for number in range(fmt.steps):
+    for number in range(fmt.rounds):
         moved, first = fmt.rows_of(rows, code.constant(I64, number)), fmt.first_field(number)
         for j in range(fmt.subblocks):
             scale, factor = fmt.scale(moved, j), rows.halves(0)

@@ -2,9 +2,9 @@
 
     fault = pack_rows(pack, rows, row_nbytes, blocks, groups, out)
 
-`pack`: a table of `pack_layout`. `rows`: 16 `groups` rows of `row_nbytes` bytes, one after the other; `blocks` blocks
-of each are packed to `out`, 16 times their bytes for each group. The result is 0, or in a debug build 1 for a table
-that leads out of a block or a record, which is not followed.
+`pack`: the address of a table Pack (`layouts.pack`). `rows`: 16 `groups` rows of `row_nbytes` bytes, one after the
+other; `blocks` blocks of each are packed to `out`, 16 times their bytes for each group. The result is 0, or in a debug
+build 1 for a table that leads out of a block or a record, which is not followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from appliance.engine.kernels.compiler.emit import I16, I32, I64, Code, Val, vec
 from appliance.engine.kernels.compiler.jit import DEBUG, device
 from appliance.engine.kernels.compiler.vector import (
     LANES,
-    get_i64,
     i32,
     i32x16,
     i64,
@@ -27,7 +26,7 @@ from appliance.engine.kernels.compiler.vector import (
     splat_i32,
     store_i32,
 )
-from appliance.engine.kernels.layouts.pack import KINDS, MOVE_NBYTES, PACK_NBYTES, TERM_NBYTES, M, P, T
+from appliance.engine.kernels.layouts.pack import KINDS, Move, Pack
 from appliance.engine.kernels.runtime.registry import kernel
 
 QUAD, WORD, OCTET, HALF, EVENS, TERMED = range(len(KINDS))
@@ -114,25 +113,25 @@ def word(code: Code, value: Val) -> Val:
 
 
 @device(inline=False)
-def sum_terms(move: int, record: int) -> None:
+def sum_terms(move: Move, record: int) -> None:
     """One word of each of 16 rows, put together from others of the record."""
-    terms, total = get_i64(move + M.TERMS), splat_i32(0)
-    for index in range(get_i64(move + M.COUNT)):
-        term = terms + TERM_NBYTES * index
-        part = load_i32(record + get_i64(term + T.SOURCE)) & splat_i32(word(get_i64(term + T.MASK)))
-        total = total | turned(part, get_i64(term + T.TURN))
-    store_i32(record + get_i64(move + M.TO), total)
+    terms, total = move.TERMS, splat_i32(0)
+    for index in range(move.COUNT):
+        term = terms[index]
+        part = load_i32(record + term.SOURCE) & splat_i32(word(term.MASK))
+        total = total | turned(part, term.TURN)
+    store_i32(record + move.TO, total)
 
 
 @device(inline=False)
-def move_units(move: int, block: int, stride: int, record: int) -> None:
+def move_units(move: Move, block: int, stride: int, record: int) -> None:
     """The units of one table MOVE: from the block of each of 16 rows to the record."""
-    kind, nbytes, flip = get_i64(move + M.KIND), get_i64(move + M.NBYTES), word(get_i64(move + M.FLIP))
-    place, out = block + get_i64(move + M.FROM), record + get_i64(move + M.TO)
+    kind, nbytes, flip = move.KIND, move.NBYTES, word(move.FLIP)
+    place, out = block + move.FROM, record + move.TO
     if kind == TERMED:
         sum_terms(move, record)
         return
-    for _ in range(get_i64(move + M.COUNT)):
+    for _ in range(move.COUNT):
         if kind == QUAD:
             move_quad(place, stride, out, flip)
         elif kind == WORD:
@@ -148,32 +147,32 @@ def move_units(move: int, block: int, stride: int, record: int) -> None:
 
 
 @device(inline=False)
-def leads_out(move: int, block: int) -> bool:
-    """Whether a table MOVE leaves a block of `block` bytes of a row, or its record."""
-    nbytes = get_i64(move + M.COUNT) * get_i64(move + M.NBYTES)
-    first, to, last = get_i64(move + M.FROM), get_i64(move + M.TO), 16 * block - 64
-    if get_i64(move + M.KIND) == TERMED:
-        for index in range(get_i64(move + M.COUNT)):
-            if not 0 <= get_i64(get_i64(move + M.TERMS) + TERM_NBYTES * index + T.SOURCE) <= last:
+def leads_out(move: Move, block: int) -> bool:
+    """Whether a table Move leaves a block of `block` bytes of a row, or its record."""
+    nbytes = move.COUNT * move.NBYTES
+    first, to, last = move.FROM, move.TO, 16 * block - 64
+    if move.KIND == TERMED:
+        for index in range(move.COUNT):
+            if not 0 <= move.TERMS[index].SOURCE <= last:
                 return True
         return not 0 <= to <= last
     return nbytes < 0 or first < 0 or first + nbytes > block or to < 0 or to + 16 * nbytes > 16 * block
 
 
 @device(inline=False)
-def pack_block(pack: int, block: int, place: int, stride: int, record: int) -> None:
+def pack_block(pack: Pack, block: int, place: int, stride: int, record: int) -> None:
     """All moves of one block of 16 rows."""
-    for index in range(get_i64(pack + P.MOVES)):
-        move_units(pack + PACK_NBYTES + MOVE_NBYTES * index, place, stride, record)
+    for index in range(pack.MOVE_COUNT):
+        move_units(pack.MOVE[index], place, stride, record)
 
 
 @device(inline=False)
-def pack_groups(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
+def pack_groups(pack: Pack, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
     """See `pack_rows`."""
-    block = get_i64(pack + P.BLOCK)
+    block = pack.BLOCK
     if DEBUG:
-        for index in range(get_i64(pack + P.MOVES)):
-            if leads_out(pack + PACK_NBYTES + MOVE_NBYTES * index, block):
+        for index in range(pack.MOVE_COUNT):
+            if leads_out(pack.MOVE[index], block):
                 return 1
     for group in range(groups):
         first = rows + 16 * group * row_nbytes
@@ -186,4 +185,4 @@ def pack_groups(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int,
 @kernel("pack_rows", "i8(i8,i8,i8,i8,i8,i8)")
 def pack_rows(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
     """See above."""
-    return pack_groups(pack, rows, row_nbytes, blocks, groups, out)
+    return pack_groups(Pack(pack), rows, row_nbytes, blocks, groups, out)

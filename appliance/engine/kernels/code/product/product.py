@@ -7,27 +7,29 @@ multiplies groups group0 <= g < group1 of 16 rows. `w`: the matrix in kernel ord
 token t goes to the float32 at `y + t ldy + 4 r`; with `accumulate` it is added to what is there. Whole groups are
 written: each token has room for `padded_rows(rows)` results. Nothing is checked here (`boundary.py` does).
 
-The float operations on one result are the same for every number of tokens, tile and range of groups: a result is a
+The float operations on one result are the same for every number of tokens, patch and range of groups: a result is a
 chain over the blocks of its row in order, `result = finish(block, result)`; cutting the chain only stores it to y.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from appliance.engine.kernels.code.product import amx, amx_blocks, amx_superblocks, widen
 from appliance.engine.kernels.code.product.formats import FORMATS, Super
-from appliance.engine.kernels.code.product.register_tile import SEGMENT, bytes_ahead, tile
+from appliance.engine.kernels.code.product.patch import SEGMENT, bytes_ahead, patch
+from appliance.engine.kernels.compiler import records
 from appliance.engine.kernels.compiler.jit import device
 from appliance.engine.kernels.compiler.vector import prefetch_write
-from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES, TILES
+from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, GROUP_ROWS, PATCHES, SHAPES
 from appliance.engine.kernels.runtime.registry import kernel
 from appliance.engine.kernels.runtime.targets import compiling
 
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i4,i8,i8)"
 
 _TOKENS = 192
-"""Tokens that are multiplied with all rows before the next ones; a multiple of a full tile."""
+"""Tokens that are multiplied with all rows before the next ones; a multiple of a full patch."""
 
 _ACTIVATION_BYTES = 640 << 10
 """Activations that stay in a core's second-level cache while all rows pass by."""
@@ -36,7 +38,7 @@ _RUN_BYTES = 800 << 10
 """Activations of a run of blocks that AMX multiplies with all rows before the next run: they come from the second-level
 cache again for each group, which has 2 MiB in the CPUs that have AMX."""
 
-_TILE_BYTES = 512 << 10
+_BESIDE_BYTES = 512 << 10
 """Weights, or activations, beside which the others stay in a core's second-level cache, where AMX multiplies them."""
 
 _INNER_BYTES = 20480
@@ -47,11 +49,61 @@ _WIDE = 12
 """From this many tokens on, two groups are multiplied at a time where the format allows; with fewer, memory is the
 limit, and one stream of weights is faster."""
 
-_FEW_TILES = 6
+_FEW_PATCHES = 6
 """Of tokens; with more, the time in which the first one waits for weights does not count."""
 
 _NARROW = ("Q2_K", "Q3_K")
 """Formats that gain nothing from two groups: unpacking weights is most of the work."""
+
+
+@records.record
+@dataclass(frozen=True)
+class Weights:
+    """One group of rows or more, from some block on."""
+
+    address: int
+    stride: int  # bytes from group to group
+    groups: int
+
+
+@records.record
+@dataclass(frozen=True)
+class Matrix:
+    """A whole matrix, and a run of its blocks."""
+
+    address: int
+    blocks: int  # of a row
+    first: int  # block
+    last: int  # block, not of the run
+
+
+@records.record
+@dataclass(frozen=True)
+class Activations:
+    """Quantised rows, from some block of the first on."""
+
+    address: int
+    stride: int  # bytes of a token; by AMX: from block to block
+    tokens: int
+
+
+@records.record
+@dataclass(frozen=True)
+class Results:
+    """Float32, from some row of the first token on."""
+
+    address: int
+    stride: int  # bytes from token to token
+
+
+@records.record
+@dataclass(frozen=True)
+class Run:
+    """Blocks of a row that are multiplied at once."""
+
+    blocks: int
+    first: int  # number in the row
+    fresh: int  # 1 to start results from zero, 0 from what is there
 
 
 def _two_groups(format_name: str) -> bool:
@@ -60,17 +112,17 @@ def _two_groups(format_name: str) -> bool:
 
 
 def _whole_rows(format_name: str) -> dict[int, Any]:
-    """Tiles that take a whole row at a time, by the number of tokens that they are for.
+    """Patches that take a whole row at a time, by the number of tokens that they are for.
 
     On Zen 4, one token or two leave bringing weights to the CPU, which does it best where a block is read in the order
     of memory; where it is not, each line is asked for shortly before, in that order.
     """
     target = compiling()
-    if not target.evenly or target.tiles:
-        return {1: tile(format_name, 1, 1, ahead=1)}
+    if not target.evenly or target.amx:
+        return {1: patch(format_name, 1, 1, ahead=1)}
     if format_name not in FORMATS or FORMATS[format_name].in_order:
-        return {tokens: tile(format_name, 1, tokens, ahead=0) for tokens in (1, 2)}
-    return {tokens: tile(format_name, 1, tokens, ahead=1, far=False) for tokens in (1, 2)}
+        return {tokens: patch(format_name, 1, tokens, ahead=0) for tokens in (1, 2)}
+    return {tokens: patch(format_name, 1, tokens, ahead=1, far=False) for tokens in (1, 2)}
 
 
 def _place(format_name: str) -> Any:
@@ -85,23 +137,25 @@ def _place(format_name: str) -> Any:
 
 
 def _panel(format_name: str, asks: bool = True) -> Any:
-    """All tiles of tokens first <= t < last over one or two groups and a run of blocks that stays in cache; it `asks`
+    """All patches of tokens first <= t < last over one or two groups and a run of blocks that stays in cache; it `asks`
     for what is read next."""
-    six, four, two, one = (tile(format_name, 1, size, ahead=int(asks)) for size in TILES)
-    wide, every, second, fourth = (tile(format_name, 2, TILES[0], ahead=ahead * asks) if _two_groups(format_name)
+    six, four, two, one = (patch(format_name, 1, size, ahead=int(asks)) for size in PATCHES)
+    wide, every, second, fourth = (patch(format_name, 2, PATCHES[0], ahead=ahead * asks) if _two_groups(format_name)
                                    else six for ahead in (0, 1, 2, 4))
     place, floats, near = _place(format_name), SHAPES[format_name].activation == "f32", bytes_ahead()
 
     @device(inline=False)
-    def panel(w: int, stride: int, groups: int, act: int, share: int, tokens: int, y: int, ldy: int, blocks: int,
-              block: int, fresh: int, first: int, last: int, ahead: int) -> None:
-        # act: first block of token 0; share: bytes of a token; block: number of the first block
+    def panel(weights: Weights, activations: Activations, results: Results, run: Run, first: int, last: int,
+              ahead: int) -> None:
+        w, stride, groups = weights.address, weights.stride, weights.groups
+        act, share, tokens = activations.address, activations.stride, activations.tokens
+        y, ldy, blocks, block, fresh = results.address, results.stride, run.blocks, run.first, run.fresh
         apart = share if floats else place(1, 0, share, tokens)
-        # Of few tiles of tokens, some bring a part each of what the next call reads: the first alone would wait for it.
-        t, index, tiles = first, 0, (last - first) // 6
-        parts = 1 if tiles < 2 or tiles > _FEW_TILES else 2 if tiles < 4 else 4
+        # Of few patches, some bring a part each of what the next call reads: the first alone would wait for it.
+        t, index, patches = first, 0, (last - first) // 6
+        parts = 1 if patches < 2 or patches > _FEW_PATCHES else 2 if patches < 4 else 4
         while t + 6 <= last:
-            for i in range(6, 12):  # the next tile's results: a store that misses the cache is slow
+            for i in range(6, 12):  # the next patch's results: a store that misses the cache is slow
                 prefetch_write(y + (t + i) * ldy)
                 prefetch_write(y + (t + i) * ldy + 64)
             here = act + place(block, t, share, tokens)
@@ -136,19 +190,19 @@ def _widened(format_name: str) -> Any:
     narrow, wide = _panel(format_name), _panel("F32", asks=False)
 
     @device(inline=False)
-    def panel(w: int, stride: int, groups: int, act: int, share: int, tokens: int, y: int, ldy: int, blocks: int,
-              block: int, fresh: int, first: int, last: int, ahead: int) -> None:
+    def panel(weights: Weights, activations: Activations, results: Results, run: Run, first: int, last: int,
+              ahead: int) -> None:
         if last - first < widen.LEAST:
-            narrow(w, stride, groups, act, share, tokens, y, ldy, blocks, block, fresh, first, last, ahead)
+            narrow(weights, activations, results, run, first, last, ahead)
             return
         memory = scratch()
-        unpack(w, stride, groups, blocks, memory, ahead)
-        wide(memory, apart, groups, act, share, tokens, y, ldy, blocks, block, fresh, first, last, 0)
+        unpack(weights.address, weights.stride, weights.groups, run.blocks, memory, ahead)
+        wide(Weights(memory, apart, weights.groups), activations, results, run, first, last, 0)
         clear(memory)
     return panel
 
 
-def _tiles(format_name: str) -> Any:
+def _by_amx(format_name: str) -> Any:
     """By AMX: tokens 0 <= t < the number that is returned, times groups group0 <= g < group1."""
     fmt, shape = FORMATS[format_name], SHAPES[format_name]
     most, size, activation = amx.most_tokens(format_name), amx.TOKENS, ACTIVATIONS[shape.activation].nbytes
@@ -158,39 +212,43 @@ def _tiles(format_name: str) -> Any:
     least, whole = amx.least_tokens(format_name), 2 * size if isinstance(fmt, Super) else size
 
     @device(inline=False)
-    def tiles(w: int, blocks: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
+    def by_amx(w: int, blocks: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
               group1: int) -> int:
         memory, done = scratch(), 0
         # Few tokens may come in parts; the second finds weights in the second-level cache.
-        step = max(group1 - group0, 1)
-        if tokens * blocks * activation <= _TILE_BYTES:
-            step = max(_TILE_BYTES // (blocks * record), 2) // 2 * 2
-        for g in range(group0, group1, step):
-            end, done = min(g + step, group1), 0
+        some = max(group1 - group0, 1)
+        if tokens * blocks * activation <= _BESIDE_BYTES:
+            some = max(_BESIDE_BYTES // (blocks * record), 2) // 2 * 2
+        for g in range(group0, group1, some):
+            end, done = min(g + some, group1), 0
             while tokens - done >= least:
                 left = tokens - done
                 some = min(left // size * size, most) if left >= whole else left
                 configure(memory, (some + 1) // 2 if size < some < whole else min(some, size))
                 run = max(_RUN_BYTES // (some * activation), 1)
                 for block in range(0, blocks, run):
-                    panel(w, blocks, block, min(block + run, blocks), act + done * activation, tokens * activation,
-                          some, y + done * ldy, ldy, accumulate, g, end, memory)
+                    panel(Matrix(w, blocks, block, min(block + run, blocks)),
+                          Activations(act + done * activation, tokens * activation, some),
+                          Results(y + done * ldy, ldy), accumulate, g, end, memory)
                 done += some
         release(memory)
         return done
-    return tiles
+    return by_amx
 
 
 def _panel_of_blocks(format_name: str) -> Any:
-    """`tokens` tokens, whole tiles, by AMX, a run of blocks of a group at a time."""
+    """`tokens` tokens, whole rows of a register, by AMX, a run of blocks of a group at a time."""
     shape = SHAPES[format_name]
     record, run, size = shape.record, amx.RUN, amx.TOKENS
     activation = ACTIVATIONS[shape.activation].nbytes
     unpack, multiply = amx_blocks.unpack(format_name), amx_blocks.multiply(format_name)
 
     @device(inline=False)
-    def panel(w: int, blocks: int, first: int, last: int, act: int, apart: int, tokens: int, y: int, ldy: int,
-              accumulate: int, group0: int, group1: int, memory: int) -> None:
+    def panel(matrix: Matrix, activations: Activations, results: Results, accumulate: int, group0: int, group1: int,
+              memory: int) -> None:
+        w, blocks, first, last = matrix.address, matrix.blocks, matrix.first, matrix.last
+        act, apart, tokens = activations.address, activations.stride, activations.tokens
+        y, ldy = results.address, results.stride
         for g in range(group0, group1):
             for block in range(first, last, run):
                 at, some = w + (g * blocks + block) * record, min(run, last - block)
@@ -209,8 +267,11 @@ def _panel_of_superblocks(format_name: str) -> Any:
     one, two = (amx_superblocks.multiply(format_name, groups) for groups in (1, 2))
 
     @device(inline=False)
-    def panel(w: int, blocks: int, first: int, last: int, act: int, apart: int, tokens: int, y: int, ldy: int,
-              accumulate: int, group0: int, group1: int, memory: int) -> None:
+    def panel(matrix: Matrix, activations: Activations, results: Results, accumulate: int, group0: int, group1: int,
+              memory: int) -> None:
+        w, blocks, first, last = matrix.address, matrix.blocks, matrix.first, matrix.last
+        act, apart, tokens = activations.address, activations.stride, activations.tokens
+        y, ldy = results.address, results.stride
         g, stride = group0, blocks * record
         while g < group1:
             to, groups = y + g * (4 * GROUP_ROWS), min(2, group1 - g)
@@ -238,9 +299,9 @@ def _product(format_name: str) -> Any:
     panel = _widened(format_name) if format_name in widen.FORMATS else _panel(format_name)
     most_whole, single, pair = max(whole_rows), whole_rows[1], whole_rows.get(2, whole_rows[1])
     row_bytes, two_groups, near = 4 * GROUP_ROWS, _two_groups(format_name), bytes_ahead()
-    with_tiles = compiling().tiles and format_name in FORMATS
-    least = amx.least_tokens(format_name) if with_tiles else 0
-    tiles: Any = _tiles(format_name) if with_tiles else None
+    with_amx = compiling().amx and format_name in FORMATS
+    least = amx.least_tokens(format_name) if with_amx else 0
+    by_amx: Any = _by_amx(format_name) if with_amx else None
 
     def product(w: int, k: int, act: int, tokens: int, y: int, ldy: int, accumulate: int, group0: int,
                 group1: int) -> None:
@@ -256,8 +317,8 @@ def _product(format_name: str) -> Any:
                     pair(at, stride, act, apart, to, ldy, blocks, accumulate == 0, near)
             return
         done = 0
-        if with_tiles and tokens >= least:
-            done = tiles(w, blocks, act, tokens, y, ldy, accumulate, group0, group1)
+        if with_amx and tokens >= least:
+            done = by_amx(w, blocks, act, tokens, y, ldy, accumulate, group0, group1)
         width = 2 if two_groups and tokens - done >= _WIDE else 1
         outer = max(1, _ACTIVATION_BYTES // (min(tokens, _TOKENS) * activation * inner)) * inner
         for first in range(done, tokens, _TOKENS):
@@ -272,8 +333,9 @@ def _product(format_name: str) -> Any:
                         ahead = inner * record  # where the next call reads
                         if b + inner >= outer_end:
                             ahead = groups * stride - (b - outer_block) * record
-                        panel(at, stride, groups, act, share, tokens, y + g * row_bytes, ldy,
-                              min(inner, outer_end - b), b, b == 0 and accumulate == 0, first, last, ahead)
+                        panel(Weights(at, stride, groups), Activations(act, share, tokens),
+                              Results(y + g * row_bytes, ldy),
+                              Run(min(inner, outer_end - b), b, b == 0 and accumulate == 0), first, last, ahead)
                     g += groups
     return product
 

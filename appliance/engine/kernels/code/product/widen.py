@@ -1,5 +1,5 @@
 """Weights of 16-bit floats as float32 in scratch memory, once for many tokens: the values are the same, and so is what
-is made of them. Where they are converted for each tile of tokens, that takes a sixth of the time.
+is made of them. Where they are converted for each patch of tokens, that takes a sixth of the time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 from numba.core import types
 
 from appliance.engine.kernels.code.product.formats import Rows
-from appliance.engine.kernels.code.product.register_tile import LANES, READ, SEGMENT
+from appliance.engine.kernels.code.product.patch import LANES, READ, SEGMENT
 from appliance.engine.kernels.compiler.emit import Code, Val
 from appliance.engine.kernels.compiler.vector import calling, i64, operation
 from appliance.engine.kernels.layouts.shapes import GROUP_ROWS, SHAPES

@@ -64,11 +64,11 @@ def store_bytes(code: Code, address: Val, values: Val) -> None:
 
 
 @operation(types.void, i64, i64, i32x16)
-def store_fields(code: Code, address: Val, step: Val, values: Val) -> None:
-    """The low bytes of 16 lanes as four 4-byte fields, `step` bytes apart."""
+def store_fields(code: Code, address: Val, apart: Val, values: Val) -> None:
+    """The low bytes of 16 lanes as four 4-byte fields, `apart` bytes apart."""
     fields = values.convert("trunc", I8).bits(I32)
     for index in range(4):
-        code.store(address + step * index, fields.lane(index))
+        code.store(address + apart * index, fields.lane(index))
 
 
 @device

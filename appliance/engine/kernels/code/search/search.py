@@ -2,10 +2,10 @@
 
     count = find_spans(search)
 
-`search`: a table of `search_layout`. For each block of text a program of whole-stream operations says, from the end of
-the pattern to its beginning, from which positions its rest matches. At each match's start a walk then takes the first
-choice that succeeds, and never goes back. The result is how many spans were found, POSITION where to go on; -1 for a
-walk that leaves its block, which no program of `engine.search` has.
+`search`: the address of a table Search (`layouts.search`). For each stretch of text a program of operations on whole
+streams says, from the end of the pattern to its beginning, from which positions its rest matches. At each match's start
+a walk then takes the first choice that succeeds, and never goes back. The result is how many spans were found, POSITION
+where to go on; -1 for a walk that leaves its stretch, which no program of `engine.search` has.
 
 With OPEN a span is a single position: each from which a path through the pattern reaches the end of the text, so that
 text to come may matter.
@@ -19,15 +19,15 @@ from numba.core import types
 from appliance.engine.kernels.compiler.emit import I8, I64, Code, Val
 from appliance.engine.kernels.compiler.jit import device
 from appliance.engine.kernels.compiler.vector import get_i32, get_i64, i64, operation, set_i64
-from appliance.engine.kernels.layouts.search import GIVEN, STEP_NBYTES, STEPS, WALK_NBYTES, WALKS, S, T, W
+from appliance.engine.kernels.layouts.search import GIVEN, INSTRUCTIONS, OPERATIONS, Instruction, Operation, Search
 from appliance.engine.kernels.runtime.registry import kernel
 
 I1 = ir.IntType(1)
 LANES = 8  # words of a vector
 UNIT = 64  # bits of a word, and positions that are classified together
 
-SHIFTED, EITHER, DIFFER, PREVIOUS, GAINED, AGAIN = range(len(STEPS))
-ACCEPT, MOVE, CHOICE, JUMP, RUN, ENTER, TEST = range(len(WALKS))
+SHIFTED, EITHER, DIFFER, PREVIOUS, GAINED, AGAIN = range(len(OPERATIONS))
+ACCEPT, MOVE, CHOICE, JUMP, RUN, ENTER, TEST = range(len(INSTRUCTIONS))
 ONES, NOWHERE, BEGIN, END, LAST_LINE, BEYOND, ROOT, FORCED = range(len(GIVEN))
 
 
@@ -129,7 +129,7 @@ def last_bit(stream: int, place: int, least: int) -> int:
     return -1
 
 
-# --- the block ------------------------------------------------------------------------------------------------
+# --- the stretch -----------------------------------------------------------------------------------------------
 @device(inline=False)
 def fill(stream: int, count: int, word: int) -> None:
     """Words of a stream."""
@@ -153,10 +153,10 @@ def put_bit(stream: int, place: int) -> None:
 
 
 @device(inline=False)
-def given(p: int, origin: int, count: int) -> None:
+def given(search: Search, origin: int, count: int) -> None:
     """The streams that do not depend on classes."""
-    streams, stride, end = get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), get_i64(p + S.END) - origin
-    is_open = get_i64(p + S.OPEN)
+    streams, stride, end = search.STREAMS, search.STRIDE, search.END - origin
+    is_open = search.OPEN
     for name in (NOWHERE, BEGIN, END, LAST_LINE, FORCED):
         fill(streams + stride * name, count, 0)
     fill(streams + stride * ONES, count, -1)
@@ -164,7 +164,7 @@ def given(p: int, origin: int, count: int) -> None:
         put_bit(streams + stride * BEGIN, 0)
     if end < count << 6:
         put_bit(streams + stride * END, end)
-        if end > 0 and get_i32(get_i64(p + S.TEXT) + 4 * (origin + end - 1)) == 10:
+        if end > 0 and get_i32(search.TEXT + 4 * (origin + end - 1)) == 10:
             put_bit(streams + stride * LAST_LINE, end - 1)
             if is_open:
                 put_bit(streams + stride * FORCED, end - 1)
@@ -173,23 +173,23 @@ def given(p: int, origin: int, count: int) -> None:
 
 
 @device(inline=False)
-def rows_of(p: int, origin: int) -> None:
+def rows_of(search: Search, origin: int) -> None:
     """The row numbers of 64 characters to the buffer's second half; -1 beyond the end."""
-    text, pages, buffer = get_i64(p + S.TEXT), get_i64(p + S.PAGES), get_i64(p + S.BUFFER) + 8 * UNIT
-    count = min(UNIT, get_i64(p + S.END) - origin)
+    text, pages, buffer = search.TEXT, search.PAGES, search.BUFFER + 8 * UNIT
+    count = min(UNIT, search.END - origin)
     for index in range(UNIT):
         row = -1
         if index < count:
             point = i64(get_i32(text + 4 * (origin + index)))
-            row = i64(get_i32(get_i64(pages + 8 * (point >> 8)) + 4 * (point & 255)))
+            row = i64(get_i32(pages[point >> 8] + 4 * (point & 255)))
         set_i64(buffer + 8 * index, row)
 
 
 @device(inline=False)
-def classify_unit(p: int, stream: int) -> None:
+def classify_unit(search: Search, stream: int) -> None:
     """A word of the stream of each class, from row numbers; `stream`: the first class's, at this word."""
-    rows, groups, classes = get_i64(p + S.ROWS), get_i64(p + S.GROUPS), get_i64(p + S.CLASSES)
-    buffer, stride, absent = get_i64(p + S.BUFFER), get_i64(p + S.STRIDE), -get_i64(p + S.OPEN)
+    rows, groups, classes = search.ROWS, search.GROUPS, search.CLASSES
+    buffer, stride, absent = search.BUFFER, search.STRIDE, -search.OPEN
     for group in range(groups):
         present = 0
         for index in range(UNIT):
@@ -206,18 +206,18 @@ def classify_unit(p: int, stream: int) -> None:
 
 
 @device(inline=False)
-def classify(p: int, origin: int, count: int) -> None:
+def classify(search: Search, origin: int, count: int) -> None:
     """The streams of all classes."""
-    first = get_i64(p + S.STREAMS) + get_i64(p + S.STRIDE) * len(GIVEN)
+    first = search.STREAMS + search.STRIDE * len(GIVEN)
     for index in range(count):
-        rows_of(p, origin + (index << 6))
-        classify_unit(p, first + 8 * index)
+        rows_of(search, origin + (index << 6))
+        classify_unit(search, first + 8 * index)
 
 
 # --- the program ----------------------------------------------------------------------------------------------
 @device(inline=False)
 def run_shifted(to: int, a: int, b: int, amount: int, count: int) -> None:
-    """See `search_layout.STEPS`."""
+    """See `layouts.search.OPERATIONS`."""
     b += 8 * (amount >> 6)
     amount &= 63
     for at in range(0, 8 * count, 8 * LANES):
@@ -226,80 +226,79 @@ def run_shifted(to: int, a: int, b: int, amount: int, count: int) -> None:
 
 @device(inline=False)
 def run_either(to: int, a: int, b: int, count: int) -> None:
-    """See `search_layout.STEPS`."""
+    """See `layouts.search.OPERATIONS`."""
     for at in range(0, 8 * count, 8 * LANES):
         either(to + at, a + at, b + at)
 
 
 @device(inline=False)
 def run_differ(to: int, a: int, b: int, count: int) -> None:
-    """See `search_layout.STEPS`."""
+    """See `layouts.search.OPERATIONS`."""
     for at in range(0, 8 * count, 8 * LANES):
         differ(to + at, a + at, b + at)
 
 
 @device(inline=False)
 def run_previous(to: int, a: int, count: int) -> None:
-    """See `search_layout.STEPS`."""
+    """See `layouts.search.OPERATIONS`."""
     for at in range(0, 8 * count, 8 * LANES):
         moved_up(to + at, a + at)
     set_i64(to, get_i64(to) & -2)
 
 
 @device(inline=False)
-def run_gained(step: int, streams: int, stride: int, turn: int, count: int) -> int:
+def run_gained(op: Operation, streams: int, stride: int, turn: int, count: int) -> int:
     """A turn of a loop; not zero if anything was new."""
-    have, a = streams + stride * get_i64(step + T.TO), streams + stride * get_i64(step + T.A)
-    rest, queue = streams + stride * get_i64(step + T.B), streams + stride * get_i64(step + T.QUEUE)
+    have, a = streams + stride * op.TO, streams + stride * op.A
+    rest, queue = streams + stride * op.B, streams + stride * op.QUEUE
     anything = 0
     for at in range(0, 8 * count, 8 * LANES):
         anything |= gained(have + at, a + at, rest + at, queue + at)
-    for number in range(get_i64(step + T.PLANE_COUNT)):
+    for number in range(op.PLANE_COUNT):
         if turn >> number & 1:
-            plane = streams + stride * (get_i64(step + T.PLANES) + number)
+            plane = streams + stride * (op.PLANES + number)
             run_either(plane, plane, a, count)
     return anything
 
 
 @device(inline=False)
-def turn_over(p: int, step: int, count: int) -> bool:
+def turn_over(search: Search, op: Operation, count: int) -> bool:
     """The end of a turn of a loop; whether there is another."""
-    counter = get_i64(p + S.COUNTERS) + 8 * get_i64(step + T.SLOT)
+    counter = search.COUNTERS + 8 * op.LOOP
     turn = get_i64(counter) + 1
-    goes_on = turn < get_i64(step + T.AMOUNT)
-    if get_i64(step + T.KIND) == GAINED and not run_gained(
-            step, get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), turn, count):
+    goes_on = turn < op.AMOUNT
+    if op.KIND == GAINED and not run_gained(op, search.STREAMS, search.STRIDE, turn, count):
         goes_on = False
     set_i64(counter, turn if goes_on else 0)
     return goes_on
 
 
 @device(inline=False)
-def run_steps(p: int, count: int) -> None:
-    """The whole program on a block."""
-    streams, stride, first, index = get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), get_i64(p + S.STEPS), 0
-    while index < get_i64(p + S.STEP_COUNT):
-        step = first + STEP_NBYTES * index
-        kind, to = get_i64(step + T.KIND), streams + stride * get_i64(step + T.TO)
-        a, b = streams + stride * get_i64(step + T.A), streams + stride * get_i64(step + T.B)
+def run_operations(search: Search, count: int) -> None:
+    """The whole program on a stretch."""
+    streams, stride, first, index = search.STREAMS, search.STRIDE, search.OPERATIONS, 0
+    while index < search.OPERATION_COUNT:
+        op = first[index]
+        kind, to = op.KIND, streams + stride * op.TO
+        a, b = streams + stride * op.A, streams + stride * op.B
         index += 1
         if kind == SHIFTED:
-            run_shifted(to, a, b, get_i64(step + T.AMOUNT), count)
+            run_shifted(to, a, b, op.AMOUNT, count)
         elif kind == EITHER:
             run_either(to, a, b, count)
         elif kind == DIFFER:
             run_differ(to, a, b, count)
         elif kind == PREVIOUS:
             run_previous(to, a, count)
-        elif turn_over(p, step, count):
-            index = get_i64(step + T.BACK)
+        elif turn_over(search, op, count):
+            index = op.BACK
 
 
 # --- the walk -------------------------------------------------------------------------------------------------
 @device(inline=False)
-def run_wide(stream: int, ends: int, at: int, place: int) -> int:
+def run_wide(stream: int, ends: int, at: Instruction, place: int) -> int:
     """`run_end` for WIDTH characters at a time."""
-    width, low, high, lazy = get_i64(at + W.WIDTH), get_i64(at + W.LOW), get_i64(at + W.HIGH), get_i64(at + W.LAZY)
+    width, low, high, lazy = at.WIDTH, at.LOW, at.HIGH, at.LAZY
     found, turn = -1, 0
     while True:
         if turn >= low and bit(ends, place):
@@ -313,91 +312,92 @@ def run_wide(stream: int, ends: int, at: int, place: int) -> int:
 
 
 @device(inline=False)
-def run_end(streams: int, stride: int, at: int, place: int) -> int:
+def run_end(streams: int, stride: int, at: Instruction, place: int) -> int:
     """Where a run ends; -1 if it cannot."""
-    stream, ends = streams + stride * get_i64(at + W.STREAM), streams + stride * get_i64(at + W.OTHER)
-    if get_i64(at + W.WIDTH) != 1:
+    stream, ends = streams + stride * at.STREAM, streams + stride * at.OTHER
+    if at.WIDTH != 1:
         return run_wide(stream, ends, at, place)
-    least, most = place + get_i64(at + W.LOW), place + get_i64(at + W.HIGH)
-    if get_i64(at + W.LAZY):
+    least, most = place + at.LOW, place + at.HIGH
+    if at.LAZY:
         found = next_bit(ends, least, most + 1, 0)
         return found if found <= most else -1
     return last_bit(ends, next_bit(stream, place, most, -1), least)
 
 
 @device(inline=False)
-def another_turn(streams: int, stride: int, at: int, place: int, turn: int) -> bool:
+def another_turn(streams: int, stride: int, at: Instruction, place: int, turn: int) -> bool:
     """Whether a loop takes another turn."""
-    high = get_i64(at + W.HIGH)
-    if turn < get_i64(at + W.LOW) or turn == high:
+    high = at.HIGH
+    if turn < at.LOW or turn == high:
         return turn < high
-    if get_i64(at + W.LAZY):
-        return bit(streams + stride * get_i64(at + W.OTHER), place) == 0
-    planes, least = streams + stride * get_i64(at + W.PLANES), 0
-    for number in range(get_i64(at + W.PLANE_COUNT)):
+    if at.LAZY:
+        return bit(streams + stride * at.OTHER, place) == 0
+    planes, least = streams + stride * at.PLANES, 0
+    for number in range(at.PLANE_COUNT):
         least |= bit(planes + stride * number, place) << number
     return 0 < least <= high - turn
 
 
 @device(inline=False)
-def walk(p: int, place: int, limit: int) -> int:
+def walk(search: Search, place: int, limit: int) -> int:
     """The end of the match that starts at `place`; -1 beyond `limit`."""
-    streams, stride, counters = get_i64(p + S.STREAMS), get_i64(p + S.STRIDE), get_i64(p + S.COUNTERS)
-    at = get_i64(p + S.WALK)
+    streams, stride, counters = search.STREAMS, search.STRIDE, search.COUNTERS
+    at = search.WALK
     while 0 <= place <= limit:
-        kind, skip = get_i64(at + W.KIND), 1
+        kind, skip = at.KIND, 1
         if kind == ACCEPT:
             return place
         if kind == MOVE:
-            place += get_i64(at + W.WIDTH)
+            place += at.WIDTH
         elif kind == CHOICE:
-            skip = 1 if bit(streams + stride * get_i64(at + W.STREAM), place) else get_i64(at + W.NEXT)
+            skip = 1 if bit(streams + stride * at.STREAM, place) else at.NEXT
         elif kind == JUMP:
-            skip = get_i64(at + W.NEXT)
+            skip = at.NEXT
         elif kind == RUN:
             place = run_end(streams, stride, at, place)
         else:
-            counter = counters + 8 * get_i64(at + W.SLOT)
+            counter = counters + 8 * at.LOOP
             turn = 0 if kind == ENTER else get_i64(counter) + 1
             if kind == TEST and not another_turn(streams, stride, at, place, turn - 1):
-                turn, skip = 0, get_i64(at + W.NEXT)
+                turn, skip = 0, at.NEXT
             set_i64(counter, turn)
-        at += WALK_NBYTES * skip
+        at = at[skip]
     return -1
 
 
 @device(inline=False)
-def take_block(p: int, origin: int, place: int, limit: int, spans: int) -> int:
+def take_stretch(search: Search, origin: int, place: int, limit: int, spans: int) -> int:
     """Add the matches that start from `place` to before `limit`; how many spans there are now, -1 for a fault."""
-    root = get_i64(p + S.STREAMS) + get_i64(p + S.STRIDE) * get_i64(p + S.ROOT)
-    capacity, out, is_open = get_i64(p + S.CAPACITY), get_i64(p + S.SPANS), get_i64(p + S.OPEN)
+    root = search.STREAMS + search.STRIDE * search.ROOT
+    capacity, out, is_open = search.CAPACITY, search.SPANS, search.OPEN
     while spans < capacity and place < limit:  # a match may have ended beyond it
         place = next_bit(root, place, limit, 0)
         if place >= limit:
             break
-        end = place + 1 if is_open else walk(p, place, place + get_i64(p + S.WIDTH))
+        end = place + 1 if is_open else walk(search, place, place + search.WIDTH)
         if end <= place:
             return -1
         set_i64(out + 16 * spans, origin + place)
         set_i64(out + 16 * spans + 8, origin + end)
         spans += 1
         place = end
-    set_i64(p + S.POSITION, origin + place)
+    search.POSITION = origin + place
     return spans
 
 
 @kernel("find_spans", "i8(i8)")
-def find_spans(p: int) -> int:
+def find_spans(address: int) -> int:
     """See above."""
-    end, is_open, spans = get_i64(p + S.END), get_i64(p + S.OPEN), 0
-    reach, stop = get_i64(p + S.WIDTH) + UNIT, min(end, get_i64(p + S.STOP))
-    while 0 <= spans < get_i64(p + S.CAPACITY) and get_i64(p + S.POSITION) < stop:
-        origin = max(get_i64(p + S.POSITION) - 1, 0)
+    search = Search(address)
+    end, is_open, spans = search.END, search.OPEN, 0
+    reach, stop = search.WIDTH + UNIT, min(end, search.STOP)
+    while 0 <= spans < search.CAPACITY and search.POSITION < stop:
+        origin = max(search.POSITION - 1, 0)
         needed = end - origin + (reach if is_open else 1)
-        count = min(get_i64(p + S.WORDS), (needed + 64 * LANES - 1) // (64 * LANES) * LANES)
-        given(p, origin, count)
-        classify(p, origin, count)
-        run_steps(p, count)
-        place, limit = get_i64(p + S.POSITION) - origin, min(end - origin, (get_i64(p + S.WORDS) << 6) - reach)
-        spans = take_block(p, origin, place, limit, spans)
+        count = min(search.WORDS, (needed + 64 * LANES - 1) // (64 * LANES) * LANES)
+        given(search, origin, count)
+        classify(search, origin, count)
+        run_operations(search, count)
+        place, limit = search.POSITION - origin, min(end - origin, (search.WORDS << 6) - reach)
+        spans = take_stretch(search, origin, place, limit, spans)
     return spans

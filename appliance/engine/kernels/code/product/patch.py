@@ -1,6 +1,6 @@
-"""Emits the inner kernel: some groups of 16 rows times a tile of tokens, over a run of blocks.
+"""Emits the inner kernel: some groups of 16 rows times a patch of tokens, over a run of blocks.
 
-A tile function is defined once in the LLVM module that calls it. Registers hold
+A patch function is defined once in the LLVM module that calls it. Registers hold
 `groups` x `tokens` integer sums; the activation of a token is broadcast from memory to all rows. Where registers are
 narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` rows, one after the other.
 """
@@ -18,11 +18,11 @@ from appliance.engine.kernels.compiler.vector import calling, i32, i64
 from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, GROUP_ROWS, SHAPES
 from appliance.engine.kernels.runtime.targets import compiling
 
-AHEAD, AHEAD_TILES = 6144, 5120
+AHEAD, AHEAD_AMX = 6144, 5120
 """Bytes that weights are prefetched ahead when few tokens share them, the second on CPUs with AMX: the hardware
 prefetcher alone is slower."""
 
-AGAIN, AGAIN_TILES = 512, 2048
+AGAIN, AGAIN_AMX = 512, 2048
 """Bytes ahead that a line is asked for a second time, into the first-level cache; the second with AMX."""
 
 LANES = {"avx512vnni": 16, "avx2": 8, "portable": 4, "neon": 4}
@@ -48,12 +48,12 @@ class Prefetch:
     far: bool = True
 
     def shares(self, rows: list[Rows], nbytes: int, parts: int) -> Iterator[None]:
-        """What belongs to `nbytes` of each stream, in the order of memory, some with each of `parts` steps.
+        """What belongs to `nbytes` of each stream, in the order of memory, some with each of `parts` shares.
 
         CPUs with AMX read memory up to a fifth slower where neighbouring lines are asked for one right after the
         other, and up to a fifth faster, single formats more, where they are asked again later: for one thing, that
         keeps the first requests apart. On Zen 4 it makes even more. Zen 5 and the other targets ask for everything at
-        the first step.
+        the first share.
         """
         lines = range(0, nbytes, 64 * self.every) if self.every else range(0)
         for part in range(parts):
@@ -63,14 +63,14 @@ class Prefetch:
                     if self.far:
                         stream.code.prefetch(stream.record + self.distance + line)
                     if stream.code.evenly and self.again:
-                        again = AGAIN_TILES if stream.code.tiles else AGAIN
+                        again = AGAIN_AMX if stream.code.amx else AGAIN
                         stream.code.prefetch(stream.record + again + line, near=True)
             yield
 
 
 def bytes_ahead() -> int:
     """How far ahead weights are prefetched when few tokens share them."""
-    return AHEAD_TILES if compiling().tiles else AHEAD
+    return AHEAD_AMX if compiling().amx else AHEAD
 
 
 def split(lines: range, part: int, parts: int) -> range:
@@ -78,8 +78,8 @@ def split(lines: range, part: int, parts: int) -> range:
     return lines[len(lines) * part // parts:len(lines) * (part + 1) // parts]
 
 
-def tile(format_name: str, groups: int, tokens: int, ahead: int, far: bool = True) -> Any:
-    """The numba function `(w, stride, act, apart, y, ldy, blocks, fresh, distance)` of one tile shape.
+def patch(format_name: str, groups: int, tokens: int, ahead: int, far: bool = True) -> Any:
+    """The numba function `(w, stride, act, apart, y, ldy, blocks, fresh, distance)` of one patch.
 
     `w` is the first record of the first group, the next group `stride` bytes on; `act` the first token's block that
     belongs to it, the next block `apart` bytes on (of the kind f32, the next token); `y` the result
@@ -88,7 +88,7 @@ def tile(format_name: str, groups: int, tokens: int, ahead: int, far: bool = Tru
     For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched (`far`), and by
     some targets the one shortly behind it.
     """
-    name = f"tile_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "") + "_near" * (not far)
+    name = f"patch_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "") + "_near" * (not far)
     return calling(name, lambda code, args: _emit(code, format_name, groups, tokens, ahead, far, args),
                    i64, i64, i64, i64, i64, i64, i64, i32, i64)
 
@@ -127,7 +127,7 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, fa
             results.set(part * len(grid) + index, value)
 
     # Two groups pass by many tokens: what asking again would bring is in the first-level cache already.
-    again = groups == 1 and (floats or FORMATS[format_name].again or not code.tiles)
+    again = groups == 1 and (floats or FORMATS[format_name].again or not code.amx)
     prefetch = Prefetch(distance, ahead, again, far)
 
     def block(number: Val) -> None:
@@ -183,8 +183,8 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, pre
     for index in range(len(grid)):
         whole.set(index, zero)
 
-    def step(number: Val) -> None:
-        nbytes = fmt.shape.record // fmt.steps
+    def one_round(number: Val) -> None:
+        nbytes = fmt.shape.record // fmt.rounds
         shares = prefetch.shares([stream.moved(number * nbytes) for stream in rows], nbytes, fmt.subblocks * fmt.chunks)
         moved = [fmt.rows_of(stream, number) for stream in rows]
         first = fmt.first_field(number)
@@ -200,8 +200,8 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, pre
     def chain(number: Val) -> None:
         for index in range(len(grid)):
             totals.set(index, zero)
-        each = fmt.steps // chains
-        code.loop(each, lambda index: step(number * each + index))
+        each = fmt.rounds // chains
+        code.loop(each, lambda index: one_round(number * each + index))
         for index in range(len(grid)):
             whole.set(index, whole.get(index) + totals.get(index) if chains > 1 else totals.get(index))
 
@@ -222,8 +222,8 @@ def _scaled(total: Val, integer: Val, scale: Val | None) -> Val:
 
 def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: int, grid: list[tuple[int, int]],
               shares: Iterator[None]) -> Grid:
-    """The exact integer sums of sub-block j of a step; `tokens` and `sums` begin at the step's fields. Each chunk is a
-    step of `shares`."""
+    """The exact integer sums of sub-block j of a round; `tokens` and `sums` begin at the round's fields. Each chunk is
+    a share of `shares`."""
     code, field = tokens.code, fmt.start_field(j)
     integers: Grid = {}
     for stream, token in grid:
