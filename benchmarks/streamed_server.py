@@ -77,11 +77,11 @@ class Streamed(Own):
             assert self._source is not None
             self._engine = Engine.open(self._source, context_length=1024, slots=1, threads=self._threads,
                                        kernels=self._kernels)
-        steps = self._engine.generate(GenerationRequest(
+        advances = self._engine.generate(GenerationRequest(
             tuple(prompt), tokens + 1, Sampling(temperature=0, seed=1), ignore_end=True))
-        answer = [next(steps).token]
+        answer = [next(advances).token]
         start = time.perf_counter()
-        answer += [step.token for step in steps]
+        answer += [advance.token for advance in advances]
         return {"seconds": time.perf_counter() - start, "answer": [token for token in answer if token is not None]}
 
     def fetched(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from appliance.engine.decode.batcher import Batcher, Running
 from appliance.engine.decode.draft import Drafter
-from appliance.engine.decode.generation import Generation, GenerationRequest, Step
+from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.decode.scratch import Scratch
 from appliance.engine.families import llama as architecture
 from appliance.engine.families import llama_tensors as architecture_tensors
@@ -120,8 +120,8 @@ class Engine:
         self._use.release()
 
     def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
-                 observe: Callable[[Running], None] = lambda running: None) -> Iterator[Step]:
-        """The steps of one answer. `cancelled` is asked before each token; `observe` gets the timings' owner."""
+                 observe: Callable[[Running], None] = lambda running: None) -> Iterator[Advance]:
+        """The advances of one answer. `cancelled` is asked before each token; `observe` gets the timings' owner."""
         generation = self.generation(request)
         batcher = None
         try:
@@ -133,10 +133,10 @@ class Engine:
                 if cancelled():
                     yield generation.cancel()
                     break
-                for _, step in batcher.step():
-                    if step.error is not None:
-                        raise step.error
-                    yield step
+                for _, advance in batcher.run():
+                    if advance.error is not None:
+                        raise advance.error
+                    yield advance
         finally:
             if batcher is not None:
                 self.release()

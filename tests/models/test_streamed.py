@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.engine.decode.generation import GenerationRequest, Step
+from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
@@ -364,7 +364,7 @@ def test_waiting_requests_get_the_error(tmp_path: Path) -> None:
     with _engine(make(hidden=False)) as engine:
         os.truncate(path, 4096)
         scheduler = Scheduler(engine)
-        steps: list[Step] = []
+        steps: list[Advance] = []
         errors: list[Exception] = []
         for _ in range(2):
             scheduler.submit(GenerationRequest(IDS[:5], 4), "a", steps.append, errors.append).wait(30)

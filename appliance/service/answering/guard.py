@@ -21,8 +21,8 @@ from appliance.errors import AuditError
 from appliance.secure.residue import Scrubber
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
-from appliance.service.answering.events import failure
 from appliance.service.answering.exchange import Exchange, path_of
+from appliance.service.answering.stream import failure
 from appliance.service.api.problems import RequestError
 from appliance.service.http.framing import Framing
 

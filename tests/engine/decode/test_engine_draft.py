@@ -41,9 +41,9 @@ class Counted:
 
 
 def answer(engine, prompt, values, sampling):
-    """All steps of an answer."""
+    """All advances of an answer."""
     request = GenerationRequest(prompt, **{"max_tokens": 40, "ignore_end": True, **values}, sampling=sampling)
-    return [(step.token, step.text, step.finish_reason) for step in engine.generate(request)]
+    return [(advance.token, advance.text, advance.finish_reason) for advance in engine.generate(request)]
 
 
 @pytest.fixture(scope="module", params=["Q8_0", "Q4_K", "Q2_K"])
@@ -78,7 +78,7 @@ def test_guesses_fit_into_narrow_passes(pair, rows):
         fast._drafter.cost = 0.05
         scheduler = Scheduler(fast)
         handles = [scheduler.submit(GenerationRequest(prompt, 40, sampling, ignore_end=True), "a",
-                                    lambda step, to=to: to.append(step.token))
+                                    lambda advance, to=to: to.append(advance.token))
                    for prompt, to in zip(prompts, found, strict=True)]
         assert all(handle.wait(60) for handle in handles)
         scheduler.close()
@@ -109,7 +109,7 @@ def test_batches(pair):
         handles = []
         for i, prompt in enumerate(PROMPTS):
             request = GenerationRequest(prompt, 10 + 5 * i, samplings[i], ignore_end=True)
-            handles.append(scheduler.submit(request, "a", lambda step, to=found[i]: to.append(step.token)))
+            handles.append(scheduler.submit(request, "a", lambda advance, to=found[i]: to.append(advance.token)))
         handles[4].cancel()
         assert all(handle.wait(60) for handle in handles)
     finally:
@@ -133,8 +133,8 @@ def test_cancel(pair):
     expected = [token for token, _, _ in answer(plain, PROMPTS[0], {}, Sampling(temperature=0))]
     request = GenerationRequest(PROMPTS[0], 40, Sampling(temperature=0), ignore_end=True)
     found: list[int | None] = []
-    for step in fast.generate(request, cancelled=lambda: len(found) > 7):
-        found.append(step.token)
+    for advance in fast.generate(request, cancelled=lambda: len(found) > 7):
+        found.append(advance.token)
     assert None is found.pop()
     assert expected[:len(found)] == found
     assert 8 <= len(found) < 40
@@ -172,15 +172,15 @@ def test_a_draft_whose_file_is_altered(kind, tmp_path):
         assert drafter is not None
         drafter.cost = 0.05
         request = GenerationRequest(prompt, 40, sampling, ignore_end=True)
-        steps = engine.generate(request)
-        found = [next(steps).token for _ in range(9)]
+        advances = engine.generate(request)
+        found = [next(advances).token for _ in range(9)]
         assert drafter._texts
         path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
-        found += [step.token for step in steps]
+        found += [advance.token for advance in advances]
         assert "model-tampered" == draft.failure
         assert {} == drafter._texts
         assert not drafter._cache._memory.view("u1").any()
-        again = [step.token for step in engine.generate(request)]
+        again = [advance.token for advance in engine.generate(request)]
     with opened(data) as source, Engine.open(source, threads=2, context_length=160, kernels=kernels(),
                                              speculate=False) as plain:
         expected = [token for token, _, _ in answer(plain, prompt, {}, sampling)]

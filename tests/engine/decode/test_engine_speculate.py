@@ -64,7 +64,7 @@ def test_pace():
 
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
 def test_answers_are_the_same(temperature):
-    """A repeating text, greedy and sampled, with stop strings and a short context: the same steps with and without."""
+    """A repeating text, greedy and sampled, with stop strings and a short context: the same answer with and without."""
     phrase = np.random.default_rng(1).integers(259, 512, 12).tolist()
     answers, passes = [], []
     with opened(synthetic_model("tied")) as source:
@@ -82,7 +82,7 @@ def test_answers_are_the_same(temperature):
                 bias = dict.fromkeys(phrase[:3], 14.0)
                 sampling = Sampling(temperature=temperature, seed=4, logit_bias=bias, frequency_penalty=0.05)
                 request = GenerationRequest([1, *phrase * 4], 120, sampling, ignore_end=True)
-                answers.append([(step.token, step.text, step.finish_reason) for step in engine.generate(request)])
+                answers.append([(each.token, each.text, each.finish_reason) for each in engine.generate(request)])
                 passes.append(count)
     assert answers[0] == answers[1]
     assert passes[1] < passes[0]

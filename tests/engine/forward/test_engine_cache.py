@@ -73,11 +73,11 @@ def test_answers_do_not_depend_on_company_and_guesses(kind):
     requests = [GenerationRequest((1, *(phrase * 5)[:20 + 7 * seed]), 24, Sampling(seed=seed, temperature=0.4),
                                   ignore_end=True) for seed in range(8)]
     with running("tied", context=256, kv_cache=kind, speculate=False) as engine:
-        alone = [[step.token for step in engine.generate(each)] for each in requests]
+        alone = [[advance.token for advance in engine.generate(each)] for each in requests]
     with running("tied", context=256, kv_cache=kind, threads=2) as engine:
-        assert alone == [[step.token for step in engine.generate(each)] for each in requests]
+        assert alone == [[advance.token for advance in engine.generate(each)] for each in requests]
         scheduler, answers = Scheduler(engine), [[] for _ in requests]
-        handles = [scheduler.submit(each, "tenant", lambda step, to=to: to.append(step.token))
+        handles = [scheduler.submit(each, "tenant", lambda advance, to=to: to.append(advance.token))
                    for each, to in zip(requests, answers, strict=True)]
         try:
             assert all(handle.wait(60) for handle in handles)
