@@ -22,7 +22,7 @@ import numpy as np
 
 from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.runtime import table
 from appliance.engine.scheduler import Handle, Scheduler
@@ -170,8 +170,9 @@ def main() -> int:
     args = commandline.parse(parser)
     kernels = table.load()
     source = open_resident(commandline.model(args.model, args.work), interleave=Packing(kernels))
-    with source, Engine.open(source, kernels=kernels, context_length=LONG_TOKENS + 64, slots=16,
-                             threads=args.threads) as engine:
+    with source, Engine.open(
+            source, EngineOptions(context_length=LONG_TOKENS + 64, slots=16, threads=args.threads),
+            kernels=kernels) as engine:
         bench = Bench(engine)
         found = measure(bench, args.rounds)
         bench.scheduler.close()

@@ -18,7 +18,7 @@ from appliance.boot.keys import providers as keys
 from appliance.boot.planning import inspection, residency
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from appliance.models.sources import native
@@ -75,8 +75,9 @@ class Streamed(Own):
         """An answer of `tokens` after the first to a prompt, guesses included; seconds after the first."""
         if self._engine is None:
             assert self._source is not None
-            self._engine = Engine.open(self._source, context_length=1024, slots=1, threads=self._threads,
-                                       kernels=self._kernels)
+            self._engine = Engine.open(
+                    self._source, EngineOptions(context_length=1024, slots=1, threads=self._threads),
+                    kernels=self._kernels)
         advances = self._engine.generate(GenerationRequest(
             tuple(prompt), tokens + 1, Sampling(temperature=0, seed=1), ignore_end=True))
         answer = [next(advances).token]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from appliance.engine.decode.batcher import Batcher, Running
 from appliance.engine.decode.draft import Drafter
@@ -27,54 +28,75 @@ from appliance.models.sources.source import TileSource
 from appliance.secure import interrupts, stacks
 
 
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a model is to run. Of all of these only `kv_cache` changes a bit of an answer."""
+
+    context_length: int | None = None  # most positions of a slot; None: the default cap
+    slots: int = 4  # sequences that the cache has room for
+    kv_cache: str = "f16"  # the format of keys and values
+    threads: int | None = None  # None: as many as the CPUs that the process may use
+    speculate: bool = True  # guess tokens from the text before them, and from a draft model
+    rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of, and closes."""
+
+    architecture: architecture.Architecture
+    forward: Forward
+    cache: KVCache
+    pool: Pool
+    tokenizer: Tokenizer
+    scratch: Scratch
+    drafter: Drafter | None = None
+
+
 class Engine:
     """Made by `Engine.open`; close it before its source."""
 
-    def __init__(self, source: TileSource, shape: architecture.Architecture, forward: Forward, cache: KVCache,
-                 pool: Pool, words: Tokenizer, scratch: Scratch, *, speculate: bool = True,
-                 drafter: Drafter | None = None) -> None:
-        self.architecture, self.tokenizer = shape, words
+    def __init__(self, source: TileSource, parts: EngineParts, *, speculate: bool = True) -> None:
+        self.architecture, self.tokenizer = parts.architecture, parts.tokenizer
         self.load_seconds = 0.0
-        self._source, self._forward, self._cache, self._pool = source, forward, cache, pool
-        self._scratch, self._drafter = scratch, drafter
-        self._batcher = Batcher(forward, cache, speculate=speculate, drafter=drafter)
+        self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
+        self._scratch, self._drafter = parts.scratch, parts.drafter
+        self._batcher = Batcher(parts.forward, parts.cache, speculate=speculate, drafter=parts.drafter)
         self._use = threading.Lock()
         self._open = True
 
     @classmethod
-    def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
-             threads: int | None = None, kernels: kernel_table.KernelTable | None = None,
-             speculate: bool = True, draft: TileSource | None = None, rows: int = ROWS) -> Engine:
-        """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
-        `speculate` guesses tokens from the text before them, and from the small model `draft`, which changes no answer.
-        A draft is closed after the engine, too. A pass has up to `rows` rows: its buffers are in proportion, and no bit
-        depends on it.
+    def open(cls, source: TileSource, options: EngineOptions | None = None, *,
+             kernels: kernel_table.KernelTable | None = None, draft: TileSource | None = None) -> Engine:
+        """Check the model and make it ready. A small model `draft` helps to guess tokens where `options.speculate`; it
+        is closed after the engine, too.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
-        start = time.monotonic()
+        start, options = time.monotonic(), options or EngineOptions()
         shape = architecture.read(source.metadata)
         plan = architecture_tensors.check(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
         kernels = kernel_table.load() if kernels is None else kernels
-        pool, forward = Pool(kernels, threads, stacks.wipe), None
+        pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
-            context = shape.context(context_length)
-            cache = KVCache(shape, slots, context, kv_cache)
+            context = shape.context(options.context_length)
+            cache = KVCache(shape, options.slots, context, options.kv_cache)
             scratch = Scratch(words.vocab_size)
-            forward = Forward(source, shape, plan, cache, kernels, pool, rows=rows)
-            drafter = None if draft is None or not speculate else Drafter.open(
-                source, draft, context=context, slots=slots, kind=kv_cache, kernels=kernels, pool=pool,
-                rows=rows)
+            forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
+            drafter = None if draft is None or not options.speculate else Drafter.open(
+                source, draft, context=context, slots=options.slots, kind=options.kv_cache, kernels=kernels, pool=pool,
+                rows=options.rows)
         except BaseException:
             pool.close()
             if forward is not None:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, shape, forward, cache, pool, words, scratch, speculate=speculate, drafter=drafter)
+        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter),
+                     speculate=options.speculate)
         engine.load_seconds = time.monotonic() - start
         return engine
 

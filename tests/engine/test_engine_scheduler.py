@@ -13,7 +13,7 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import CapacityError, EngineError
 from appliance.models.file import gguf
@@ -196,7 +196,8 @@ def test_an_answer_that_fails_ends_no_other():
     row = embedding.nbytes // embedding.rows
     start = embedding.offset + 7 * row
     data[start:start + row] = np.full(row // 4, np.nan, np.float32).tobytes()
-    with opened(bytes(data)) as source, Engine.open(source, threads=1, context_length=64, kernels=kernels()) as engine:
+    with opened(bytes(data)) as source, Engine.open(
+            source, EngineOptions(threads=1, context_length=64), kernels=kernels()) as engine:
         good = GenerationRequest((1, 300, 301), 30, Sampling(seed=1, logit_bias={7: -100.0}), ignore_end=True)
         alone = [advance.token for advance in engine.generate(good)]
         with pytest.raises(EngineError, match="not numbers"):

@@ -17,7 +17,7 @@ from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import inspection, residency
 from appliance.boot.planning.footprint import Share, positions
 from appliance.engine import second_engine
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.runtime import quota
@@ -287,9 +287,10 @@ def _start(model: Model, limits: Limits, source: OwnSource, tested: frozenset[st
                 f"model {model.name}: uses {', '.join(sorted(used - tested))}, which the self-test did not cover",
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
         length = positions(model, limits)
-        engine = Engine.open(
-            source, context_length=length, slots=share.slots, kv_cache=model.kv_cache, kernels=kernels,
-            threads=threads, draft=None if draft is None else cast("OwnSource", draft.source), rows=share.rows)
+        options = EngineOptions(context_length=length, slots=share.slots, kv_cache=model.kv_cache, threads=threads,
+                                rows=share.rows)
+        engine = Engine.open(source, options, kernels=kernels,
+                             draft=None if draft is None else cast("OwnSource", draft.source))
         return RunningModel(model, source, engine, _template(model, source, engine))
     except EngineError as error:
         source.close()

@@ -9,7 +9,7 @@ import pytest
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.speculate import Pace
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
 from tests.support.engines import kernels, opened, synthetic_model
@@ -50,8 +50,10 @@ def answer(engine, prompt, values, sampling):
 def pair(request):
     """The model with and without a draft: itself (always right), and itself with coarser weights."""
     with (opened(synthetic_model(MODEL)) as source, opened(synthetic_model(request.param)) as draft,
-          Engine.open(source, threads=2, slots=6, context_length=160, kernels=kernels(), speculate=False) as plain,
-          Engine.open(source, threads=2, slots=6, context_length=160, kernels=kernels(), draft=draft) as fast):
+          Engine.open(source, EngineOptions(threads=2, slots=6, context_length=160, speculate=False),
+                      kernels=kernels()) as plain,
+          Engine.open(source, EngineOptions(threads=2, slots=6, context_length=160),
+                      kernels=kernels(), draft=draft) as fast):
         fast._drafter.cost = 0.05  # as if it were small: so that it is asked
         yield plain, fast, request.param
 
@@ -74,7 +76,8 @@ def test_guesses_fit_into_narrow_passes(pair, rows):
     expected = [[token for token, _, _ in answer(plain, prompt, {}, sampling)] for prompt in prompts]
     found: list[list[int]] = [[] for _ in prompts]
     with (opened(synthetic_model(MODEL)) as source, opened(synthetic_model(name)) as draft,
-          Engine.open(source, threads=2, context_length=160, kernels=kernels(), draft=draft, rows=rows) as fast):
+          Engine.open(source, EngineOptions(threads=2, context_length=160, rows=rows),
+                      kernels=kernels(), draft=draft) as fast):
         fast._drafter.cost = 0.05
         scheduler = Scheduler(fast)
         handles = [scheduler.submit(GenerationRequest(prompt, 40, sampling, ignore_end=True), "a",
@@ -147,7 +150,7 @@ def test_another_vocabulary_is_refused():
     assert data != other
     with opened(data) as source, opened(other) as draft:
         with pytest.raises(EngineError, match=r"tokenizer\.ggml\.tokens differs") as caught:
-            Engine.open(source, threads=1, kernels=kernels(), draft=draft)
+            Engine.open(source, EngineOptions(threads=1), kernels=kernels(), draft=draft)
         assert "draft-vocabulary" == caught.value.code
 
 
@@ -167,7 +170,7 @@ def test_a_draft_whose_file_is_altered(kind, tmp_path):
     data, prompt, sampling = synthetic_model(MODEL), PROMPTS[0], Sampling(temperature=0)
     path, make = stored(kind, tmp_path, data, 8192)
     with (opened(data) as source, closing(make()) as draft,
-          Engine.open(source, threads=2, context_length=160, kernels=kernels(), draft=draft) as engine):
+          Engine.open(source, EngineOptions(threads=2, context_length=160), kernels=kernels(), draft=draft) as engine):
         drafter = engine._drafter
         assert drafter is not None
         drafter.cost = 0.05
@@ -181,7 +184,7 @@ def test_a_draft_whose_file_is_altered(kind, tmp_path):
         assert {} == drafter._texts
         assert not drafter._cache._memory.view("u1").any()
         again = [advance.token for advance in engine.generate(request)]
-    with opened(data) as source, Engine.open(source, threads=2, context_length=160, kernels=kernels(),
-                                             speculate=False) as plain:
+    with opened(data) as source, Engine.open(
+            source, EngineOptions(threads=2, context_length=160, speculate=False), kernels=kernels()) as plain:
         expected = [token for token, _, _ in answer(plain, prompt, {}, sampling)]
     assert expected == found == again

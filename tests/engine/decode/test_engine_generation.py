@@ -11,7 +11,7 @@ from appliance.engine.decode.events import ENTRY, End, Logprobs, Text
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.scratch import Scratch
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.errors import CapacityError, EngineError
 from tests.support import any_models
 from tests.support.engines import kernels, opened, running
@@ -124,7 +124,8 @@ def test_rows_without_a_token_are_never_chosen():
     """Where the matrices have more rows than the tokenizer has tokens, the likeliest of the tokens wins, drawn answers
     have tokens only, and log-probabilities are those of the tokens."""
     spare = 100
-    with opened(any_models.model(1, spare)) as source, Engine.open(source, threads=1, kernels=kernels()) as padded:
+    with opened(any_models.model(1, spare)) as source, Engine.open(
+            source, EngineOptions(threads=1), kernels=kernels()) as padded:
         known = padded.tokenizer.vocab_size
         assert spare == padded.architecture.vocabulary - known
         tokens = [advance.token for advance in run(padded, prompt_ids=(1, 5, 9), ignore_end=True, max_tokens=60)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.speculate import LONGEST, Pace, PromptLookup
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from tests.support.engines import kernels, opened, synthetic_model
 
 
@@ -69,8 +69,9 @@ def test_answers_are_the_same(temperature):
     answers, passes = [], []
     with opened(synthetic_model("tied")) as source:
         for speculate in (False, True):
-            with Engine.open(source, threads=2, slots=2, context_length=200, kernels=kernels(),
-                             speculate=speculate) as engine:
+            with Engine.open(
+                    source, EngineOptions(threads=2, slots=2, context_length=200, speculate=speculate),
+                    kernels=kernels()) as engine:
                 count = 0
                 run = engine._forward.run
 
