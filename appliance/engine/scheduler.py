@@ -217,14 +217,14 @@ class Scheduler:
 
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
         """The request of a tenant that may have a slot now."""
-        own = self._concurrent - len(self._running) - self._kept(tenant, holders)
+        own = self._concurrent - len(self._running) - self._reserved(tenant, holders)
         if own < 1:
             return None
         if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
             return handles[0]
         return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
 
-    def _kept(self, tenant: str, holders: Collection[str]) -> int:
+    def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""
         others = self._tenants is None or not self._tenants <= {*holders, tenant}
         return int(tenant in holders and others and self._concurrent > 1)

@@ -13,9 +13,9 @@ from litestar.response import Stream
 
 from appliance.attestation.collect.attestor import Channel
 from appliance.attestation.tpm.credential import FORMAT
-from appliance.service.answering import metrics as metrics_module
 from appliance.service.answering.cards import ModelList, card
 from appliance.service.answering.exchange import Exchange
+from appliance.service.answering.metrics import CONTENT_TYPE
 from appliance.service.answering.respond import JSON, begin, context_of, gathered, respond
 from appliance.service.api.answers import ChatShape, TextShape
 from appliance.service.api.problems import RequestError
@@ -113,7 +113,7 @@ async def health(request: Incoming) -> Response[Any]:
 async def metrics(request: Incoming) -> Response[Any]:
     """Counters in Prometheus' text format."""
     service, _exchange = context_of(request)
-    return Response(service.metrics.text(), media_type=metrics_module.CONTENT_TYPE)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 HANDLERS = [chat, complete, models, one_model, attestation, activation, health, metrics]

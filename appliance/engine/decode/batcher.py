@@ -139,19 +139,19 @@ class Batcher:
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
-        wanted: list[int] = []
+        logit_rows: list[int] = []
         for piece in pieces:
             running, rows = piece.running, piece.count + len(piece.guesses)
             tokens += running.todo[:piece.count] + piece.guesses
             positions += range(running.position, running.position + rows)
             slots += [running.slot] * rows
             if piece.complete:
-                wanted += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
-        begun = time.monotonic()
-        logits = self._forward.run(tokens, positions, slots, wanted)
+                logit_rows += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
+        start = time.monotonic()
+        logits = self._forward.run(tokens, positions, slots, logit_rows)
         self.passes += 1
         answering = sum(piece.count + len(piece.guesses) for piece in pieces if piece.running.decoding)
-        self._time.record(answering, len(tokens) - answering, time.monotonic() - begun)
+        self._time.record(answering, len(tokens) - answering, time.monotonic() - start)
         advances: list[tuple[Running, Advance]] = []
         row = 0
         for piece in pieces:
@@ -212,7 +212,7 @@ class Batcher:
             speculation, room = running.speculation, min(running.generation.left - 1, most)
             found.append([] if speculation is None else speculation.guess(room, len(decoding)))
             if speculation is not None and not found[index]:
-                count = speculation.wanted(room, len(decoding))
+                count = speculation.draft_count(room, len(decoding))
                 if count:
                     asks.append((index, speculation, Ask(running.slot, speculation.tokens, count)))
         for (index, speculation, _), guesses in zip(asks, self._drafted([ask for _, _, ask in asks]), strict=False):

@@ -40,7 +40,7 @@ Logits = NDArray[np.float32]
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
-_BLOCK = 256  # weights that are summed up at once
+_CHUNK = 256  # weights that are summed up at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> NDArray[
         ids = inside if ids is None else ids[inside]
     if sampling.min_p > 0.0:
         floor = float(logits.max()) + math.log(sampling.min_p)
-        kept = scratch.widened(logits if ids is None else scratch.pick(logits, ids))
-        inside = np.flatnonzero(np.greater_equal(kept, floor, out=scratch.mask[:kept.size]))
+        wide = scratch.widened(logits if ids is None else scratch.pick(logits, ids))
+        inside = np.flatnonzero(np.greater_equal(wide, floor, out=scratch.mask[:wide.size]))
         ids = inside if ids is None else ids[inside]
     return ids
 
@@ -180,21 +180,21 @@ def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> NDArray[
 def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> int:
     """The first place up to which the weights make more than the share `uniform` of their sum. Its weight is not 0.
 
-    One running sum over a vocabulary takes most of a draw's time, so: over sums of blocks, then within one block.
+    One running sum over a vocabulary takes most of a draw's time, so: over sums of chunks, then within one chunk.
     """
-    starts = np.arange(0, weights.size, _BLOCK)
-    blocks = np.add.reduceat(weights, starts, out=scratch.wide[:starts.size])
-    sums = np.cumsum(blocks, out=scratch.sums[:starts.size])
-    wanted = uniform * float(sums[-1])
-    block = _passing(sums, wanted)
-    before = float(sums[block - 1]) if block else 0.0
-    some = weights[starts[block]:starts[block] + _BLOCK]
-    return int(starts[block]) + _passing(np.cumsum(some, out=scratch.wide[:some.size]), wanted - before)
+    starts = np.arange(0, weights.size, _CHUNK)
+    chunks = np.add.reduceat(weights, starts, out=scratch.wide[:starts.size])
+    sums = np.cumsum(chunks, out=scratch.sums[:starts.size])
+    target = uniform * float(sums[-1])
+    chunk = _passing(sums, target)
+    before = float(sums[chunk - 1]) if chunk else 0.0
+    some = weights[starts[chunk]:starts[chunk] + _CHUNK]
+    return int(starts[chunk]) + _passing(np.cumsum(some, out=scratch.wide[:some.size]), target - before)
 
 
-def _passing(sums: NDArray[np.float64], wanted: float) -> int:
-    """The first place whose running sum is above `wanted`; where rounding left none, the first with the whole sum."""
-    return int(np.searchsorted(sums, min(wanted, math.nextafter(sums[-1], 0.0)), side="right"))
+def _passing(sums: NDArray[np.float64], target: float) -> int:
+    """The first place whose running sum is above `target`; where rounding left none, the first with the whole sum."""
+    return int(np.searchsorted(sums, min(target, math.nextafter(sums[-1], 0.0)), side="right"))
 
 
 def _float(place: int) -> np.float32:
@@ -211,7 +211,7 @@ def _place(number: np.float32) -> int:
 def highest(logits: Logits, count: int, scratch: Scratch) -> NDArray[np.int64]:
     """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids.
 
-    Of as many blocks as are wanted, each has a logit that is no lower than the least of their maxima: what is lower
+    Of `count` parts of the row, each has a logit that is no lower than the least of their maxima: what is lower
     than that is out at once.
     """
     values = scratch.wide.view(np.float32)
@@ -236,25 +236,25 @@ def _descending(logits: Logits, ids: NDArray[np.int64], scratch: Scratch) -> NDA
     return ids[np.argsort(np.negative(some, out=some), kind="stable")]
 
 
-def _heavy(weights: NDArray[np.float64], wanted: float, scratch: Scratch) -> NDArray[np.int64]:
-    """Places, ascending, of weights that may be in the shortest run of the heaviest whose sum is `wanted`.
+def _heavy(weights: NDArray[np.float64], target: float, scratch: Scratch) -> NDArray[np.int64]:
+    """Places, ascending, of weights that may be in the shortest run of the heaviest whose sum is `target`.
 
     Outside of the run is `rest`. Of n weights, those lighter than rest / n weigh less than that, all together.
     """
-    rest = float(weights.sum()) - wanted
+    rest = float(weights.sum()) - target
     return np.flatnonzero(np.greater_equal(weights, rest / weights.size, out=scratch.mask[:weights.size]))
 
 
 def _nucleus(logits: Logits, mass: float, scratch: Scratch) -> NDArray[np.int64]:
     """Ids, ascending, of the shortest run of the most probable whose share of the mass is `mass`."""
     weights = scratch.exponentials(logits)
-    wanted = mass * float(weights.sum())
-    ids = _heavy(weights, wanted, scratch)
-    ids = ids[_heavy(np.take(weights, ids, out=scratch.sums[:ids.size], mode="clip"), wanted, scratch)]
+    target = mass * float(weights.sum())
+    ids = _heavy(weights, target, scratch)
+    ids = ids[_heavy(np.take(weights, ids, out=scratch.sums[:ids.size], mode="clip"), target, scratch)]
     order = _descending(logits, ids, scratch)
     ordered = np.take(weights, order, out=scratch.wide[:order.size], mode="clip")
     cumulative = np.cumsum(ordered, out=scratch.sums[:order.size])
-    return np.sort(order[: int(np.searchsorted(cumulative, wanted, side="left")) + 1])
+    return np.sort(order[: int(np.searchsorted(cumulative, target, side="left")) + 1])
 
 
 def log_probabilities(logits: Logits, token: int, top: int,

@@ -37,7 +37,7 @@ class PackedLogprobs:
 
     def take(self, nbytes: float) -> PackedLogprobs:
         """Take tokens from the front: as many as make no more than so many bytes of JSON, but one at least."""
-        end = 0
+        end = len(self._packed) if nbytes == math.inf else 0
         while end < len(self._packed) and (nbytes > 0 or not end):
             for token, _ in ENTRY.iter_unpack(self._packed[end:end + self._nbytes]):
                 nbytes -= _JSON_ENTRY + _JSON_BYTE * len(self._words.piece(token))
