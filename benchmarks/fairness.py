@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.decode.generation import GenerationRequest, Step
+from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.runtime import table
 from appliance.engine.scheduler import Handle, Scheduler
@@ -67,15 +67,15 @@ class Bench:
         self._engine, self._draw = engine, np.random.default_rng(1)
         self.scheduler = Scheduler(engine, queue=64)
         batcher: Any = self.scheduler._batcher  # the engine's own: measured versions differ in what they count
-        self._step: Callable[[], Any] = batcher.step
-        batcher.step = self._pass
+        self._run: Callable[[], Any] = batcher.run
+        batcher.run = self._pass
         self.long: list[Handle] = []
         self._going = False
         self.long_done = 0
 
     def _pass(self) -> Any:
         self.passes += 1
-        return self._step()
+        return self._run()
 
     def _request(self, prompt: int, tokens: int) -> GenerationRequest:
         ids = self._draw.integers(3, self._engine.tokenizer.vocab_size, prompt).tolist()
@@ -85,13 +85,13 @@ class Bench:
         """One short prompt of the second tenant."""
         found = Tokens(time.perf_counter(), self.passes)
         handle = self.scheduler.submit(self._request(SHORT_TOKENS, ANSWER_TOKENS), "short",
-                                       lambda step: found.at.append((time.perf_counter(), self.passes)))
+                                       lambda advance: found.at.append((time.perf_counter(), self.passes)))
         handle.wait()
         return found
 
     def _one_more(self) -> None:
-        def ended(step: Step) -> None:
-            if step.finish_reason == "length" and self._going:
+        def ended(advance: Advance) -> None:
+            if advance.finish_reason == "length" and self._going:
                 self.long_done += 1
                 self._one_more()
         self.long.append(self.scheduler.submit(self._request(LONG_TOKENS, LONG_ANSWER_TOKENS), "long", ended))
@@ -112,7 +112,7 @@ class Bench:
 
     def long_alone(self) -> float:
         """Rows a second of one long prompt that nobody disturbs."""
-        handle = self.scheduler.submit(self._request(LONG_TOKENS, 1), "long", lambda step: None)
+        handle = self.scheduler.submit(self._request(LONG_TOKENS, 1), "long", lambda advance: None)
         handle.wait()
         assert handle.timings is not None
         return LONG_TOKENS / handle.timings.prompt_seconds
@@ -173,8 +173,9 @@ def main() -> int:
     args = commandline.parse(parser)
     kernels = table.load()
     source = open_resident(commandline.model(args.model, args.work), interleave=Packing(kernels))
-    with source, Engine.open(source, kernels=kernels, context_length=LONG_TOKENS + 64, slots=16,
-                             threads=args.threads) as engine:
+    with source, Engine.open(
+            source, EngineOptions(context_length=LONG_TOKENS + 64, slots=16, threads=args.threads),
+            kernels=kernels) as engine:
         bench = Bench(engine)
         found = measure(bench, args.rounds)
         bench.scheduler.close()

@@ -19,7 +19,7 @@ from appliance.boot.keys import providers as keys
 from appliance.boot.planning import inspection, residency
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from appliance.models.sources import native
@@ -77,13 +77,14 @@ class Streamed(Own):
         first."""
         if self._engine is None:
             assert self._source is not None
-            self._engine = Engine.open(self._source, context_length=1024, slots=1, threads=self._threads,
-                                       kernels=self._kernels)
-        steps = self._engine.generate(GenerationRequest(
+            self._engine = Engine.open(
+                    self._source, EngineOptions(context_length=1024, slots=1, threads=self._threads),
+                    kernels=self._kernels)
+        advances = self._engine.generate(GenerationRequest(
             tuple(prompt), tokens + 1, Sampling(temperature=0, seed=1), ignore_end=True))
-        answer = [next(steps).token]
+        answer = [next(advances).token]
         start = time.perf_counter()
-        answer += [step.token for step in steps]
+        answer += [advance.token for advance in advances]
         return {"seconds": time.perf_counter() - start, "answer": [token for token in answer if token is not None]}
 
     def fetched(self) -> dict[str, Any]:

@@ -105,10 +105,10 @@ class Session:
         parts: list[str] = []
         reason = ""
         request = GenerationRequest(ids, most, sampling)
-        for step in model.engine.generate(request, observe=watched.append):
-            parts.append(step.text)
-            on_text(step.text)
-            reason = step.finish_reason or reason
+        for advance in model.engine.generate(request, observe=watched.append):
+            parts.append(advance.text)
+            on_text(advance.text)
+            reason = advance.finish_reason or reason
         timings = watched[0].timings
         return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling,
                       self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from appliance.engine.decode.batcher import Batcher, Running
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.draft import Drafter
-from appliance.engine.decode.generation import Generation, GenerationRequest, Step
+from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
@@ -28,54 +29,75 @@ from appliance.models.sources.source import TileSource
 from appliance.secure import interrupts, stacks
 
 
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a model is to run. Of all of these only `kv_cache` changes a bit of an answer."""
+
+    context_length: int | None = None  # most positions of a slot; None: the default cap
+    slots: int = 4  # sequences that the cache has room for
+    kv_cache: str = "f16"  # the format of keys and values
+    threads: int | None = None  # None: as many as the CPUs that the process may use
+    speculate: bool = True  # guess tokens from the text before them, and from a draft model
+    rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of, and closes."""
+
+    architecture: Architecture
+    forward: Forward
+    cache: KVCache
+    pool: Pool
+    tokenizer: Tokenizer
+    scratch: Scratch
+    drafter: Drafter | None = None
+
+
 class Engine:
     """Made by `Engine.open`; close it before its source."""
 
-    def __init__(self, source: TileSource, shape: Architecture, forward: Forward, cache: KVCache,
-                 pool: Pool, words: Tokenizer, scratch: Scratch, *, speculate: bool = True,
-                 drafter: Drafter | None = None) -> None:
-        self.architecture, self.tokenizer = shape, words
+    def __init__(self, source: TileSource, parts: EngineParts, *, speculate: bool = True) -> None:
+        self.architecture, self.tokenizer = parts.architecture, parts.tokenizer
         self.load_seconds = 0.0
-        self._source, self._forward, self._cache, self._pool = source, forward, cache, pool
-        self._scratch, self._drafter = scratch, drafter
-        self._batcher = Batcher(forward, cache, speculate=speculate, drafter=drafter)
+        self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
+        self._scratch, self._drafter = parts.scratch, parts.drafter
+        self._batcher = Batcher(parts.forward, parts.cache, speculate=speculate, drafter=parts.drafter)
         self._use = threading.Lock()
         self._open = True
 
     @classmethod
-    def open(cls, source: TileSource, *, context_length: int | None = None, slots: int = 4, kv_cache: str = "f16",
-             threads: int | None = None, kernels: kernel_table.KernelTable | None = None,
-             speculate: bool = True, draft: TileSource | None = None, rows: int = ROWS) -> Engine:
-        """Check the model and make it ready. `context_length` caps the positions of a slot (None: the default cap);
-        `speculate` guesses tokens from the text before them, and from the small model `draft`, which changes no answer.
-        A draft is closed after the engine, too. A pass has up to `rows` rows: its buffers are in proportion, and no bit
-        depends on it.
+    def open(cls, source: TileSource, options: EngineOptions | None = None, *,
+             kernels: kernel_table.KernelTable | None = None, draft: TileSource | None = None) -> Engine:
+        """Check the model and make it ready. A small model `draft` helps to guess tokens where `options.speculate`; it
+        is closed after the engine, too.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
-        start = time.monotonic()
+        start, options = time.monotonic(), options or EngineOptions()
         shape = architecture_of(source.metadata)
         plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
         kernels = kernel_table.load() if kernels is None else kernels
-        pool, forward = Pool(kernels, threads, stacks.wipe), None
+        pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
-            context = shape.context(context_length)
-            cache = KVCache(shape, slots, context, kv_cache)
+            context = shape.context(options.context_length)
+            cache = KVCache(shape, options.slots, context, options.kv_cache)
             scratch = Scratch(words.vocab_size)
-            forward = Forward(source, shape, plan, cache, kernels, pool, rows=rows)
-            drafter = None if draft is None or not speculate else Drafter.open(
-                source, draft, context=context, slots=slots, kind=kv_cache, kernels=kernels, pool=pool,
-                rows=rows)
+            forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
+            drafter = None if draft is None or not options.speculate else Drafter.open(
+                source, draft, context=context, slots=options.slots, kind=options.kv_cache, kernels=kernels, pool=pool,
+                rows=options.rows)
         except BaseException:
             pool.close()
             if forward is not None:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, shape, forward, cache, pool, words, scratch, speculate=speculate, drafter=drafter)
+        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter),
+                     speculate=options.speculate)
         engine.load_seconds = time.monotonic() - start
         return engine
 
@@ -121,8 +143,8 @@ class Engine:
         self._use.release()
 
     def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
-                 observe: Callable[[Running], None] = lambda running: None) -> Iterator[Step]:
-        """The steps of one answer. `cancelled` is asked before each token; `observe` gets the timings' owner."""
+                 observe: Callable[[Running], None] = lambda running: None) -> Iterator[Advance]:
+        """The advances of one answer. `cancelled` is asked before each token; `observe` gets the timings' owner."""
         generation = self.generation(request)
         batcher = None
         try:
@@ -134,10 +156,10 @@ class Engine:
                 if cancelled():
                     yield generation.cancel()
                     break
-                for _, step in batcher.step():
-                    if step.error is not None:
-                        raise step.error
-                    yield step
+                for _, advance in batcher.run():
+                    if advance.error is not None:
+                        raise advance.error
+                    yield advance
         finally:
             if batcher is not None:
                 self.release()

@@ -9,10 +9,10 @@ most one turn. Running answers share every pass (`engine_batch`). Slots are not 
 
 With one slot tenants take turns, an answer each. Safe to use from any thread.
 
-`on_step` is called in the engine's thread, for each step in order; the last has a `finish_reason`. Where a request was
-cancelled while it waited, that one step may come in the thread of another that needs its room. It must return at once
-(hand the step to an event loop or a queue). After an error in the engine the handle gets `on_error` instead of a last
-step.
+`on_advance` is called in the engine's thread, for each advance of an answer in order; the events of the last end with
+`End`. Where a request was cancelled while it waited, that one call may come in the thread of another that needs its
+room. It must return at once (hand the events to an event loop or a queue). After an error in the engine the handle gets
+`on_error` instead of a last advance.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from appliance.engine.decode.batcher import Batcher, Running, Timings
-from appliance.engine.decode.generation import CANCELLED, Generation, GenerationRequest, Step
+from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.decode.prompt_share import SHORT_ROWS
 from appliance.engine.engine import Engine
 from appliance.errors import CapacityError, EngineError, ModelError
 
 LONG_PROMPTS = 4  # of a tenant that are read at the same time: more would all be done late
 
-OnStep = Callable[[Step], None]
+OnAdvance = Callable[[Advance], None]
 OnStart = Callable[[], None]
 OnError = Callable[[EngineError | ModelError], None]
 
@@ -39,11 +39,11 @@ OnError = Callable[[EngineError | ModelError], None]
 class Handle:
     """A submitted request."""
 
-    def __init__(self, generation: Generation, tenant: str, on_step: OnStep, on_error: OnError,
+    def __init__(self, generation: Generation, tenant: str, on_advance: OnAdvance, on_error: OnError,
                  on_start: OnStart) -> None:
         self.tenant = tenant
         self.timings: Timings | None = None  # from the moment the request left the queue
-        self._generation, self._on_step, self._on_error, self._on_start = generation, on_step, on_error, on_start
+        self._generation, self._on_advance, self._on_error, self._on_start = generation, on_advance, on_error, on_start
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
@@ -58,11 +58,11 @@ class Handle:
         return len(self._generation.tokens)
 
     def cancel(self) -> None:
-        """Ask for an end: the answer's last step says "cancelled", unless it ends by itself first."""
+        """Ask for an end: the answer's `End` says "cancelled", unless it ends by itself first."""
         self._cancelled.set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the last step; False when the time is over."""
+        """Wait for the last advance; False when the time is over."""
         return self._done.wait(seconds)
 
 
@@ -100,14 +100,14 @@ class Scheduler:
             engine.release()
             raise
 
-    def submit(self, request: GenerationRequest, tenant: str, on_step: OnStep,
+    def submit(self, request: GenerationRequest, tenant: str, on_advance: OnAdvance,
                on_error: OnError = lambda error: None, on_start: OnStart = lambda: None) -> Handle:
-        """Queue a request; `on_start` is called, as `on_step` is, when it gets its slot.
+        """Queue a request; `on_start` is called, as `on_advance` is, when it gets its slot.
 
         EngineError or CapacityError, at once, when it can never run or there is no room.
         """
         generation = self._engine.generation(request)
-        handle = Handle(generation, tenant, on_step, on_error, on_start)
+        handle = Handle(generation, tenant, on_advance, on_error, on_start)
         if self._full():
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
         with self._change:
@@ -217,14 +217,14 @@ class Scheduler:
 
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
         """The request of a tenant that may have a slot now."""
-        own = self._concurrent - len(self._running) - self._kept(tenant, holders)
+        own = self._concurrent - len(self._running) - self._reserved(tenant, holders)
         if own < 1:
             return None
         if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
             return handles[0]
         return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
 
-    def _kept(self, tenant: str, holders: Collection[str]) -> int:
+    def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""
         others = self._tenants is None or not self._tenants <= {*holders, tenant}
         return int(tenant in holders and others and self._concurrent > 1)
@@ -256,7 +256,7 @@ class Scheduler:
                     del self._waiting[tenant]
             self._queued -= len(dropped)
         for handle in dropped:
-            self._deliver(handle, Step(None, "", CANCELLED))
+            self._deliver(handle, handle._generation.cancel())
             handle._done.set()
 
     def _pass(self) -> None:
@@ -264,22 +264,22 @@ class Scheduler:
         if not self._running:
             return
         try:
-            steps = self._batcher.step()
+            advances = self._batcher.run()
         except (EngineError, ModelError) as error:  # ModelError: a streamed model whose disk fails or lies
             self._fail(error)
             return
-        for running, step in steps:
+        for running, advance in advances:
             _, handle = self._running[running.slot]
-            if step.error is not None:
-                self._fail_one(running, handle, step.error)
-            elif step.finish_reason is not None:
-                self._finish(running, handle, step)
-            elif not self._deliver(handle, step):
+            if advance.error is not None:
+                self._fail_one(running, handle, advance.error)
+            elif advance.finish_reason is not None:
+                self._finish(running, handle, advance)
+            elif not self._deliver(handle, advance):
                 handle.cancel()
 
-    def _finish(self, running: Running, handle: Handle, step: Step) -> None:
+    def _finish(self, running: Running, handle: Handle, advance: Advance) -> None:
         self._remove(running)
-        self._deliver(handle, step)
+        self._deliver(handle, advance)
         handle._done.set()
 
     def _remove(self, running: Running) -> None:
@@ -302,16 +302,16 @@ class Scheduler:
 
     @staticmethod
     def _end(handle: Handle, error: EngineError | ModelError) -> None:
-        """Tell of an error in the place of a last step."""
+        """Tell of an error in the place of a last advance."""
         with contextlib.suppress(Exception):  # a broken callback must not stop the others
             handle._on_error(error)
         handle._done.set()
 
     @staticmethod
-    def _deliver(handle: Handle, step: Step) -> bool:
-        """Call `on_step`; False when it raised."""
+    def _deliver(handle: Handle, advance: Advance) -> bool:
+        """Call `on_advance`; False when it raised."""
         try:
-            handle._on_step(step)
+            handle._on_advance(advance)
         except Exception:  # noqa: BLE001  a broken callback must not stop the others
             return False
         return True

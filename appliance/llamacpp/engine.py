@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineParts
 from appliance.engine.families.architecture import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache
@@ -223,5 +223,6 @@ def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows
         state.release()
         raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {state.vocabulary} rows")
     # Not our classes, but all that the engine uses of them.
-    return Engine(source, cast(Architecture, _Shape(state.vocabulary)), cast(Forward, state), cast(KVCache, state),
-                  cast(Pool, _Threads(used)), words, Scratch(words.vocab_size))
+    parts = EngineParts(cast(Architecture, _Shape(state.vocabulary)), cast(Forward, state), cast(KVCache, state),
+                        cast(Pool, _Threads(used)), words, Scratch(words.vocab_size))
+    return Engine(source, parts)

@@ -13,10 +13,10 @@ from litestar.response import Stream
 
 from appliance.attestation.collect.attestor import BoundKey
 from appliance.attestation.tpm.credential import FORMAT
-from appliance.service.answering import metrics as metrics_module
 from appliance.service.answering.cards import ModelList, card
 from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.respond import JSON, answer, begin, gathered, parts
+from appliance.service.answering.metrics import CONTENT_TYPE
+from appliance.service.answering.respond import JSON, begin, context_of, gathered, respond
 from appliance.service.api.answers import ChatShape, TextShape
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest
@@ -45,25 +45,25 @@ def _identify(connection: Connection) -> Any:
 @post("/v1/chat/completions", status_code=200, guards=[asks])
 async def chat(request: Incoming) -> Response[Any]:
     """An answer to a conversation."""
-    service, exchange = parts(request)
-    wanted, generation = await begin(request, ChatRequest)
-    shape = ChatShape(exchange.request_id, wanted.model, service.fingerprint, wanted.include_usage)
-    return await answer(request, wanted, generation, shape)
+    service, exchange = context_of(request)
+    ask, generation = await begin(request, ChatRequest)
+    shape = ChatShape(exchange.request_id, ask.model, service.fingerprint, ask.include_usage)
+    return await respond(request, ask, generation, shape)
 
 
 @post("/v1/completions", status_code=200, guards=[asks])
 async def complete(request: Incoming) -> Response[Any]:
     """A text that goes on from a prompt."""
-    service, exchange = parts(request)
-    wanted, generation = await begin(request, CompletionRequest)
-    shape = TextShape(exchange.request_id, wanted.model, service.fingerprint, wanted.include_usage)
-    return await answer(request, wanted, generation, shape)
+    service, exchange = context_of(request)
+    ask, generation = await begin(request, CompletionRequest)
+    shape = TextShape(exchange.request_id, ask.model, service.fingerprint, ask.include_usage)
+    return await respond(request, ask, generation, shape)
 
 
 @get("/v1/models", guards=[asks])
 async def models(request: Incoming) -> Response[Any]:
     """The models that the caller may ask."""
-    service, exchange = parts(request)
+    service, exchange = context_of(request)
     allowed = [model for model in service.models.values() if exchange.caller and exchange.caller.may_ask(model.name)]
     cards = ModelList(data=[card(model, service.policy.limits) for model in allowed])
     return Response(cards.model_dump_json().encode(), media_type=JSON)
@@ -72,7 +72,7 @@ async def models(request: Incoming) -> Response[Any]:
 @get("/v1/models/{name:str}", guards=[asks])
 async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
     """One of them."""
-    service, exchange = parts(request)
+    service, exchange = context_of(request)
     if exchange.caller is None:
         raise TypeError("a guarded request without a caller")
     model = service.model_for(exchange.caller, name)
@@ -83,7 +83,7 @@ async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
 @get("/v1/attestation")
 async def attestation(request: Incoming) -> Response[Any]:
     """Evidence for a nonce. Open to all: a client checks it before it shows its key."""
-    service, exchange = parts(request)
+    service, exchange = context_of(request)
     channel: BoundKey = request.scope["state"].get("channel", PLAIN)
     evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel)
     service.audit.write("attestation.made", request=exchange.request_id, generation=evidence.statement["generation"],
@@ -95,7 +95,7 @@ async def attestation(request: Incoming) -> Response[Any]:
 @get("/v1/attestation/activation")
 async def activation(request: Incoming) -> Response[Any]:
     """A TPM's answer to a challenge. Open to all, as evidence is: it gives away nothing but that the TPM opened it."""
-    service, _exchange = parts(request)
+    service, _exchange = context_of(request)
     answer = await service.activations.answer(request.query_params.getall("challenge", []))
     return Response(json.dumps({"format": FORMAT, "answer": answer.hex()}).encode(), media_type=JSON)
 
@@ -103,7 +103,7 @@ async def activation(request: Incoming) -> Response[Any]:
 @get("/health")
 async def health(request: Incoming) -> Response[Any]:
     """Whether requests are accepted (200) or not (503), and how the boot went. Open to all."""
-    service, _exchange = parts(request)
+    service, _exchange = context_of(request)
     headers = None if service.ready else RequestError("shutting_down").headers
     return Response(json.dumps(service.health()).encode(), media_type=JSON, headers=headers,
                     status_code=200 if service.ready else 503)
@@ -112,8 +112,8 @@ async def health(request: Incoming) -> Response[Any]:
 @get("/metrics", guards=[watches])
 async def metrics(request: Incoming) -> Response[Any]:
     """Counters in Prometheus' text format."""
-    service, _exchange = parts(request)
-    return Response(service.metrics.text(), media_type=metrics_module.CONTENT_TYPE)
+    service, _exchange = context_of(request)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 HANDLERS = [chat, complete, models, one_model, attestation, activation, health, metrics]

@@ -22,7 +22,7 @@ from tests.support.traces import Traces, key_traces, weight_traces
 RUN = """
 import sys
 from pathlib import Path
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.boot.keys import providers as keys
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources.sealed_resident import open_sealed_resident
@@ -39,7 +39,7 @@ source = (open_sealed_resident(file, key.data, header_sha256=None) if how == "re
 print("opened", flush=True)
 sys.stdin.readline()
 key.wipe()
-engine = Engine.open(source, threads=2, slots=1, kernels=kernels())
+engine = Engine.open(source, EngineOptions(threads=2, slots=1), kernels=kernels())
 logits_of(engine, [1, 5, 9])
 print("ran", flush=True)
 sys.stdin.readline()
@@ -79,7 +79,7 @@ REFUSED = """
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.errors import ApplianceError
 from appliance.boot.keys import providers as keys
 from tests.support.plain import open_resident
@@ -96,7 +96,7 @@ try:
             open_sealed_resident(file, key.data, header_sha256=None) if how == "resident" else
             StreamedSource(open_sealed(file, key.data, header_sha256=None), compiled="compiled" in how)))
         helper = stack.enter_context(open_resident(draft))
-        stack.enter_context(Engine.open(source, threads=2, slots=1, kernels=table, draft=helper))
+        stack.enter_context(Engine.open(source, EngineOptions(threads=2, slots=1), kernels=table, draft=helper))
 except ApplianceError as error:
     code = error.code
 finally:

@@ -13,7 +13,7 @@ from appliance.boot.planning import budget
 from appliance.boot.planning.footprint import Share
 from appliance.boot.planning.residency import choose, packed_nbytes, spread
 from appliance.boot.running import load as models
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.sources import hidden_rows
 from appliance.models.sources.streamed import EMBEDDING, StreamedSource
@@ -80,7 +80,7 @@ def test_bits_do_not_depend_on_what_is_kept(share: float, tmp_path: Path) -> Non
     plain = open_tagged(path, tile_size=8192)
     room = int(share * path.stat().st_size * 1.1)
     source = StreamedSource(plain, resident=choose(plain.tiling, room, hidden=False), hidden=False)
-    with closing(source), Engine.open(source, threads=2, slots=1, kernels=kernels()) as engine:
+    with closing(source), Engine.open(source, EngineOptions(threads=2, slots=1), kernels=kernels()) as engine:
         assert np.array_equal(expected, logits_of(engine, IDS))
         assert source.resident_nbytes <= room + 64 * len(source.tensors)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
 from tests.support.golden_files import Golden, load, score
@@ -30,7 +30,7 @@ class _Opened:
 
     def __init__(self, path: Path, sha256: bytes, context: int) -> None:
         self.source = open_resident(path, sha256)
-        self.engine = Engine.open(self.source, context_length=context, slots=1)
+        self.engine = Engine.open(self.source, EngineOptions(context_length=context, slots=1))
 
     def logits(self, ids: list[int], last: int) -> Floats:
         """The logits after each of the last `last` tokens."""

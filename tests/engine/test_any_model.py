@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
 from appliance.models.sources.streamed import StreamedSource
 from examples import plain_engine
@@ -25,8 +25,9 @@ KINDS = ("sealed", "plain", "compiled sealed", "compiled plain")
 
 def _logits(source: object, ids: list[int], kind: str, *, threads: int = 1, last: int | None = None,
             chunk: int = 64) -> np.ndarray:
-    with Engine.open(source, threads=threads, slots=1, context_length=any_models.CONTEXT, kernels=kernels(),
-                     kv_cache=kind) as engine:
+    with Engine.open(
+            source, EngineOptions(threads=threads, slots=1, context_length=any_models.CONTEXT, kv_cache=kind),
+            kernels=kernels()) as engine:
         return logits_of(engine, ids, last=last, chunk=chunk)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import CapacityError, EngineError
 from appliance.models.file import gguf
@@ -38,12 +38,12 @@ def request(seed=0, prompt=(1, 300, 301), tokens=12):
 
 
 class Gate:
-    """A callback that holds the engine's thread at the first step until it is opened."""
+    """A callback that holds the engine's thread at the first advance until it is opened."""
 
     def __init__(self):
         self.arrived, self.open = threading.Event(), threading.Event()
 
-    def __call__(self, step):
+    def __call__(self, advance):
         self.arrived.set()
         assert self.open.wait(60)
 
@@ -52,12 +52,12 @@ def test_answers_do_not_depend_on_company():
     """Ten requests of different lengths, over four slots and two threads, each get the answer that they get alone."""
     requests = [request(seed, (1, *range(10, 10 + 17 * seed)), 5 + 3 * seed) for seed in range(10)]
     with running("tied", context=256) as engine:
-        alone = [[step.token for step in engine.generate(each)] for each in requests]
+        alone = [[advance.token for advance in engine.generate(each)] for each in requests]
     with scheduling(threads=2) as (_, scheduler):
         answers = [[] for _ in requests]
         handles = [scheduler.submit(each, "t", answers[index].append) for index, each in enumerate(requests)]
         assert all(handle.wait(60) for handle in handles)
-    assert alone == [[step.token for step in answer] for answer in answers]
+    assert alone == [[advance.token for advance in answer] for answer in answers]
     assert {"length"} == {answer[-1].finish_reason for answer in answers}
     assert [len(each) for each in alone] == [handle.tokens for handle in handles]
     assert all(handle.timings.prompt_seconds > 0 for handle in handles)
@@ -70,7 +70,7 @@ def test_tenants_take_turns():
         gate = Gate()
         scheduler.submit(request(), "first", gate)
         assert gate.arrived.wait(60)
-        handles = [scheduler.submit(request(tokens=1), tenant, lambda step, name=name: order.append(name))
+        handles = [scheduler.submit(request(tokens=1), tenant, lambda advance, name=name: order.append(name))
                    for name, tenant in (("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"))]
         assert (4, 1) == (scheduler.load.queued, scheduler.load.running)
         gate.open.set()
@@ -89,9 +89,9 @@ def test_tenants_take_turns_where_slots_are_free(slots, many, prompt):
         gate = Gate()
         scheduler.submit(request(tokens=1), "first", gate)
         assert gate.arrived.wait(60)
-        last = [scheduler.submit(request(prompt=prompt, tokens=30), "a", lambda step: order.append("a"))
+        last = [scheduler.submit(request(prompt=prompt, tokens=30), "a", lambda advance: order.append("a"))
                 for _ in range(many)][-1]
-        other = scheduler.submit(request(tokens=1), "b", lambda step: order.append(last.tokens))
+        other = scheduler.submit(request(tokens=1), "b", lambda advance: order.append(last.tokens))
         gate.open.set()
         assert other.wait(60)
         assert last.wait(60)
@@ -105,15 +105,16 @@ def test_tenants_take_turns_however_many_slots_there_are():
     with scheduling(slots=200, queue=200) as (_, scheduler):
         first, second, ended, before = Gate(), Gate(), [], []
 
-        def count(step):
-            second(step)
-            ended.append(step.finish_reason)
+        def count(advance):
+            second(advance)
+            ended.append(advance.finish_reason)
         handles = [scheduler.submit(request(), "first", first)]
         assert first.arrived.wait(60)
         handles += [scheduler.submit(request(tokens=4), "many", count) for _ in range(150)]
         first.open.set()
         assert second.arrived.wait(60)  # as many of them as can run are running
-        handles.append(scheduler.submit(request(tokens=1), "other", lambda step: before.append(ended.count("length"))))
+        handles.append(scheduler.submit(request(tokens=1), "other",
+                                        lambda advance: before.append(ended.count("length"))))
         second.open.set()
         assert all(handle.wait(60) for handle in handles)
     assert before[0] <= 64
@@ -125,13 +126,13 @@ def test_queue_is_bounded():
         gate = Gate()
         scheduler.submit(request(), "t", gate)
         assert gate.arrived.wait(60)
-        waiting = scheduler.submit(request(), "t", lambda step: None)
+        waiting = scheduler.submit(request(), "t", lambda advance: None)
         with pytest.raises(CapacityError, match="waiting"):
-            scheduler.submit(request(), "t", lambda step: None)
+            scheduler.submit(request(), "t", lambda advance: None)
         waiting.cancel()
         gate.open.set()
         assert waiting.wait(60)
-        scheduler.submit(request(), "t", lambda step: None)
+        scheduler.submit(request(), "t", lambda advance: None)
 
 
 def test_who_left_the_queue_takes_no_room():
@@ -151,15 +152,15 @@ def test_who_left_the_queue_takes_no_room():
             scheduler.submit(request(), "b", answers.append)
         gate.open.set()
         assert all(each.wait(60) for each in stay)
-    assert ["cancelled"] * 6 == [step.finish_reason for step in ends]
-    assert ["length"] * 2 == [step.finish_reason for step in answers if step.finish_reason]
+    assert ["cancelled"] * 6 == [advance.finish_reason for advance in ends]
+    assert ["length"] * 2 == [advance.finish_reason for advance in answers if advance.finish_reason]
 
 
 def test_cancel_running_and_waiting():
-    """Both end with one last step that says so, and the slot is free for the next request."""
+    """Both end with one last advance that says so, and the slot is free for the next request."""
     with scheduling(slots=1) as (_, scheduler):
-        gate, steps, queued = Gate(), [], []
-        first = scheduler.submit(request(tokens=200), "t", lambda step: (steps.append(step), gate(step)))
+        gate, advances, queued = Gate(), [], []
+        first = scheduler.submit(request(tokens=200), "t", lambda advance: (advances.append(advance), gate(advance)))
         assert gate.arrived.wait(60)
         second = scheduler.submit(request(), "t", queued.append)
         first.cancel()
@@ -167,10 +168,10 @@ def test_cancel_running_and_waiting():
         gate.open.set()
         assert first.wait(60)
         assert second.wait(60)
-        assert ["cancelled"] == [step.finish_reason for step in queued]
-        assert ("cancelled", None) == (steps[-1].finish_reason, steps[-1].token)
-        assert len(steps) < 10
-        assert scheduler.submit(request(), "t", lambda step: None).wait(60)
+        assert ["cancelled"] == [advance.finish_reason for advance in queued]
+        assert ("cancelled", None) == (advances[-1].finish_reason, advances[-1].token)
+        assert len(advances) < 10
+        assert scheduler.submit(request(), "t", lambda advance: None).wait(60)
 
 
 def test_a_broken_callback_ends_only_its_own_answer():
@@ -178,7 +179,7 @@ def test_a_broken_callback_ends_only_its_own_answer():
     with scheduling() as (_, scheduler):
         good = []
 
-        def broken(step):
+        def broken(advance):
             raise RuntimeError("receiver is gone")
         one = scheduler.submit(request(tokens=200), "t", broken)
         two = scheduler.submit(request(), "t", good.append)
@@ -195,9 +196,10 @@ def test_an_answer_that_fails_ends_no_other():
     row = embedding.nbytes // embedding.rows
     start = embedding.offset + 7 * row
     data[start:start + row] = np.full(row // 4, np.nan, np.float32).tobytes()
-    with opened(bytes(data)) as source, Engine.open(source, threads=1, context_length=64, kernels=kernels()) as engine:
+    with opened(bytes(data)) as source, Engine.open(
+            source, EngineOptions(threads=1, context_length=64), kernels=kernels()) as engine:
         good = GenerationRequest((1, 300, 301), 30, Sampling(seed=1, logit_bias={7: -100.0}), ignore_end=True)
-        alone = [step.token for step in engine.generate(good)]
+        alone = [advance.token for advance in engine.generate(good)]
         with pytest.raises(EngineError, match="not numbers"):
             list(engine.generate(GenerationRequest((1, 7), 5)))
         scheduler, gate, answer, errors = Scheduler(engine), Gate(), [], []
@@ -209,7 +211,7 @@ def test_an_answer_that_fails_ends_no_other():
         assert all(handle.wait(60) for handle in handles)
         scheduler.close()
     assert ["not numbers" in str(error) for error in errors] == [True]
-    assert alone == [step.token for step in answer]
+    assert alone == [advance.token for advance in answer]
 
 
 SHORT_OF_MEMORY = """
@@ -222,20 +224,20 @@ from tests.support.engines import running
 with running("tied", slots=64) as engine:
     scheduler, arrived, opened, ended = Scheduler(engine), threading.Event(), threading.Event(), []
 
-    def gate(step):
+    def gate(advance):
         arrived.set()
         opened.wait(60)
 
-    def submit(tokens, on_step):
+    def submit(tokens, on_advance):
         prompt = tuple(random.randrange(3, 500) for _ in range(tokens))
-        return scheduler.submit(GenerationRequest(prompt, 2), "t", on_step, ended.append)
+        return scheduler.submit(GenerationRequest(prompt, 2), "t", on_advance, ended.append)
     handles = [submit(3, gate)]
     arrived.wait(60)
-    handles += [submit(500, lambda step: ended.append(step) if step.finish_reason else None) for _ in range(63)]
+    handles += [submit(500, lambda each: ended.append(each) if each.finish_reason else None) for _ in range(63)]
     machine.limit_growth(1 << 20)
     opened.set()
     handles[-1].wait(30)
-    print(sum(handle.wait(0.5) for handle in handles), len(ended), submit(3, lambda step: None).wait(10), flush=True)
+    print(sum(handle.wait(0.5) for handle in handles), len(ended), submit(3, lambda advance: None).wait(10), flush=True)
     os._exit(0)
 """
 
@@ -252,9 +254,9 @@ def test_bad_requests_are_refused_when_submitted():
     """A request that can never run does not reach the queue."""
     with scheduling() as (_, scheduler):
         with pytest.raises(EngineError):
-            scheduler.submit(request(prompt=()), "t", lambda step: None)
+            scheduler.submit(request(prompt=()), "t", lambda advance: None)
         with pytest.raises(CapacityError):
-            scheduler.submit(request(prompt=(1,) * 256), "t", lambda step: None)
+            scheduler.submit(request(prompt=(1,) * 256), "t", lambda advance: None)
 
 
 def test_close_cancels():
@@ -262,7 +264,7 @@ def test_close_cancels():
     with running("tied", slots=1, context=256) as engine:
         scheduler = Scheduler(engine)
         gate, ends = Gate(), []
-        handles = [scheduler.submit(request(), "t", lambda step: (gate(step), ends.append(step.finish_reason)))
+        handles = [scheduler.submit(request(), "t", lambda advance: (gate(advance), ends.append(advance.finish_reason)))
                    for _ in range(2)]
         assert gate.arrived.wait(60)
         closer = threading.Thread(target=scheduler.close)
@@ -270,7 +272,7 @@ def test_close_cancels():
         while not scheduler._closing:
             pass
         with pytest.raises(EngineError, match="shutting down"):
-            scheduler.submit(request(), "t", lambda step: None)
+            scheduler.submit(request(), "t", lambda advance: None)
         gate.open.set()
         closer.join(60)
         assert all(handle.wait(1) for handle in handles)
@@ -296,7 +298,7 @@ def test_cancelled_while_another_is_dropped():
         gate, ends, errors = Gate(), ([], []), []
         running = scheduler.submit(request(), "t", gate, errors.append)
         assert gate.arrived.wait(60)
-        first, second = (scheduler.submit(request(), "t", lambda step, own=own: own.append(step.finish_reason))
+        first, second = (scheduler.submit(request(), "t", lambda advance, own=own: own.append(advance.finish_reason))
                          for own in ends)
         first._cancelled = Moment()
         first.cancel()
@@ -308,7 +310,7 @@ def test_cancelled_while_another_is_dropped():
         assert [] == errors
         assert ["cancelled"] == [end for end in ends[0] if end is not None]
         assert 1 == len([end for end in ends[1] if end is not None])  # it may have been answered before
-        assert scheduler.submit(request(), "t", lambda step: None).wait(60)
+        assert scheduler.submit(request(), "t", lambda advance: None).wait(60)
 
 
 def test_engine_errors_reach_the_handle():
@@ -321,4 +323,4 @@ def test_engine_errors_reach_the_handle():
         gate.open.set()
         assert handle.wait(60)
         assert 1 == len(errors)
-        assert scheduler.submit(request(), "t", lambda step: None).wait(60)
+        assert scheduler.submit(request(), "t", lambda advance: None).wait(60)

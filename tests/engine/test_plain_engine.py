@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.kernels.layouts import shapes
 from appliance.models.file.quants import FORMATS
 from examples import plain_engine
@@ -150,7 +150,7 @@ def test_the_specifications_example() -> None:
     data = demo_model().read_bytes()
     plain = plain_engine.Model(data).logits(ids, last=1)
     assert expected == hashlib.sha256(plain.astype("<f4").tobytes()).hexdigest()
-    with opened(data) as source, Engine.open(source, threads=2, slots=1, kernels=kernels()) as engine:
+    with opened(data) as source, Engine.open(source, EngineOptions(threads=2, slots=1), kernels=kernels()) as engine:
         assert np.array_equal(_bits(plain), _bits(logits_of(engine, ids, last=1)))
 
 

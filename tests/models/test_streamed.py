@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.engine.decode.generation import GenerationRequest, Step
+from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import FormatError, ModelError, TamperedError
 from appliance.models.sources import read_ahead
@@ -37,7 +37,7 @@ KINDS = ("sealed", "plain", "compiled sealed", "compiled plain")
 
 @contextmanager
 def _engine(source: StreamedSource, threads: int = 1) -> Iterator[Engine]:
-    with closing(source), Engine.open(source, threads=threads, slots=2, kernels=kernels()) as engine:
+    with closing(source), Engine.open(source, EngineOptions(threads=threads, slots=2), kernels=kernels()) as engine:
         yield engine
 
 
@@ -220,7 +220,7 @@ import sys
 import threading
 from pathlib import Path
 from appliance.boot.planning import machine
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from tests.support.engines import kernels, synthetic_model
 from tests.support.logits import logits_of
 from tests.support.streams import stored
@@ -232,7 +232,7 @@ for limited in (False, True):
     if limited:
         threading.stack_size(1 << 30)
         machine.limit_growth(512 << 20)
-    engine = Engine.open(source, threads=1, slots=1, kernels=kernels())
+    engine = Engine.open(source, EngineOptions(threads=1, slots=1), kernels=kernels())
     found.append(logits_of(engine, [1, 5, 9]).tobytes())
     engine.close()
     source.close()
@@ -367,7 +367,7 @@ def test_waiting_requests_get_the_error(tmp_path: Path) -> None:
     with _engine(make(hidden=False)) as engine:
         os.truncate(path, 4096)
         scheduler = Scheduler(engine)
-        steps: list[Step] = []
+        steps: list[Advance] = []
         errors: list[Exception] = []
         for _ in range(2):
             scheduler.submit(GenerationRequest(IDS[:5], 4), "a", steps.append, errors.append).wait(30)
@@ -380,7 +380,7 @@ RUN = """
 import sys
 import threading
 from pathlib import Path
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources.sealed_resident import open_sealed_resident
 from appliance.models.sources.streamed import StreamedSource
@@ -391,7 +391,7 @@ from tests.support.sealed_models import KEY
 path = Path(sys.argv[2])
 source = (open_sealed_resident(path, KEY, header_sha256=None) if sys.argv[1] == "resident" else
           StreamedSource(open_sealed(path, KEY, header_sha256=None)))
-engine = Engine.open(source, threads=2, slots=1, kernels=kernels())
+engine = Engine.open(source, EngineOptions(threads=2, slots=1), kernels=kernels())
 stop = threading.Event()
 
 def passes():

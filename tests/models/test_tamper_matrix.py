@@ -19,7 +19,7 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.errors import ModelError
 from appliance.models.file import tiling
 from appliance.models.sealed import reader as sealed
@@ -132,7 +132,7 @@ def tell() -> Iterator[Callable[..., None]]:
 
 def _tokens(source: StreamedSource, alter: Callable[[], None] | None = None, after: int | None = None) -> list[int]:
     """An answer's tokens. `alter` is called before the first token, or when `after` are there."""
-    with Engine.open(source, threads=2, slots=1, kernels=kernels()) as engine:
+    with Engine.open(source, EngineOptions(threads=2, slots=1), kernels=kernels()) as engine:
         found: list[int] = []
         if alter is not None and not after:
             alter()

@@ -23,7 +23,7 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.sealing import sealing
 from benchmarks.residue import Words, windows
 from tests.support import server
@@ -67,7 +67,7 @@ def _deploy(folder: Path, plain: Path, streaming: str, step: int = 64) -> Deploy
 def _keys_and_values(plain: Path) -> Words:
     """Of attention, for the prompt: every engine makes the same bits."""
     with closing(open_resident(plain)) as source, Engine.open(
-            source, threads=2, slots=1, context_length=64, kernels=kernels()) as engine:
+            source, EngineOptions(threads=2, slots=1, context_length=64), kernels=kernels()) as engine:
         ids = engine.tokenizer.encode(PROMPT, add_special=True, parse_special=True)
         steps = engine.generate(GenerationRequest(ids, 2, Sampling(temperature=0, seed=1), ignore_end=True))
         next(steps)

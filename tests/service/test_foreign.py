@@ -15,7 +15,7 @@ import pytest
 from appliance.boot.oneshot import Ask, open_session
 from appliance.boot.planning import budget
 from appliance.boot.running import load as boot_models
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.errors import PinError, UnsupportedError
 from appliance.llamacpp import choice as backends
 from appliance.llamacpp.engine import ForeignSource
@@ -99,7 +99,8 @@ def test_the_same_model_by_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ids = [1, *np.random.default_rng(1).integers(300, 600, 40).tolist()]
     (tmp_path / "ours").mkdir()
     ours = _model(tmp_path / "ours", "llama", monkeypatch)
-    with closing(open_resident(ours)) as source, Engine.open(source, threads=1, slots=1, kernels=kernels()) as engine:
+    with closing(open_resident(ours)) as source, Engine.open(
+            source, EngineOptions(threads=1, slots=1), kernels=kernels()) as engine:
         expected = logits_of(engine, ids, last=8)
     theirs = _model(tmp_path, "internlm2", monkeypatch)
     policy = server.write_policy(tmp_path, {"tiny": theirs})

@@ -148,14 +148,14 @@ UNUSED = """
 import sys
 import time
 from pathlib import Path
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources.streamed import StreamedSource
 
 path, switch, key, header_sha256 = Path(sys.argv[1]), Path(sys.argv[2]), *map(bytes.fromhex, sys.argv[3:])
 source = StreamedSource(open_sealed(path, key, header_sha256=header_sha256), drop=True, compiled=False)
-with source, Engine.open(source, threads=1) as engine:
+with source, Engine.open(source, EngineOptions(threads=1)) as engine:
     print(len(list(engine.generate(GenerationRequest([1, 5, 9], max_tokens=1)))), flush=True)
     time.sleep(1)  # all is read ahead
     with switch.open("r+b") as file:

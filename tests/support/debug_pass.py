@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.layouts.pack import Move, Pack
@@ -162,7 +162,8 @@ def main() -> None:
     targets.compile_for(targets.detect().name, debug=True)
     kernels = table.load()
     with opened(synthetic_model(MODEL)) as source, Engine.open(
-            source, context_length=CONTEXT, slots=2, threads=THREADS, kernels=kernels, kv_cache=sys.argv[1]) as engine:
+            source, EngineOptions(context_length=CONTEXT, slots=2, threads=THREADS, kv_cache=sys.argv[1]),
+            kernels=kernels) as engine:
         print(json.dumps({"origin": kernels.origin, "debug": targets.debugging(), "digest": digest(engine),
                           "faults": found(engine._forward), "fetched": fetched(engine._forward),
                           "packed": packed(kernels)}))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS
 from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.engine.kernels.runtime.table import KernelTable
@@ -47,6 +47,7 @@ def running(name: str, *, threads: int = 1, slots: int = 4, context: int | None 
             speculate: bool = True, table: KernelTable | None = None, rows: int = ROWS) -> Iterator[Engine]:
     """An engine on a synthetic variant; `table`: kernels other than those of this CPU."""
     with opened(synthetic_model(name)) as source, Engine.open(
-            source, threads=threads, slots=slots, context_length=context, kernels=table or kernels(), kv_cache=kv_cache,
-            speculate=speculate, rows=rows) as engine:
+            source, EngineOptions(threads=threads, slots=slots, context_length=context, kv_cache=kv_cache,
+                                  speculate=speculate, rows=rows),
+            kernels=table or kernels()) as engine:
         yield engine

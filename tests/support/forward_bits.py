@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
 from appliance.engine.kernels.runtime import table
 from appliance.engine.kernels.runtime.table import KernelTable
@@ -28,8 +28,9 @@ def digests(model: Path, threads: int, kernels: KernelTable) -> list[str]:
     found = []
     for kind in CACHE_FORMATS:
         source = open_resident(model)
-        with Engine.open(source, threads=threads, slots=1, context_length=512, kernels=kernels,
-                         kv_cache=kind) as engine:
+        with Engine.open(
+                source, EngineOptions(threads=threads, slots=1, context_length=512, kv_cache=kind),
+                kernels=kernels) as engine:
             ids = [token % engine.architecture.vocabulary for token in IDS]
             found.append(hashlib.sha256(logits_of(engine, ids).tobytes()).hexdigest())
         source.close()

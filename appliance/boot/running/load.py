@@ -16,7 +16,7 @@ from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import residency
 from appliance.boot.planning.footprint import Share, positions
 from appliance.engine import second_engine
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.runtime import quota
@@ -306,10 +306,10 @@ def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
             raise BootError(
                 f"model {model.name}: uses {', '.join(sorted(used - given.tested))}, which the self-test did not cover",
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
-        draft = None if given.draft is None else cast("OwnSource", given.draft.source)
-        engine = Engine.open(
-            source, context_length=positions(model, given.limits), slots=given.memory.slots, kv_cache=model.kv_cache,
-            kernels=given.kernels, threads=given.threads, draft=draft, rows=given.memory.rows)
+        options = EngineOptions(context_length=positions(model, given.limits), slots=given.memory.slots,
+                                kv_cache=model.kv_cache, threads=given.threads, rows=given.memory.rows)
+        engine = Engine.open(source, options, kernels=given.kernels,
+                             draft=None if given.draft is None else cast("OwnSource", given.draft.source))
         return RunningModel(model, source, engine, _template(model, source, engine))
     except EngineError as error:
         source.close()

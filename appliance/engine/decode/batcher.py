@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from appliance.engine.decode.draft import Ask, Drafter
-from appliance.engine.decode.generation import Generation, Step
+from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.decode.prompt_share import PromptShare, is_short
 from appliance.engine.decode.speculate import LONGEST, Speculation
@@ -131,57 +131,57 @@ class Batcher:
             self._drafter.forget(running.slot)
         self._free.append(running.slot)
 
-    def step(self) -> list[tuple[Running, Step]]:
-        """One pass. Steps of the answers that got tokens, in order; who is finished must be removed."""
+    def run(self) -> list[tuple[Running, Advance]]:
+        """One pass. Advances of the answers that got tokens, in order; who is finished must be removed."""
         pieces = self._plan()
         if not pieces:
             return []
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
-        wanted: list[int] = []
+        logit_rows: list[int] = []
         for piece in pieces:
             running, rows = piece.running, piece.count + len(piece.guesses)
             tokens += running.todo[:piece.count] + piece.guesses
             positions += range(running.position, running.position + rows)
             slots += [running.slot] * rows
             if piece.complete:
-                wanted += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
-        begun = time.monotonic()
-        logits = self._forward.run(tokens, positions, slots, wanted)
+                logit_rows += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
+        start = time.monotonic()
+        logits = self._forward.run(tokens, positions, slots, logit_rows)
         self.passes += 1
         answering = sum(piece.count + len(piece.guesses) for piece in pieces if piece.running.decoding)
-        self._time.record(answering, len(tokens) - answering, time.monotonic() - begun)
-        steps: list[tuple[Running, Step]] = []
+        self._time.record(answering, len(tokens) - answering, time.monotonic() - start)
+        advances: list[tuple[Running, Advance]] = []
         row = 0
         for piece in pieces:
             piece.running.position += piece.count
             del piece.running.todo[:piece.count]
             if piece.complete:
-                steps += [(piece.running, step) for step in self._advance(piece, logits[row:])]
+                advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
                 row += 1 + len(piece.guesses)
-        return steps
+        return advances
 
-    def _advance(self, piece: _Piece, logits: Logits) -> list[Step]:
+    def _advance(self, piece: _Piece, logits: Logits) -> list[Advance]:
         """Choose the next token, and go on as long as it was guessed; forget the guesses that were wrong."""
-        running, steps = piece.running, []
+        running, advances = piece.running, list[Advance]()
         for row, guess in enumerate([*piece.guesses, None]):
-            step = running.generation.advance(logits[row])
-            steps.append(step)
+            advance = running.generation.advance(logits[row])
+            advances.append(advance)
             running.timings.tick()
-            if step.finish_reason is not None or step.token is None:
+            if advance.finish_reason is not None or advance.token is None:
                 break
-            if step.token != guess:
-                running.todo.append(step.token)
+            if advance.token != guess:
+                running.todo.append(advance.token)
                 break
             running.position += 1
         self._forward.boundary.forget(running.slot, running.position)
         if running.speculation is not None:
             try:
-                running.speculation.settle([step.token for step in steps if step.token is not None])
+                running.speculation.settle([each.token for each in advances if each.token is not None])
             except MemoryError:
                 self._guess_no_more()
-        return steps
+        return advances
 
     def _guess_no_more(self) -> None:
         """There is no memory: give back what guesses take, which no answer needs."""
@@ -212,7 +212,7 @@ class Batcher:
             speculation, room = running.speculation, min(running.generation.left - 1, most)
             found.append([] if speculation is None else speculation.guess(room, len(decoding)))
             if speculation is not None and not found[index]:
-                count = speculation.wanted(room, len(decoding))
+                count = speculation.draft_count(room, len(decoding))
                 if count:
                     asks.append((index, speculation, Ask(running.slot, speculation.tokens, count)))
         for (index, speculation, _), guesses in zip(asks, self._drafted([ask for _, _, ask in asks]), strict=False):

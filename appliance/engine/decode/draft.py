@@ -146,8 +146,8 @@ class Drafter:
         tokens = [token for feed in feeds for token in feed]
         positions = [len(text.tokens) + i for text, feed in zip(texts, feeds, strict=True) for i in range(len(feed))]
         slots = [text.own for text, feed in zip(texts, feeds, strict=True) for _ in feed]
-        wanted = list(itertools.accumulate((len(feed) for feed in feeds), initial=-1))[1:]
-        logits = self._forward.run(tokens, positions, slots, wanted)
+        logit_rows = list(itertools.accumulate((len(feed) for feed in feeds), initial=-1))[1:]
+        logits = self._forward.run(tokens, positions, slots, logit_rows)
         for text, feed in zip(texts, feeds, strict=True):
             text.tokens.extend(feed)
         return [int(row[:self._vocabulary].argmax()) for row in logits]

@@ -1,6 +1,6 @@
-"""One answer: what is asked, and how logits become steps of text until it ends.
+"""One choice of an answer: what is asked, and how logits become events until it ends.
 
-This module knows nothing of slots, batches or threads; `engine_batch` feeds it logits, one row for each token.
+This module knows nothing of slots, batches or threads; `batcher` feeds it logits, one row for each token.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Protocol
 
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.chain.stage import Logits
+from appliance.engine.decode.events import CANCELLED, FAILED, LENGTH, STOP, End, Event, Logprobs, Reason, Text
 from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.engine.text.stops import StopFilter
 from appliance.engine.text.tokenizer.stream import Pieces, TextStream
 from appliance.errors import CapacityError, EngineError
-
-STOP, LENGTH, CANCELLED, FAILED = "stop", "length", "cancelled", "failed"
 
 
 class Vocabulary(Pieces, Protocol):
@@ -37,25 +36,31 @@ class GenerationRequest:
     sampling: Sampling = field(default_factory=Sampling)
     stop: Sequence[str] = ()
     ignore_end: bool = False  # go on after a token that ends a generation (for measurements)
+    choice: int = 0  # the index of this answer among those of one request
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One token of an answer.
+class Advance:
+    """What one token made of an answer. The last advance's events end with `End`.
 
-    `text` is complete characters, and may be empty while a character or a possible stop string is undecided; it then
-    comes with a later step. The last step has a `finish_reason`: "stop" (a token that ends the generation, or a stop
-    string), "length", "cancelled" or "failed". `token` is None when the answer was cancelled before it, or failed by
-    `error`.
+    `token` is the one that was chosen, also where it ends the generation and so is no part of the answer. It is None
+    when the answer was cancelled, or failed by `error`, before there was one.
     """
 
     token: int | None
-    text: str
-    finish_reason: str | None = None
-    ended: bool = False  # the token ends the generation: it has no text and is no part of the answer
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
+    events: tuple[Event, ...]
     error: EngineError | None = None
+
+    @property
+    def text(self) -> str:
+        """The characters of all its events."""
+        return "".join(event.text for event in self.events if isinstance(event, Text))
+
+    @property
+    def finish_reason(self) -> Reason | None:
+        """Why the answer ended; None where it goes on."""
+        last = self.events[-1]
+        return last.reason if isinstance(last, End) else None
 
 
 class Generation:
@@ -79,7 +84,7 @@ class Generation:
         self.request = request
         self._vocabulary = vocabulary
         self.tokens: list[int] = []  # of the answer, without a token that ended it
-        self.finish_reason: str | None = None
+        self.finish_reason: Reason | None = None
         self.left = min(request.max_tokens, context - count)
         self._ends = frozenset() if request.ignore_end else frozenset(tokenizer.eot_ids)
         self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary, scratch)
@@ -91,36 +96,40 @@ class Generation:
         """Whether no more logits are needed."""
         return self.finish_reason is not None
 
-    def advance(self, logits: Logits) -> Step:
-        """The next step. Where there is no next token this answer fails, and no other with it."""
+    def advance(self, logits: Logits) -> Advance:
+        """Take the next token. Where there is none this answer fails, and no other with it."""
         try:
             return self._advance(logits)
         except EngineError as error:
-            self.finish_reason = FAILED
-            return Step(None, "", FAILED, error=error)
+            return Advance(None, self._end(FAILED, ""), error)
 
-    def _advance(self, logits: Logits) -> Step:
+    def _advance(self, logits: Logits) -> Advance:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a token after them."""
-        choice = self._sampler.choose(logits[:self._vocabulary])
-        token = choice.token
+        drawn = self._sampler.choose(logits[:self._vocabulary])
+        token = drawn.token
         if token in self._ends:
-            self.finish_reason = STOP
-            return Step(token, self._rest(), STOP, True, choice.logprob, choice.top)
+            return Advance(token, self._end(STOP, self._rest()))
         self._sampler.accept(token)
         self.tokens.append(token)
         self.left -= 1
         text = self._stops.push(self._stream.push(token))
-        if self.left == 0 and not self._stops.stopped:
-            self.finish_reason = LENGTH
+        reason = STOP if self._stops.stopped else LENGTH if self.left == 0 else None
+        if reason == LENGTH:
             text += self._rest()
-        if self._stops.stopped:
-            self.finish_reason = STOP
-        return Step(token, text, self.finish_reason, False, choice.logprob, choice.top)
+        events: tuple[Event, ...] = (Text(self.request.choice, text, 1),)
+        if drawn.logprob is not None:
+            events += (Logprobs.of(self.request.choice, ((token, drawn.logprob), *drawn.top)),)
+        return Advance(token, events if reason is None else events + self._end(reason, ""))
 
-    def cancel(self) -> Step:
+    def cancel(self) -> Advance:
         """End the answer here."""
-        self.finish_reason = CANCELLED
-        return Step(None, self._rest(), CANCELLED)
+        return Advance(None, self._end(CANCELLED, self._rest()))
+
+    def _end(self, reason: Reason, rest: str) -> tuple[Event, ...]:
+        """The last events, with text that came with no token."""
+        self.finish_reason = reason
+        end = End(self.request.choice, reason)
+        return (Text(self.request.choice, rest, 0), end) if rest else (end,)
 
     def _rest(self) -> str:
         """What a possible stop string held back. An incomplete character is left out."""

@@ -42,7 +42,7 @@ from appliance.policy.schema.sampling import PARAMETERS
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
-_BLOCK = 256  # weights that are summed up at once
+_CHUNK = 256  # weights that are summed up at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +161,21 @@ def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> Ids | No
 def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> int:
     """The first place up to which the weights make more than the share `uniform` of their sum. Its weight is not 0.
 
-    One running sum over a vocabulary takes most of a draw's time, so: over sums of blocks, then within one block.
+    One running sum over a vocabulary takes most of a draw's time, so: over sums of chunks, then within one chunk.
     """
-    starts = np.arange(0, weights.size, _BLOCK)
-    blocks = np.add.reduceat(weights, starts, out=scratch.wide[:starts.size])
-    sums = np.cumsum(blocks, out=scratch.sums[:starts.size])
-    wanted = uniform * float(sums[-1])
-    block = _passing(sums, wanted)
-    before = float(sums[block - 1]) if block else 0.0
-    some = weights[starts[block]:starts[block] + _BLOCK]
-    return int(starts[block]) + _passing(np.cumsum(some, out=scratch.wide[:some.size]), wanted - before)
+    starts = np.arange(0, weights.size, _CHUNK)
+    chunks = np.add.reduceat(weights, starts, out=scratch.wide[:starts.size])
+    sums = np.cumsum(chunks, out=scratch.sums[:starts.size])
+    target = uniform * float(sums[-1])
+    chunk = _passing(sums, target)
+    before = float(sums[chunk - 1]) if chunk else 0.0
+    some = weights[starts[chunk]:starts[chunk] + _CHUNK]
+    return int(starts[chunk]) + _passing(np.cumsum(some, out=scratch.wide[:some.size]), target - before)
 
 
-def _passing(sums: NDArray[np.float64], wanted: float) -> int:
-    """The first place whose running sum is above `wanted`; where rounding left none, the first with the whole sum."""
-    return int(np.searchsorted(sums, min(wanted, math.nextafter(sums[-1], 0.0)), side="right"))
+def _passing(sums: NDArray[np.float64], target: float) -> int:
+    """The first place whose running sum is above `target`; where rounding left none, the first with the whole sum."""
+    return int(np.searchsorted(sums, min(target, math.nextafter(sums[-1], 0.0)), side="right"))
 
 
 def log_probabilities(logits: Logits, token: int, top: int,

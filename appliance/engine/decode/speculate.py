@@ -15,7 +15,7 @@ from collections.abc import Sequence
 LONGEST = 5  # guesses in a pass: with the token before them one tile of the kernels
 _GRAMS = (4, 3)  # tokens at the end of a text that must have occurred before, longest first
 _REACH = 8192  # tokens back that are searched
-_KEPT = _REACH + max(_GRAMS)  # tokens that a search may need: what is older would only take memory
+_WINDOW = _REACH + max(_GRAMS)  # tokens that a search may need: what is older would only take memory
 _FIRST = 0.6  # share of right guesses that is expected before the first
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
@@ -39,7 +39,7 @@ class PromptLookup:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """More text."""
-        self._text = (self._text + "".join(chr(min(token, sys.maxunicode)) for token in tokens[-_KEPT:]))[-_KEPT:]
+        self._text = (self._text + "".join(chr(min(token, sys.maxunicode)) for token in tokens[-_WINDOW:]))[-_WINDOW:]
 
     def guess(self, count: int) -> list[int]:
         """Up to `count` tokens that may come next."""
@@ -98,7 +98,7 @@ class Speculation:
         self._guessed, self._by_draft = len(found), False
         return found
 
-    def wanted(self, room: int, answers: int = 1) -> int:
+    def draft_count(self, room: int, answers: int = 1) -> int:
         """How many guesses of a draft model pay in the next pass, when the text has none."""
         return 0 if self._draft_pace is None or room < 1 else min(self._draft_pace.count(answers), room)
 

@@ -23,7 +23,7 @@ from appliance.service.api.problems import RequestError
 MINUTE, DAY = 60.0, 86400.0
 SLOTS = 600  # entries that a window keeps at most; charges of one slot expire together, late rather than early
 
-KEPT_SHARE = 4  # one place in this many, at most, is kept for tenants who hold none
+RESERVED_SHARE = 4  # one place in this many, at most, is kept for tenants who hold none
 PARTS = 8    # of a window, into which charges are rounded when they are written down
 
 Clock = Callable[[], float]
@@ -223,8 +223,8 @@ class Places:
     def free(self, tenant: str) -> int:
         """Places that a tenant may take."""
         without = self._tenants - self._held.keys()
-        kept = 0 if tenant in without else min(len(without), self._most // KEPT_SHARE)
-        return self._most - self._held.total() - kept
+        reserved = 0 if tenant in without else min(len(without), self._most // RESERVED_SHARE)
+        return self._most - self._held.total() - reserved
 
     def take(self, tenant: str) -> None:
         """Take a place. RequestError where none is free, or those that are free are kept for others."""

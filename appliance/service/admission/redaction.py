@@ -75,11 +75,11 @@ def _replaced(codes: Points, spans: Spans, replacement: str) -> str:
     edges = np.zeros(len(codes) + 1, np.int8)  # 1 where a match begins, -1 where one ends
     edges[spans[:, 0]] += 1
     edges[spans[:, 1]] -= 1
-    kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
-    kept[spans[:, 0]] = True
+    outside = np.cumsum(edges[:-1], dtype=np.int8) == 0
+    outside[spans[:, 0]] = True
     marked = codes.copy()
     marked[spans[:, 0]] = mark
-    return str(marked[kept].tobytes(), "utf-32-le", "surrogatepass").replace(chr(mark), replacement)
+    return str(marked[outside].tobytes(), "utf-32-le", "surrogatepass").replace(chr(mark), replacement)
 
 
 class Redactor:

@@ -47,7 +47,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     try:
         account.admit_request()
         service.enter(exchange, caller)
-        if request.wanted_logprobs is not None and service.rules_for("answer"):
+        if request.logprob_count is not None and service.rules_for("answer"):
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
         sampling = choose_sampling(model, request)
@@ -103,15 +103,15 @@ def _too_long(most: int) -> RequestError:
 
 def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:
     """How many tokens the answer may have. Counts in refusals are the policy's, not the request's."""
-    limits, most, wanted = service.policy.limits, _most_tokens(service, model), request.wanted_tokens
+    limits, most, bound = service.policy.limits, _most_tokens(service, model), request.token_bound
     if prompt > most:
         raise _too_long(most)
     if prompt == 0:
         raise RequestError("invalid_value", "the prompt is empty", param="prompt")
-    if wanted is not None and wanted > limits.generation_tokens:
+    if bound is not None and bound > limits.generation_tokens:
         raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
                            "are allowed", param=request.bound_name)
-    return min(wanted or limits.generation_tokens, model.running.context_length - prompt)
+    return min(bound or limits.generation_tokens, model.running.context_length - prompt)
 
 
 def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
@@ -137,10 +137,10 @@ def _bias(model: ServedModel, request: SamplingRequest) -> dict[int, float]:
 
 
 def _logprobs(model: ServedModel, request: SamplingRequest) -> int | None:
-    wanted, allowed = request.wanted_logprobs, model.policy.sampling.max_logprobs
-    if wanted is not None and (allowed == 0 or wanted > allowed):
+    count, allowed = request.logprob_count, model.policy.sampling.max_logprobs
+    if count is not None and (allowed == 0 or count > allowed):
         raise RequestError("unsupported_parameter", f"logprobs: the policy allows {allowed or 'none'}",
                            param="logprobs")
-    return wanted
+    return count
 
 

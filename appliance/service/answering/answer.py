@@ -1,7 +1,7 @@
-"""A generation as the event loop sees it: the engine's steps, redacted and counted, as pieces of an answer.
+"""A generation as the event loop sees it: the engine's events, redacted and counted.
 
-The scheduler runs in its own thread and calls back there for each step; the call only puts the step into an inbox of
-the event loop. Cancelling is a flag that the scheduler looks at before each token.
+The scheduler runs in its own thread and calls back there for each token; the call only puts its events into an inbox
+of the event loop. Cancelling is a flag that the scheduler looks at before each token.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import assert_never
 
+from appliance.engine.decode.events import End, Event, Logprobs, Text
 from appliance.engine.scheduler import Handle
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.redaction import Redactor
 from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
 from appliance.service.answering.admit import Job
 from appliance.service.answering.context import Service
-from appliance.service.answering.events import Piece
 from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.inbox import Arrived, Inbox, pack
-from appliance.service.api.answers import Finish, Usage
+from appliance.service.answering.inbox import Batch, Inbox, pack
+from appliance.service.answering.outbox import Outbox
+from appliance.service.api.answers import Usage
 from appliance.service.api.problems import RequestError
 
 
@@ -36,13 +38,13 @@ class Generation:
         self._service = service
         self._exchange = exchange
         self._job = job
-        self._redactor = Redactor(service.rules_for("answer"))
+        self._redactors = {job.generation.choice: Redactor(service.rules_for("answer"))}  # of choices that go on
         self._inbox = Inbox()
-        self._first: Arrived | None = None
+        self._first: Batch | None = None
         self._tokens = 0
-        self._over = False  # the last step came, or the time is over
+        self._over = False  # the last event came, or the time is over
         self._since = exchange.arrived if service.queue is None else None
-        self._begun = asyncio.Event()  # or failed
+        self._turn = asyncio.Event()  # the model began with it, or it failed
         self._handle: Handle | None = None
         self._timer: asyncio.TimerHandle | None = None  # for `limits.answer_timeout`
 
@@ -70,8 +72,9 @@ class Generation:
 
         tenant = self._exchange.caller.name if self._exchange.caller else ""
         self._handle = self._job.model.scheduler.submit(
-            self._job.generation, tenant, lambda step: call(self._arrive, pack(step), step.finish_reason is not None),
-            lambda error: call(self._fail, error), lambda: call(self._started))
+            self._job.generation, tenant,
+            lambda advance: call(self._arrive, pack(advance.events), advance.finish_reason is not None),
+            lambda error: call(self._fail, error), lambda: call(self._start))
         self._exchange.closing.append(self._close)
 
     def _close(self) -> None:
@@ -82,11 +85,11 @@ class Generation:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _started(self) -> None:
+    def _start(self) -> None:
         """The model begins with it."""
         if self._since is None:
             self._since = time.monotonic()
-        self._begun.set()
+        self._turn.set()
         milliseconds = self._service.policy.limits.answer_timeout_ms
         if milliseconds is not None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
@@ -100,7 +103,7 @@ class Generation:
         if not self._over:
             self._over = True
             self._inbox.fail(error)
-        self._begun.set()
+        self._turn.set()
 
     def _expire(self) -> None:
         """The time of the whole answer is over: what came before may still leave."""
@@ -109,11 +112,11 @@ class Generation:
             self._handle.cancel()
 
     async def begin(self) -> None:
-        """Wait for the first step; RequestError when it does not come in the time that the policy gives."""
+        """Wait for the first events; RequestError when it does not come in the time that the policy gives."""
         try:
             if self._since is None:
                 async with asyncio.timeout(self._left(self._exchange.arrived, QUEUE_SECONDS)):
-                    await self._begun.wait()
+                    await self._turn.wait()
         except TimeoutError:
             raise waited_too_long() from None
         since = self._exchange.arrived if self._since is None else self._since
@@ -128,25 +131,46 @@ class Generation:
     def _left(since: float, seconds: float) -> float:
         return max(0.0, since + seconds - time.monotonic())
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """The answer's pieces, each with text that may leave; the last has the finish reason and the usage."""
+    @property
+    def outbox(self) -> Outbox:
+        """A new outbox for the choices that it has."""
+        return Outbox(self._job.model.tokenizer, len(self._redactors))
+
+    def usage(self) -> Usage:
+        """Tokens so far, rounded as the policy says."""
+        return Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens or 0)
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """The events that may leave, until each choice has ended."""
         if self._first is None:
             await self.begin()
-        words, step = self._job.model.tokenizer, self._first or await self._inbox.get()
+        batch = self._first or await self._inbox.get()
         while True:
-            text = await self._redacted(step.text)
-            self._tokens += step.counted
-            self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
-            if step.finish is not None:
-                break
-            yield Piece(text, step.logged(words))
-            step = await self._inbox.get()
-        self._exchange.finish = step.finish
-        finish: Finish = "length" if step.finish == "length" else "stop"
-        usage = Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens)
-        yield Piece(text + await self._redacted(None), step.logged(words), finish, usage)
+            yield tuple([each for event in batch for each in await self._released(event)])
+            if not self._redactors:
+                return
+            batch = await self._inbox.get()
 
-    async def _redacted(self, piece: str | None) -> str:
+    async def _released(self, event: Event) -> Batch:
+        """What may leave now that an event came."""
+        match event:
+            case Text():
+                text = await self._redacted(event.choice, event.text)
+                self._tokens += event.tokens
+                self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
+                return (Text(event.choice, text, event.tokens),)
+            case Logprobs():
+                return (event,)
+            case End():
+                self._exchange.finish = event.reason
+                rest = await self._redacted(event.choice, None)
+                del self._redactors[event.choice]
+                return (Text(event.choice, rest, 0), event)
+            case _:
+                assert_never(event)
+
+    async def _redacted(self, choice: int, piece: str | None) -> str:
         """What may leave after the next piece, or (None) after the last. What takes long is done in a thread."""
-        work = self._redactor.finish if piece is None else functools.partial(self._redactor.feed, piece)
-        return work() if self._redactor.quick(piece or "") else await asyncio.to_thread(work)
+        redactor = self._redactors[choice]
+        work = redactor.finish if piece is None else functools.partial(redactor.feed, piece)
+        return work() if redactor.quick(piece or "") else await asyncio.to_thread(work)

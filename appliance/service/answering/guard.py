@@ -21,8 +21,8 @@ from appliance.errors import AuditError
 from appliance.secure.residue import Scrubber
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
-from appliance.service.answering.events import failure
 from appliance.service.answering.exchange import Exchange, path_of
+from appliance.service.answering.stream import failure
 from appliance.service.api.problems import RequestError
 from appliance.service.http.framing import Framing
 
@@ -188,13 +188,13 @@ class Reply:
     def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
         spaces = self._exchange.spaces or 0
         ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
-        kept: list[tuple[bytes, bytes]] = [
+        headers: list[tuple[bytes, bytes]] = [
             (name, str(int(value) + spaces).encode() if name.lower() == b"content-length" else value)
             for name, value in head["headers"]]  # type: ignore[typeddict-item]
         ends = self._framing is not None and self._framing.ends_connection
-        if ends and not any(name.lower() == b"connection" for name, _ in kept):
-            kept.append((b"connection", b"close"))
-        return kept + [(name.encode(), value.encode()) for name, value in ours.items()]
+        if ends and not any(name.lower() == b"connection" for name, _ in headers):
+            headers.append((b"connection", b"close"))
+        return headers + [(name.encode(), value.encode()) for name, value in ours.items()]
 
 
 def check_head(scope: HTTPScope) -> None:
@@ -208,8 +208,8 @@ def check_head(scope: HTTPScope) -> None:
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
         raise RequestError("malformed_request")
-    wanted = ("POST",) if endpoints.named(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
-    if scope["method"] not in wanted:
+    methods = ("POST",) if endpoints.named(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
+    if scope["method"] not in methods:
         raise RequestError("not_found" if endpoints.named(scope["path"]) == endpoints.OTHER else "method_not_allowed")
     if not scope["path"]:
         raise RequestError("malformed_request")

@@ -12,14 +12,13 @@ from litestar.response import Stream
 
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
-from appliance.service.answering import events as stream
-from appliance.service.answering import recording
+from appliance.service.answering import recording, stream
 from appliance.service.answering.admit import admit
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api import marks
-from appliance.service.api.answers import Shape, Usage
+from appliance.service.api.answers import Shape
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
 from appliance.service.http.body import read_json, unless_gone
 
@@ -28,7 +27,7 @@ PART_BYTES = 16 * 1024  # of a body that are made at once
 R = TypeVar("R", ChatRequest, CompletionRequest)
 
 
-def parts(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
+def context_of(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
     """The service, and the exchange of this request."""
     service: Service = request.app.state.service
     return service, Exchange.of(request.scope)
@@ -37,19 +36,19 @@ def parts(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
 async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Generation]:
     """Read, admit and start a request. One that is streamed returns at once: what fails later is told in the stream.
     Another returns once its first token is there, so that more refusals keep their status."""
-    service, exchange = parts(request)
+    service, exchange = context_of(request)
     with service.reading(exchange.known):
         await service.room_for_text(exchange, exchange.known)
         body = await read_json(request, service.policy.limits.request_size_bytes)
-    wanted = await _parsed(service, body, kind)
+    ask = await _parsed(service, body, kind)
     del body  # a long prompt may wait for its turn now
-    exchange.streamed = wanted.stream
-    job = await admit(service, exchange, wanted)
+    exchange.streamed = ask.stream
+    job = await admit(service, exchange, ask)
     generation = Generation(service, exchange, job)
     generation.submit()
-    if not wanted.stream:
+    if not ask.stream:
         await unless_gone(request.receive, generation.begin())
-    return wanted, generation
+    return ask, generation
 
 
 async def _parsed(service: Service, body: bytes, kind: type[R]) -> R:
@@ -63,21 +62,23 @@ async def _parsed(service: Service, body: bytes, kind: type[R]) -> R:
     return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
 
 
-async def answer(request: Request[Any, Any, Any], wanted: ChatRequest | CompletionRequest, generation: Generation,
-                 shape: Shape) -> Response[Any]:
+async def respond(request: Request[Any, Any, Any], ask: ChatRequest | CompletionRequest, generation: Generation,
+                  shape: Shape) -> Response[Any]:
     """The answer of a generation that was submitted."""
-    service, exchange = parts(request)
-    if wanted.stream:
+    service, exchange = context_of(request)
+    if ask.stream:
         exchange.streaming = True
-        events = stream.events(shape, generation.pieces(), exchange.pacer, wanted.include_usage)
-        return Stream(_told(service, exchange, events), media_type="text/event-stream")
-    came = await unless_gone(request.receive, stream.whole(generation.pieces()))
-    text, finish, usage, size = came.take_text(), came.finish or "stop", came.usage or Usage.of(0, 0), 0
-    async for part in gathered(shape.whole(text, finish, usage, came.logprobs)):
-        size += len(part)  # made twice, and never there as a whole: it is many times what it is made from
+        usage = generation.usage if ask.include_usage else None
+        answer = stream.AnswerStream(shape, generation.batches(), generation.outbox, exchange.pacer, usage)
+        return Stream(_sent(service, exchange, answer.events()), media_type="text/event-stream")
+    outbox, size = generation.outbox, 0
+    await unless_gone(request.receive, stream.collect(generation.batches(), outbox))
+    parts = outbox.take()
+    async for piece in gathered(shape.whole(parts, outbox.ends, generation.usage())):
+        size += len(piece)  # made twice, and never there as a whole: it is many times what it is made from
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
-    body = gathered(shape.whole(text, finish, usage, came.logprobs))
+    body = gathered(shape.whole(parts, outbox.ends, generation.usage()))
     if padding is not None:
         least = stream.EVENT_BYTES if exchange.timing.total else PART_BYTES
         body = portions(body, round_up(least, padding), exchange.pacer)
@@ -113,7 +114,7 @@ async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> Asy
     yield bytes(held)
 
 
-async def _told(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """A stream's events, padded; what goes wrong on the way becomes its last event."""
     padding = service.policy.privacy.size_padding_bytes
     if not exchange.timing.padded:

@@ -1,13 +1,14 @@
 """Answers as they leave: the response types of the OpenAI API, and the two shapes that fill them.
 
-A shape turns text, finish reason and usage into one body, or into the events of a stream. It knows nothing of
-where the text comes from, nor of when events leave.
+A shape turns the parts, finish reasons and usage of an answer's choices into one body, or into the events of a stream.
+It knows nothing of where parts come from, nor of when events leave.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -72,27 +73,27 @@ class AssistantMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """The one choice of a chat answer."""
+    """A choice of a chat answer."""
 
-    index: int = 0
+    index: int
     message: AssistantMessage
     logprobs: Logprobs | None
     finish_reason: Finish
 
 
 class ChatDelta(BaseModel):
-    """The one choice of a chat stream's event."""
+    """A choice in an event of a chat stream."""
 
-    index: int = 0
+    index: int
     delta: dict[str, str]
     logprobs: Logprobs | None
     finish_reason: Finish | None
 
 
 class TextChoice(BaseModel):
-    """The one choice of a text completion or of an event of its stream."""
+    """A choice of a text completion or of an event of its stream."""
 
-    index: int = 0
+    index: int
     text: str
     logprobs: TextLogprobs | None
     finish_reason: Finish | None
@@ -129,24 +130,38 @@ class TextCompletion(_Envelope):
     usage: Usage | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of one choice, or all of it. `logprobs` can be iterated more than once; None where there are none."""
+
+    choice: int
+    text: str
+    logprobs: Iterable[TokenLogprob] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing."""
+        return not self.text and self.logprobs is None
+
+
 class Shape(Protocol):
     """How one kind of answer is written."""
 
-    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Iterable[TokenLogprob] | None,
-              ) -> Iterator[bytes]:
-        """The body of an answer that is not streamed, in parts that are made as they are asked for."""
+    def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
+        """The body of an answer that is not streamed, in pieces that are made as they are asked for. `parts`: one of
+        each choice; `ends`: why each ended."""
         ...
 
-    def opening(self) -> bytes | None:
-        """The stream's event before any text, None if there is none."""
+    def opening(self, choice: int) -> bytes | None:
+        """The stream's event before any text of a choice, None if there is none."""
         ...
 
-    def piece(self, text: str, logprobs: Iterable[TokenLogprob] | None) -> bytes:
-        """The event for more text, which may be empty."""
+    def part(self, part: Part) -> bytes:
+        """The event for more of a choice, which may be empty."""
         ...
 
-    def closing(self, finish: Finish) -> bytes:
-        """The event that says why the text ended."""
+    def closing(self, choice: int, finish: Finish) -> bytes:
+        """The event that says why a choice ended."""
         ...
 
     def counted(self, usage: Usage) -> bytes:
@@ -177,38 +192,50 @@ class ChatShape(_Base):
 
     prefix = "chatcmpl-"
 
-    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Iterable[TokenLogprob] | None,
-              ) -> Iterator[bytes]:
+    def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
         """See `Shape`."""
-        none = None if logprobs is None else Logprobs(content=[])
-        choice = ChatChoice(message=AssistantMessage(content=""), finish_reason=finish, logprobs=none)
-        body = ChatCompletion(**self._envelope, choices=[choice], usage=usage).model_dump_json().encode()
-        yield from _filled(body, (b'"content":""', _letters(text)),
-                           (b'"content":[]', _items(entry.model_dump_json().encode() for entry in logprobs or ())))
+        choices = [ChatChoice(index=part.choice, message=AssistantMessage(content=""), finish_reason=ends[part.choice],
+                              logprobs=None if part.logprobs is None else Logprobs(content=[])) for part in parts]
+        body = ChatCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
+        yield from _filled(body, *(gap for part in parts for gap in (
+            (b'"content":""', _letters(part.text)),
+            (b'"content":[]', _items(entry.model_dump_json().encode() for entry in part.logprobs or ())))))
 
-    def opening(self) -> bytes | None:
+    def opening(self, choice: int) -> bytes | None:
         """See `Shape`: who speaks."""
-        return self._chunk({"role": "assistant", "content": ""})
+        return self._chunk(ChatDelta(index=choice, delta={"role": "assistant", "content": ""}, logprobs=None,
+                                     finish_reason=None))
 
-    def piece(self, text: str, logprobs: Iterable[TokenLogprob] | None) -> bytes:
+    def part(self, part: Part) -> bytes:
         """See `Shape`."""
-        return self._chunk({"content": text}, logprobs=self._logs(logprobs))
+        logprobs = None if part.logprobs is None else Logprobs(content=list(part.logprobs))
+        return self._chunk(ChatDelta(index=part.choice, delta={"content": part.text}, logprobs=logprobs,
+                                     finish_reason=None))
 
-    def closing(self, finish: Finish) -> bytes:
+    def closing(self, choice: int, finish: Finish) -> bytes:
         """See `Shape`."""
-        return self._chunk({}, finish=finish)
+        return self._chunk(ChatDelta(index=choice, delta={}, logprobs=None, finish_reason=finish))
 
     def counted(self, usage: Usage) -> bytes:
         """See `Shape`."""
         return self._event(ChatChunk(**self._envelope, choices=[], usage=usage))
 
-    def _chunk(self, delta: dict[str, str], finish: Finish | None = None, logprobs: Logprobs | None = None) -> bytes:
-        choice = ChatDelta(delta=delta, finish_reason=finish, logprobs=logprobs)
+    def _chunk(self, choice: ChatDelta) -> bytes:
         return self._event(ChatChunk(**self._envelope, choices=[choice]))
 
-    @staticmethod
-    def _logs(logprobs: Iterable[TokenLogprob] | None) -> Logprobs | None:
-        return None if logprobs is None else Logprobs(content=list(logprobs))
+
+class _Offsets:
+    """Where the text of each token of a choice begins."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def place(self, entry: TokenLogprob) -> int:
+        """Where the text of the next token begins."""
+        place = self._next
+        self._next += len(self._decoder.decode(bytes(entry.bytes)))
+        return place
 
 
 @dataclass
@@ -216,57 +243,53 @@ class TextShape(_Base):
     """Text completions."""
 
     prefix = "cmpl-"
-    _offset = 0
-    _decoder: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"), init=False)
+    _offsets: defaultdict[int, _Offsets] = field(default_factory=lambda: defaultdict(_Offsets), init=False)
 
-    def whole(self, text: str, finish: Finish, usage: Usage, logprobs: Iterable[TokenLogprob] | None,
-              ) -> Iterator[bytes]:
+    def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
         """See `Shape`."""
-        choice = TextChoice(text="", finish_reason=finish, logprobs=self._logs(None if logprobs is None else ()))
-        body = TextCompletion(**self._envelope, choices=[choice], usage=usage).model_dump_json().encode()
-        entries, self._offset = logprobs or (), 0
-        self._decoder.reset()
-        yield from _filled(
-            body, (b'"text":""', _letters(text)), (b'"tokens":[]', _items(_json(_written(each)) for each in entries)),
-            (b'"token_logprobs":[]', _items(_json(each.logprob) for each in entries)),
-            (b'"top_logprobs":[]', _items(_json(_alternatives(each)) for each in entries)),
-            (b'"text_offset":[]', _items(_json(self._place(each)) for each in entries)))
+        choices = [TextChoice(index=part.choice, text="", finish_reason=ends[part.choice],
+                              logprobs=self._logs(part.choice, None if part.logprobs is None else ()))
+                   for part in parts]
+        body = TextCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
+        yield from _filled(body, *(gap for part in parts for gap in self._gaps(part)))
 
-    def opening(self) -> bytes | None:
+    @staticmethod
+    def _gaps(part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+        entries, offsets = part.logprobs or (), _Offsets()
+        yield b'"text":""', _letters(part.text)
+        yield b'"tokens":[]', _items(_json(_written(each)) for each in entries)
+        yield b'"token_logprobs":[]', _items(_json(each.logprob) for each in entries)
+        yield b'"top_logprobs":[]', _items(_json(_alternatives(each)) for each in entries)
+        yield b'"text_offset":[]', _items(_json(offsets.place(each)) for each in entries)
+
+    def opening(self, choice: int) -> bytes | None:
         """See `Shape`: a text completion opens with text."""
         return None
 
-    def piece(self, text: str, logprobs: Iterable[TokenLogprob] | None) -> bytes:
+    def part(self, part: Part) -> bytes:
         """See `Shape`."""
-        return self._chunk(text, None, self._logs(logprobs))
+        return self._chunk(TextChoice(index=part.choice, text=part.text, finish_reason=None,
+                                      logprobs=self._logs(part.choice, part.logprobs)))
 
-    def closing(self, finish: Finish) -> bytes:
+    def closing(self, choice: int, finish: Finish) -> bytes:
         """See `Shape`."""
-        return self._chunk("", finish, None)
+        return self._chunk(TextChoice(index=choice, text="", finish_reason=finish, logprobs=None))
 
     def counted(self, usage: Usage) -> bytes:
         """See `Shape`."""
         return self._event(TextCompletion(**self._envelope, choices=[], usage=usage))
 
-    def _chunk(self, text: str, finish: Finish | None, logprobs: TextLogprobs | None) -> bytes:
-        choice = TextChoice(text=text, finish_reason=finish, logprobs=logprobs)
+    def _chunk(self, choice: TextChoice) -> bytes:
         return self._event(TextCompletion(**self._envelope, choices=[choice]))
 
-    def _logs(self, logprobs: Iterable[TokenLogprob] | None) -> TextLogprobs | None:
+    def _logs(self, choice: int, logprobs: Iterable[TokenLogprob] | None) -> TextLogprobs | None:
         if logprobs is None:
             return None
         entries = list(logprobs)
         return TextLogprobs(
             tokens=[_written(entry) for entry in entries], token_logprobs=[entry.logprob for entry in entries],
             top_logprobs=[_alternatives(entry) for entry in entries],
-            text_offset=[self._place(entry) for entry in entries])
-
-    def _place(self, entry: TokenLogprob) -> int:
-        """Where the text of the next token begins."""
-        place = self._offset
-        self._offset += len(self._decoder.decode(bytes(entry.bytes)))
-        return place
+            text_offset=[self._offsets[choice].place(entry) for entry in entries])
 
 
 def _alternatives(entry: TokenLogprob) -> dict[str, float]:

@@ -54,10 +54,10 @@ def refusal(error: ValidationError) -> RequestError:
 
 def _path(finding: ErrorDetails) -> str | None:
     *path, last = finding["loc"] or ("",)
-    kept = [step for place, step in enumerate(path) if place == 0 or not _is_branch(step)]
-    if not (kept and _is_branch(last)) or finding["type"] == "extra_forbidden":  # then it is what somebody sent
-        kept.append(last)
-    return ".".join(map(str, kept))[:200] or None
+    names = [step for place, step in enumerate(path) if place == 0 or not _is_branch(step)]
+    if not (names and _is_branch(last)) or finding["type"] == "extra_forbidden":  # then it is what somebody sent
+        names.append(last)
+    return ".".join(map(str, names))[:200] or None
 
 
 def _found(finding: ErrorDetails) -> str:

@@ -122,7 +122,7 @@ class SamplingRequest(Parameters):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def wanted_tokens(self) -> int | None:
+    def token_bound(self) -> int | None:
         """The caller's bound on generated tokens."""
         return self.max_tokens
 
@@ -132,7 +132,7 @@ class SamplingRequest(Parameters):
         return "max_tokens"
 
     @property
-    def wanted_logprobs(self) -> int | None:
+    def logprob_count(self) -> int | None:
         """How many alternatives per token the caller wants; None: no log probabilities at all."""
         return None
 
@@ -174,7 +174,7 @@ class ChatRequest(SamplingRequest):
         return self
 
     @property
-    def wanted_tokens(self) -> int | None:
+    def token_bound(self) -> int | None:
         """The caller's bound on generated tokens, by its new or its old name."""
         return self.max_completion_tokens or self.max_tokens
 
@@ -184,7 +184,7 @@ class ChatRequest(SamplingRequest):
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
     @property
-    def wanted_logprobs(self) -> int | None:
+    def logprob_count(self) -> int | None:
         """How many alternatives per token; 0: the chosen token's own log probability only."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
@@ -212,7 +212,7 @@ class CompletionRequest(SamplingRequest):
         return value
 
     @property
-    def wanted_logprobs(self) -> int | None:
+    def logprob_count(self) -> int | None:
         """How many alternatives per token."""
         return self.logprobs
 

@@ -123,7 +123,7 @@ class RaTls:
         connection.context = self._latest
 
 
-async def rotate(identity: RaTls, told: Callable[[RaTls, Exception | None], None]) -> None:
+async def rotate(identity: RaTls, notify: Callable[[RaTls, Exception | None], None]) -> None:
     """Renew in time, for ever; `told` hears of each renewal, or of what it failed by. A failure is tried again soon."""
     wait = identity.rotation.total_seconds()
     while True:
@@ -132,10 +132,10 @@ async def rotate(identity: RaTls, told: Callable[[RaTls, Exception | None], None
         try:
             await asyncio.to_thread(identity.renew)
         except Exception as error:  # noqa: BLE001 - whatever it was, the listener goes on with the key it has
-            told(identity, error)
+            notify(identity, error)
             wait = min(wait, RETRY_SECONDS)
         else:
-            told(identity, None)
+            notify(identity, None)
 
 
 def _sha256(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.speculate import Pace
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
 from tests.support.engines import kernels, opened, synthetic_model
@@ -41,17 +41,19 @@ class Counted:
 
 
 def answer(engine, prompt, values, sampling):
-    """All steps of an answer."""
+    """All advances of an answer."""
     request = GenerationRequest(prompt, **{"max_tokens": 40, "ignore_end": True, **values}, sampling=sampling)
-    return [(step.token, step.text, step.finish_reason) for step in engine.generate(request)]
+    return [(advance.token, advance.text, advance.finish_reason) for advance in engine.generate(request)]
 
 
 @pytest.fixture(scope="module", params=["Q8_0", "Q4_K", "Q2_K"])
 def pair(request):
     """The model with and without a draft: itself (always right), and itself with coarser weights."""
     with (opened(synthetic_model(MODEL)) as source, opened(synthetic_model(request.param)) as draft,
-          Engine.open(source, threads=2, slots=6, context_length=160, kernels=kernels(), speculate=False) as plain,
-          Engine.open(source, threads=2, slots=6, context_length=160, kernels=kernels(), draft=draft) as fast):
+          Engine.open(source, EngineOptions(threads=2, slots=6, context_length=160, speculate=False),
+                      kernels=kernels()) as plain,
+          Engine.open(source, EngineOptions(threads=2, slots=6, context_length=160),
+                      kernels=kernels(), draft=draft) as fast):
         fast._drafter.cost = 0.05  # as if it were small: so that it is asked
         yield plain, fast, request.param
 
@@ -74,11 +76,12 @@ def test_guesses_fit_into_narrow_passes(pair, rows):
     expected = [[token for token, _, _ in answer(plain, prompt, {}, sampling)] for prompt in prompts]
     found: list[list[int]] = [[] for _ in prompts]
     with (opened(synthetic_model(MODEL)) as source, opened(synthetic_model(name)) as draft,
-          Engine.open(source, threads=2, context_length=160, kernels=kernels(), draft=draft, rows=rows) as fast):
+          Engine.open(source, EngineOptions(threads=2, context_length=160, rows=rows),
+                      kernels=kernels(), draft=draft) as fast):
         fast._drafter.cost = 0.05
         scheduler = Scheduler(fast)
         handles = [scheduler.submit(GenerationRequest(prompt, 40, sampling, ignore_end=True), "a",
-                                    lambda step, to=to: to.append(step.token))
+                                    lambda advance, to=to: to.append(advance.token))
                    for prompt, to in zip(prompts, found, strict=True)]
         assert all(handle.wait(60) for handle in handles)
         scheduler.close()
@@ -109,7 +112,7 @@ def test_batches(pair):
         handles = []
         for i, prompt in enumerate(PROMPTS):
             request = GenerationRequest(prompt, 10 + 5 * i, samplings[i], ignore_end=True)
-            handles.append(scheduler.submit(request, "a", lambda step, to=found[i]: to.append(step.token)))
+            handles.append(scheduler.submit(request, "a", lambda advance, to=found[i]: to.append(advance.token)))
         handles[4].cancel()
         assert all(handle.wait(60) for handle in handles)
     finally:
@@ -133,8 +136,8 @@ def test_cancel(pair):
     expected = [token for token, _, _ in answer(plain, PROMPTS[0], {}, Sampling(temperature=0))]
     request = GenerationRequest(PROMPTS[0], 40, Sampling(temperature=0), ignore_end=True)
     found: list[int | None] = []
-    for step in fast.generate(request, cancelled=lambda: len(found) > 7):
-        found.append(step.token)
+    for advance in fast.generate(request, cancelled=lambda: len(found) > 7):
+        found.append(advance.token)
     assert None is found.pop()
     assert expected[:len(found)] == found
     assert 8 <= len(found) < 40
@@ -147,7 +150,7 @@ def test_another_vocabulary_is_refused():
     assert data != other
     with opened(data) as source, opened(other) as draft:
         with pytest.raises(EngineError, match=r"tokenizer\.ggml\.tokens differs") as caught:
-            Engine.open(source, threads=1, kernels=kernels(), draft=draft)
+            Engine.open(source, EngineOptions(threads=1), kernels=kernels(), draft=draft)
         assert "draft-vocabulary" == caught.value.code
 
 
@@ -167,21 +170,21 @@ def test_a_draft_whose_file_is_altered(kind, tmp_path):
     data, prompt, sampling = synthetic_model(MODEL), PROMPTS[0], Sampling(temperature=0)
     path, make = stored(kind, tmp_path, data, 8192)
     with (opened(data) as source, closing(make()) as draft,
-          Engine.open(source, threads=2, context_length=160, kernels=kernels(), draft=draft) as engine):
+          Engine.open(source, EngineOptions(threads=2, context_length=160), kernels=kernels(), draft=draft) as engine):
         drafter = engine._drafter
         assert drafter is not None
         drafter.cost = 0.05
         request = GenerationRequest(prompt, 40, sampling, ignore_end=True)
-        steps = engine.generate(request)
-        found = [next(steps).token for _ in range(9)]
+        advances = engine.generate(request)
+        found = [next(advances).token for _ in range(9)]
         assert drafter._texts
         path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
-        found += [step.token for step in steps]
+        found += [advance.token for advance in advances]
         assert "model-tampered" == draft.failure
         assert {} == drafter._texts
         assert not drafter._cache._memory.view("u1").any()
-        again = [step.token for step in engine.generate(request)]
-    with opened(data) as source, Engine.open(source, threads=2, context_length=160, kernels=kernels(),
-                                             speculate=False) as plain:
+        again = [advance.token for advance in engine.generate(request)]
+    with opened(data) as source, Engine.open(
+            source, EngineOptions(threads=2, context_length=160, speculate=False), kernels=kernels()) as plain:
         expected = [token for token, _, _ in answer(plain, prompt, {}, sampling)]
     assert expected == found == again

@@ -57,7 +57,7 @@ def held(*, slots=8, rows=64, tenants=None, first="first", context=512):
     with running("tied", slots=slots, threads=1, context=context, rows=rows) as engine:
         scheduler, arrived, opened = Scheduler(engine, tenants=tenants), threading.Event(), threading.Event()
 
-        def gate(step):
+        def gate(advance):
             arrived.set()
             assert opened.wait(60)
         try:
@@ -80,7 +80,8 @@ class Passes:
     def __init__(self, scheduler, prompt, tokens, tenant):
         self.at: list[int] = []
         self.start = scheduler.passes
-        self.handle = scheduler.submit(request(prompt, tokens), tenant, lambda step: self.at.append(scheduler.passes))
+        self.handle = scheduler.submit(request(prompt, tokens), tenant,
+                                       lambda advance: self.at.append(scheduler.passes))
 
     @property
     def first(self):
@@ -108,14 +109,14 @@ def test_short_prompts_beside_ten_long_ones_in_flight():
     five passes, and then a token in each pass."""
     short, ends = [], threading.Event()
     with held(slots=16) as (scheduler, go):
-        def long(step=None):
-            if (step is None or step.finish_reason == "length") and not ends.is_set():
+        def long(advance=None):
+            if (advance is None or advance.finish_reason == "length") and not ends.is_set():
                 busy.append(scheduler.submit(request(LONG, 3), "busy", long))
 
-        def next_one(step=None):
-            if step is not None:
+        def next_one(advance=None):
+            if advance is not None:
                 short[-1][1].append(scheduler.passes)
-            if step is None or step.finish_reason is not None:
+            if advance is None or advance.finish_reason is not None:
                 if len(short) == 50:
                     ends.set()
                     return
@@ -153,7 +154,7 @@ def test_long_prompts_wait_for_a_slot_while_others_are_read():
     with held(slots=16) as (scheduler, go):
         order, most = [], []
 
-        def note(step, number):
+        def note(advance, number):
             order.append(number)
             most.append(scheduler.load.running)
         handles = [scheduler.submit(request(LONG, 1), "busy", functools.partial(note, number=number))
@@ -185,9 +186,9 @@ def test_a_slot_stays_for_tenants_who_hold_none(slots, tenants, most):
     with held(slots=slots, tenants=tenants, first="a") as (scheduler, go):
         many = [Passes(scheduler, (1, 2), 60, "a") for _ in range(8)]
         seen = []
-        watch = scheduler.submit(request((1, 2), 1), "a", lambda step: None)
+        watch = scheduler.submit(request((1, 2), 1), "a", lambda advance: None)
         watch.cancel()
-        many[0].handle._on_step = lambda step: seen.append(scheduler.load.running)
+        many[0].handle._on_advance = lambda advance: seen.append(scheduler.load.running)
         go()
         assert many[0].handle.wait(120)
         other = Passes(scheduler, (1, 2), 1, "b")

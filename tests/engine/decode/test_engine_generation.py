@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.events import ENTRY, End, Logprobs, Text
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.errors import CapacityError, EngineError
 from tests.support import any_models
 from tests.support.engines import kernels, opened, running
@@ -28,37 +29,43 @@ def engine():
 
 
 def run(engine, **values):
-    """All steps of an answer."""
+    """All advances of an answer."""
     request = GenerationRequest(**({"prompt_ids": PROMPT, "max_tokens": 20, "sampling": GREEDY} | values))
     return list(engine.generate(request))
 
 
+def _entries(advance):
+    """The log-probabilities of an advance: its own token's, then those of alternatives."""
+    [logprobs] = [event for event in advance.events if isinstance(event, Logprobs)]
+    return list(ENTRY.iter_unpack(logprobs.packed))
+
+
 def test_greedy_answers_follow_the_logits(engine):
     """Each token is the highest logit after all tokens before it."""
-    steps = run(engine)
-    ids = [*PROMPT, *(step.token for step in steps)]
+    advances = run(engine)
+    ids = [*PROMPT, *(advance.token for advance in advances)]
     best = logits_of(engine, ids[:-1]).argmax(-1)[len(PROMPT) - 1:]
     assert best.tolist() == ids[len(PROMPT):]
-    assert [None] * 19 + ["length"] == [step.finish_reason for step in steps]
+    assert [None] * 19 + ["length"] == [advance.finish_reason for advance in advances]
 
 
 def test_text_is_that_of_the_tokens(engine):
     """The joined text equals the decoded tokens, character by character, invalid bytes included; a character that
     the last token leaves incomplete is left out."""
     for seed in range(5):
-        steps = run(engine, sampling=Sampling(seed=seed, temperature=3.0), ignore_end=True)
-        pieces = b"".join(engine.tokenizer.piece(s.token) for s in steps if not engine.tokenizer.is_special(s.token))
+        advances = run(engine, sampling=Sampling(seed=seed, temperature=3.0), ignore_end=True)
+        pieces = b"".join(engine.tokenizer.piece(s.token) for s in advances if not engine.tokenizer.is_special(s.token))
         whole = codecs.getincrementaldecoder("utf-8")("replace").decode(pieces)
-        assert whole == "".join(step.text for step in steps)
+        assert whole == "".join(advance.text for advance in advances)
 
 
 def test_stop_strings_never_leak(engine):
     """An answer is cut before each string that it contains."""
-    whole = "".join(step.text for step in run(engine))
+    whole = "".join(advance.text for advance in run(engine))
     for stop in (whole[5:8], whole[3:4], whole[-2:]):
-        steps = run(engine, stop=(stop, "never there"))
-        assert whole[:whole.index(stop)] == "".join(step.text for step in steps)
-        assert "stop" == steps[-1].finish_reason
+        advances = run(engine, stop=(stop, "never there"))
+        assert whole[:whole.index(stop)] == "".join(advance.text for advance in advances)
+        assert "stop" == advances[-1].finish_reason
 
 
 # The tokens of an answer, as bytes, and its text: what its end cuts is left out, what is wrong within it is shown.
@@ -68,7 +75,7 @@ CUT_TEXTS = ["", "a", "", "\ufffd", "\ufffd", "\ufffda"]
 
 
 def _forced(engine, pieces, **more):
-    """The steps of an answer whose tokens have these bytes: each has the highest logit in its turn."""
+    """The advances of an answer whose tokens have these bytes: each has the highest logit in its turn."""
     words = engine.tokenizer
     ids = [next(token for token in range(words.vocab_size) if words.piece(token) == piece) for piece in pieces]
     scratch = Scratch(words.vocab_size)
@@ -87,9 +94,9 @@ def test_an_incomplete_character_is_left_out(engine, pieces, text):
     """An answer that ends within a character has nothing of it, whether the bound on tokens, a token that ends the
     answer, or the client ends it."""
     for more in ({}, {"stop": ("\ufffdx",)}, {"max_tokens": 60}):
-        assert text == "".join(step.text for step in _forced(engine, pieces, **more))
+        assert text == "".join(advance.text for advance in _forced(engine, pieces, **more))
     ended = _forced(engine, (*pieces, b"</s>"))
-    assert text == "".join(step.text for step in ended)
+    assert text == "".join(advance.text for advance in ended)
 
 
 def test_a_stop_string_of_a_replacement_character(engine):
@@ -99,44 +106,55 @@ def test_a_stop_string_of_a_replacement_character(engine):
 
 
 def test_a_token_ends_the_answer(engine):
-    """The end token comes as the last step, without text; where it is ignored the answer goes on."""
-    steps = run(engine, sampling=Sampling(temperature=0.0, logit_bias={2: 1000.0}))
-    assert [(2, "", "stop", True)] == [(s.token, s.text, s.finish_reason, s.ended) for s in steps]
-    steps = run(engine, sampling=Sampling(temperature=0.0, logit_bias={2: 1000.0}), ignore_end=True, max_tokens=3)
-    assert [2, 2, 2] == [step.token for step in steps]
+    """The end token comes with the last advance: no event has its text or counts it. Where it is ignored the answer
+    goes on."""
+    advances = run(engine, sampling=Sampling(temperature=0.0, logit_bias={2: 1000.0}))
+    assert [(2, (End(0, "stop"),))] == [(advance.token, advance.events) for advance in advances]
+    advances = run(engine, sampling=Sampling(temperature=0.0, logit_bias={2: 1000.0}), ignore_end=True, max_tokens=3)
+    assert [2, 2, 2] == [advance.token for advance in advances]
 
 
 def test_the_context_ends_the_answer(engine):
     """Prompt and answer share the context."""
-    steps = run(engine, prompt_ids=(1,) * 90, max_tokens=50, ignore_end=True)
-    assert (6, "length") == (len(steps), steps[-1].finish_reason)
+    advances = run(engine, prompt_ids=(1,) * 90, max_tokens=50, ignore_end=True)
+    assert (6, "length") == (len(advances), advances[-1].finish_reason)
 
 
 def test_rows_without_a_token_are_never_chosen():
     """Where the matrices have more rows than the tokenizer has tokens, the likeliest of the tokens wins, drawn answers
     have tokens only, and log-probabilities are those of the tokens."""
     spare = 100
-    with opened(any_models.model(1, spare)) as source, Engine.open(source, threads=1, kernels=kernels()) as padded:
+    with opened(any_models.model(1, spare)) as source, Engine.open(
+            source, EngineOptions(threads=1), kernels=kernels()) as padded:
         known = padded.tokenizer.vocab_size
         assert spare == padded.architecture.vocabulary - known
-        tokens = [step.token for step in run(padded, prompt_ids=(1, 5, 9), ignore_end=True, max_tokens=60)]
+        tokens = [advance.token for advance in run(padded, prompt_ids=(1, 5, 9), ignore_end=True, max_tokens=60)]
         logits = logits_of(padded, [1, 5, 9, *tokens[:-1]], last=60)
         assert any(logits.argmax(-1) >= known)  # the matter does come up
         assert logits[:, :known].argmax(-1).tolist() == tokens
-        step, *_ = run(padded, prompt_ids=(1, 5, 9), sampling=Sampling(temperature=5.0, top_logprobs=20))
+        advance, *_ = run(padded, prompt_ids=(1, 5, 9), sampling=Sampling(temperature=5.0, top_logprobs=20))
         values = logits[0, :known].astype(np.float64)
-        assert pytest.approx(values.max() - np.log(np.exp(values).sum()), abs=1e-9) == step.top[0][1]
+        assert pytest.approx(values.max() - np.log(np.exp(values).sum()), abs=1e-9) == _entries(advance)[1][1]
         drawn = run(padded, prompt_ids=(1, 5, 9), sampling=Sampling(temperature=5.0), ignore_end=True, max_tokens=60)
-        assert max(step.token for step in drawn) < known
+        assert max(advance.token for advance in drawn) < known
         with pytest.raises(EngineError, match="outside"):
             run(padded, prompt_ids=(1, known))
 
 
+def test_events_name_their_choice(engine):
+    """Each event has the index that the request gave; a token's text comes before its log-probabilities, and the end
+    comes last."""
+    advances = run(engine, sampling=Sampling(temperature=0.0, top_logprobs=1), max_tokens=2, choice=3)
+    assert [[Text, Logprobs], [Text, Logprobs, End]] == [[type(event) for event in each.events] for each in advances]
+    assert {3} == {event.choice for each in advances for event in each.events}
+    assert [1, 1] == [each.events[0].tokens for each in advances]
+
+
 def test_cancel(engine):
-    """A cancelled answer ends with a step without token, and the engine is free again."""
+    """A cancelled answer ends with an advance without token, and the engine is free again."""
     asked = iter([False, False, True])
-    steps = list(engine.generate(GenerationRequest(PROMPT, 20, GREEDY), cancelled=lambda: next(asked)))
-    assert (3, None, "cancelled") == (len(steps), steps[-1].token, steps[-1].finish_reason)
+    advances = list(engine.generate(GenerationRequest(PROMPT, 20, GREEDY), cancelled=lambda: next(asked)))
+    assert (3, None, "cancelled") == (len(advances), advances[-1].token, advances[-1].finish_reason)
     generator = engine.generate(GenerationRequest(PROMPT, 20, GREEDY))
     next(generator)
     with pytest.raises(EngineError, match="in use"):
@@ -147,18 +165,19 @@ def test_cancel(engine):
 
 def test_seed_decides(engine):
     """The same seed gives the same answer; another seed another."""
-    answers = [[step.token for step in run(engine, sampling=Sampling(seed=seed))] for seed in (1, 1, 2)]
+    answers = [[advance.token for advance in run(engine, sampling=Sampling(seed=seed))] for seed in (1, 1, 2)]
     assert answers[0] == answers[1]
     assert answers[0] != answers[2]
 
 
 def test_logprobs(engine):
-    """Log-probabilities come with each step and belong to the logits."""
-    steps = run(engine, sampling=Sampling(temperature=0.0, top_logprobs=2), max_tokens=2)
+    """Log-probabilities come with each advance and belong to the logits."""
+    advances = run(engine, sampling=Sampling(temperature=0.0, top_logprobs=2), max_tokens=2)
     logits = logits_of(engine, PROMPT)[-1].astype(np.float64)
     expected = logits.max() - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
-    assert pytest.approx(expected, abs=1e-9) == steps[0].logprob
-    assert (2, steps[0].token) == (len(steps[0].top), steps[0].top[0][0])
+    assert pytest.approx(expected, abs=1e-9) == _entries(advances[0])[0][1]
+    assert [advances[0].token] * 2 == [token for token, _ in _entries(advances[0])[:2]]
+    assert 3 == len(_entries(advances[0]))
 
 
 @pytest.mark.parametrize(("values", "error"), [

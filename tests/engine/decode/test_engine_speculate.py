@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.speculate import LONGEST, Pace, PromptLookup
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from tests.support.engines import kernels, opened, synthetic_model
 
 
@@ -64,13 +64,14 @@ def test_pace():
 
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
 def test_answers_are_the_same(temperature):
-    """A repeating text, greedy and sampled, with stop strings and a short context: the same steps with and without."""
+    """A repeating text, greedy and sampled, with stop strings and a short context: the same answer with and without."""
     phrase = np.random.default_rng(1).integers(259, 512, 12).tolist()
     answers, passes = [], []
     with opened(synthetic_model("tied")) as source:
         for speculate in (False, True):
-            with Engine.open(source, threads=2, slots=2, context_length=200, kernels=kernels(),
-                             speculate=speculate) as engine:
+            with Engine.open(
+                    source, EngineOptions(threads=2, slots=2, context_length=200, speculate=speculate),
+                    kernels=kernels()) as engine:
                 count = 0
                 run = engine._forward.run
 
@@ -82,7 +83,7 @@ def test_answers_are_the_same(temperature):
                 bias = dict.fromkeys(phrase[:3], 14.0)
                 sampling = Sampling(temperature=temperature, seed=4, logit_bias=bias, frequency_penalty=0.05)
                 request = GenerationRequest([1, *phrase * 4], 120, sampling, ignore_end=True)
-                answers.append([(step.token, step.text, step.finish_reason) for step in engine.generate(request)])
+                answers.append([(each.token, each.text, each.finish_reason) for each in engine.generate(request)])
                 passes.append(count)
     assert answers[0] == answers[1]
     assert passes[1] < passes[0]

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.kvcache import KVCache, slot_nbytes
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
 from appliance.engine.scheduler import Scheduler
@@ -73,11 +73,11 @@ def test_answers_do_not_depend_on_company_and_guesses(kind):
     requests = [GenerationRequest((1, *(phrase * 5)[:20 + 7 * seed]), 24, Sampling(seed=seed, temperature=0.4),
                                   ignore_end=True) for seed in range(8)]
     with running("tied", context=256, kv_cache=kind, speculate=False) as engine:
-        alone = [[step.token for step in engine.generate(each)] for each in requests]
+        alone = [[advance.token for advance in engine.generate(each)] for each in requests]
     with running("tied", context=256, kv_cache=kind, threads=2) as engine:
-        assert alone == [[step.token for step in engine.generate(each)] for each in requests]
+        assert alone == [[advance.token for advance in engine.generate(each)] for each in requests]
         scheduler, answers = Scheduler(engine), [[] for _ in requests]
-        handles = [scheduler.submit(each, "tenant", lambda step, to=to: to.append(step.token))
+        handles = [scheduler.submit(each, "tenant", lambda advance, to=to: to.append(advance.token))
                    for each, to in zip(requests, answers, strict=True)]
         try:
             assert all(handle.wait(60) for handle in handles)
@@ -110,7 +110,7 @@ def test_wiped_slots(kind):
 def test_unknown_formats_are_refused():
     """A format that there is not, with the ones there are."""
     with pytest.raises(EngineError, match="no KV cache of format 'q5'") as caught, running("tied") as engine:
-        Engine.open(engine._source, kv_cache="q5", threads=1, kernels=kernels())
+        Engine.open(engine._source, EngineOptions(kv_cache="q5", threads=1), kernels=kernels())
     assert "f16, q8, q4" in (caught.value.hint or "")
 
 
@@ -125,7 +125,7 @@ def test_divergence_from_f16(kind):
     golden, logits = load("demo", "demo"), {}
     for each in ("f16", kind):
         with contextlib.closing(open_resident(demo_model(), bytes.fromhex(golden.sha256))) as source, Engine.open(
-                source, context_length=1024, slots=1, kernels=kernels(), kv_cache=each) as engine:
+                source, EngineOptions(context_length=1024, slots=1, kv_cache=each), kernels=kernels()) as engine:
             logits[each] = [logits_of(engine, [*prompt, *more])[-len(more):]
                             for prompt, more in zip(golden.prompts[:10], golden.continuations, strict=False)]
     found = np.concatenate([divergence(a, b) for a, b in zip(logits["f16"], logits[kind], strict=True)])
@@ -147,8 +147,8 @@ def test_what_is_no_number_does_not_become_one(name, kind, bad):
     ids = [*IDS[:70], 7, *IDS[71:140]]
     with running(name, threads=2, kv_cache=kind) as engine:
         expected = logits_of(engine, IDS[:140])
-    with opened(bytes(model)) as source, Engine.open(source, threads=2, slots=1, context_length=140, kernels=kernels(),
-                                                     kv_cache=kind) as engine:
+    with opened(bytes(model)) as source, Engine.open(
+            source, EngineOptions(threads=2, slots=1, context_length=140, kv_cache=kind), kernels=kernels()) as engine:
         found = logits_of(engine, ids)
         assert np.array_equal(expected[:70], found[:70])
         assert np.isnan(found[70:]).all()
@@ -160,7 +160,8 @@ def test_what_is_no_number_does_not_become_one(name, kind, bad):
 def test_logits_of_a_text_with_narrow_passes():
     """Where passes are narrower than the rows with logits may be many, texts are read in pieces of a pass."""
     data = synthetic_model("tied")
-    with opened(data) as source, Engine.open(source, threads=1, slots=1, kernels=kernels(), rows=32) as engine:
+    with opened(data) as source, Engine.open(
+            source, EngineOptions(threads=1, slots=1, rows=32), kernels=kernels()) as engine:
         found = logits_of(engine, IDS[:70])
     with running("tied", slots=1) as engine:
         assert np.array_equal(logits_of(engine, IDS[:70]), found)

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families import names
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
@@ -94,7 +94,7 @@ def test_divisors_of_rotations_near_zero(bad):
     assert 1 == data.count(factors.tobytes())
     broken = data.replace(factors.tobytes(), np.array([*factors[:-1], bad], np.float32).tobytes())
     with opened(broken) as source, pytest.raises(EngineError, match=r"rope_freqs\.weight has values below 0\.001"):
-        Engine.open(source, threads=1, slots=1, kernels=kernels())
+        Engine.open(source, EngineOptions(threads=1, slots=1), kernels=kernels())
 
 
 def test_logits_of_the_last_rows(expected):

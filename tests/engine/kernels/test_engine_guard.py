@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineOptions
 from tests.support import debug_pass, step_tables
 from tests.support.engines import kernels, opened, synthetic_model
 from tests.support.environment import children_unmeasured
@@ -28,7 +28,8 @@ def test_debug_build(kind):
     found = json.loads(done.stdout)
     assert ("jit", True) == (found["origin"], found["debug"])
     with opened(synthetic_model(debug_pass.MODEL)) as source, Engine.open(
-            source, context_length=debug_pass.CONTEXT, slots=2, threads=1, kernels=kernels(), kv_cache=kind) as engine:
+            source, EngineOptions(context_length=debug_pass.CONTEXT, slots=2, threads=1, kv_cache=kind),
+            kernels=kernels()) as engine:
         assert debug_pass.digest(engine) == found["digest"]
     assert ["none", "weight, by a kernel"] == found["fetched"]
     assert ["nothing"] == found["packed"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance.boot.planning import budget
+from appliance.engine.decode.events import End, Text
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.policy.schema import Tenant
@@ -21,10 +22,11 @@ from appliance.service.admission import privacy
 from appliance.service.admission.limits import Account, Places, Rates, Window
 from appliance.service.admission.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
 from appliance.service.admission.tenants import Tenants
-from appliance.service.answering import events as stream
-from appliance.service.answering.events import Piece
+from appliance.service.answering import stream
+from appliance.service.answering.inbox import Batch
+from appliance.service.answering.outbox import Outbox
 from appliance.service.answering.respond import portions
-from appliance.service.api.answers import ChatShape, Usage
+from appliance.service.api.answers import ChatShape
 from appliance.service.api.problems import RequestError
 from tests.support.server import write_policy
 
@@ -222,18 +224,34 @@ def test_durations_for_the_log_are_on_the_grid() -> None:
 SHAPE = ChatShape("req-0", "demo", "fp", with_usage=False, created=0)
 
 
-async def _answer(delays: list[float]) -> AsyncIterator[Piece]:
+class Words:
+    """A vocabulary that nobody asks."""
+
+    def piece(self, token: int) -> bytes:
+        """No token's."""
+        raise KeyError(token)
+
+    def is_special(self, token: int) -> bool:
+        """No token's."""
+        raise KeyError(token)
+
+
+def _events(batches: AsyncIterator[Batch], pacer: Pacer) -> AsyncIterator[bytes]:
+    return stream.AnswerStream(SHAPE, batches, Outbox(Words()), pacer).events()
+
+
+async def _answer(delays: list[float]) -> AsyncIterator[Batch]:
     for number, delay in enumerate(delays):
         await asyncio.sleep(delay)
-        yield Piece(f"{number} ")
-    yield Piece("", None, "stop", Usage.of(1, 1))
+        yield (Text(0, f"{number} ", 1),)
+    yield (End(0, "stop"),)
 
 
 async def _times(timing: Timing, delays: list[float]) -> tuple[list[float], str]:
     loop = asyncio.get_running_loop()
     arrived, text = loop.time(), ""
     times = []
-    async for data in stream.events(SHAPE, _answer(delays), Pacer(timing, arrived), with_usage=False):
+    async for data in _events(_answer(delays), Pacer(timing, arrived)):
         times.append(loop.time() - arrived)
         for line in data.decode().split("\n\n"):
             if line.startswith("data: {"):
@@ -299,15 +317,15 @@ def test_comments_keep_a_padded_stream_awake(grid: float, every: int, monkeypatc
             ticks.append((due - self._arrived) / grid)
             await super().until(due)
 
-    async def answers() -> AsyncIterator[Piece]:
+    async def answers() -> AsyncIterator[Batch]:
         while came.count(stream.COMMENT) < 4:
             await asyncio.sleep(0.001)
-        yield Piece("a")
-        yield Piece("", None, "stop", Usage.of(1, 1))
+        yield (Text(0, "a", 1),)
+        yield (End(0, "stop"),)
 
     async def listen() -> None:
         pacer = Noting(Timing(first_token=grid, total=grid), asyncio.get_running_loop().time())
-        async for data in stream.events(SHAPE, answers(), pacer, with_usage=False):
+        async for data in _events(answers(), pacer):
             came.append(data)
 
     asyncio.run(listen())
@@ -322,15 +340,15 @@ def test_comments_keep_an_unpadded_stream_awake(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(privacy, "AWAKE_SECONDS", 0.05)
     came: list[bytes] = []
 
-    async def answers() -> AsyncIterator[Piece]:
+    async def answers() -> AsyncIterator[Batch]:
         for text in ("a", "b"):
             while came.count(stream.COMMENT) < 3 * (ord(text) - 96):
                 await asyncio.sleep(0)
-            yield Piece(text)
-        yield Piece("", None, "stop", Usage.of(1, 1))
+            yield (Text(0, text, 1),)
+        yield (End(0, "stop"),)
 
     async def listen() -> None:
-        async for data in stream.events(SHAPE, answers(), Pacer(Timing(), 0.0), with_usage=False):
+        async for data in _events(answers(), Pacer(Timing(), 0.0)):
             came.append(data)
 
     asyncio.run(listen())
@@ -341,14 +359,14 @@ def test_comments_keep_an_unpadded_stream_awake(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unpadded_stream_that_fails_while_it_waits_says_so() -> None:
-    """What its pieces raise passes, and its comments end."""
-    async def answers() -> AsyncIterator[Piece]:
+    """What its events raise passes, and its comments end."""
+    async def answers() -> AsyncIterator[Batch]:
         await asyncio.sleep(0)
         raise RequestError("first_token_timeout")
-        yield Piece("a")
+        yield (Text(0, "a", 1),)
 
     async def listen() -> None:
-        async for _ in stream.events(SHAPE, answers(), Pacer(Timing(), 0.0), with_usage=False):
+        async for _ in _events(answers(), Pacer(Timing(), 0.0)):
             pytest.fail("nothing comes")
 
     with pytest.raises(RequestError, match="no token could be produced"):
@@ -356,7 +374,7 @@ def test_an_unpadded_stream_that_fails_while_it_waits_says_so() -> None:
 
 
 def test_unpadded_streams_do_not_wait() -> None:
-    """Without padding an event leaves with each piece."""
+    """Without padding an event leaves with each text."""
     times, _text = asyncio.run(_times(Timing(), [0.0, 0.0, 0.0]))
     assert 4 == len(times)
     assert max(times) < 0.2

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from appliance.engine.decode.generation import Step
+from appliance.engine.decode.events import End, Event, Logprobs, Text
 from appliance.errors import EngineError
-from appliance.service.answering.events import Collected, Piece
-from appliance.service.answering.inbox import Arrived, Inbox, Logged, pack
-from appliance.service.api.answers import ChatShape, Shape, TextShape, Usage
+from appliance.service.admission.privacy import Pacer, Timing
+from appliance.service.answering.inbox import Batch, Inbox, pack
+from appliance.service.answering.outbox import Outbox, PackedLogprobs
+from appliance.service.answering.stream import DONE, AnswerStream
+from appliance.service.api.answers import ChatShape, Part, Shape, TextShape, Usage
 
 WORDS = [b"a", b'"', b"\n", b"\xf0\x9f", b"\x98\x80", "\u00e9".encode(), b"<|end|>", b" " * 40]
 
@@ -31,89 +33,66 @@ class Words:
         return token == 6
 
 
-def _step(token: int | None, text: str = "", *, top: int = 2, **more: Any) -> Step:
-    if token is None:
-        return Step(None, text, **more)
-    return Step(token, text, logprob=-token / 3, top=tuple((each, -each / 7) for each in range(top)), **more)
+def _batch(token: int, text: str = "", *, top: int = 2, choice: int = 0) -> Batch:
+    entries = [(token, -token / 3), *((each, -each / 7) for each in range(top))]
+    return Text(choice, text, 1), Logprobs.of(choice, entries)
 
 
-async def _all(inbox: Inbox) -> list[Arrived]:
-    found = [await inbox.get()]
-    while found[-1].finish is None:
-        found.append(await inbox.get())
+async def _all(inbox: Inbox) -> list[Event]:
+    found = list(await inbox.get())
+    while not isinstance(found[-1], End):
+        found += await inbox.get()
     return found
 
 
-def test_steps_arrive_in_order() -> None:
-    """Each with its text, its finish reason, and whether it is a token of the answer; an error comes after all of them,
-    also for who waits already."""
-    steps = [_step(0, "a"), _step(3), _step(4, "\U0001f600"), _step(6, "", ended=True, finish_reason="stop")]
+def test_events_arrive_in_order() -> None:
+    """As they were packed, each with its choice; an error comes after all of them, also for who waits already."""
+    batches: list[Batch] = [_batch(0, "a"), _batch(3, choice=1), (Text(127, "\U0001f600", 1),),
+                            (Text(0, "", 0), End(0, "cancelled"))]
 
-    async def scenario() -> list[Arrived]:
+    async def scenario() -> list[Event]:
         inbox = Inbox()
         waiting = asyncio.ensure_future(_all(inbox))
         await asyncio.sleep(0)
-        for step in steps[:2]:
-            inbox.put(pack(step))
+        for batch in batches[:2]:
+            inbox.put(pack(batch))
         await asyncio.sleep(0)
-        for step in steps[2:]:
-            inbox.put(pack(step))
+        for batch in batches[2:]:
+            inbox.put(pack(batch))
         found = await waiting
-        inbox.put(pack(_step(1, '"')))
+        inbox.put(pack(_batch(1, '"')))
         inbox.fail(EngineError("broken"))
-        assert '"' == (await inbox.get()).text
+        assert _batch(1, '"') == await inbox.get()
         with pytest.raises(EngineError, match="broken"):
             await inbox.get()
         return found
 
-    found = asyncio.run(scenario())
-    assert [(step.text, step.finish_reason) for step in steps] == [(each.text, each.finish) for each in found]
-    assert [True, True, True, False] == [each.counted for each in found]
-    logged = [each.logged(Words()) for each in found]
-    assert logged[3] is None
-    assert [[(b"\xf0\x9f", -1.0, [-0.0, -1 / 7])]] == [
-        [(bytes(entry.bytes), entry.logprob, [top.logprob for top in entry.top_logprobs]) for entry in each]
-        for each in logged[1:2] if each is not None]
+    assert [event for batch in batches for event in batch] == asyncio.run(scenario())
 
 
 def test_what_waits_is_small() -> None:
     """Twenty alternatives of a token take 12 bytes each while they wait, and its text what it is long."""
-    inbox, steps = Inbox(), 2000
-    packed = pack(_step(1, "abc", top=7))
+    inbox, tokens = Inbox(), 2000
+    packed = pack(_batch(1, "abc", top=7))
     tracemalloc.start()
-    for _ in range(steps):
+    for _ in range(tokens):
         inbox.put(bytes(packed))
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert taken < 1.25 * steps * (12 * 8 + 3 + 16)
+    assert taken < 1.25 * tokens * (12 * 8 + 3 + 16)
 
 
-def _came() -> Iterator[Piece]:
-    for token in (0, 1, 2, 3, 4, 5, 6, 7):
-        packed = pack(_step(token, top=3))
-        step = Logged(Words(), packed[-48:], 48)
-        yield Piece("" if token in (3, 6) else "\U0001f600" if token == 4 else WORDS[token].decode(), step)
+def _answer(choice: int = 0) -> Iterator[Batch]:
+    for token in range(8):
+        yield _batch(token, "" if token in (3, 6) else "\U0001f600" if token == 4 else WORDS[token].decode(), top=3,
+                     choice=choice)
 
 
 TEXT = 'a"\n\U0001f600\u00e9' + " " * 40 + '"content":[],"content":"","text":"" \u2028\x00' * 300
 
 
-@pytest.mark.parametrize(("shape", "logged"), [(ChatShape, False), (ChatShape, True), (TextShape, False),
-                                               (TextShape, True)])
-def test_whole_bodies(shape: type[ChatShape | TextShape], logged: bool) -> None:
-    """Part by part, and as often as it is asked for, a body says what it should, whatever its text is."""
-    made, came = shape("req-1", "tiny", "fp", with_usage=False, created=5), Collected()
-    for piece in _came():
-        came.add(piece)
-    came.add(Piece(TEXT[45:], None, "stop", Usage.of(3, 8)))
-    text = came.take_text()
-    assert TEXT == text
-    bodies = [b"".join(made.whole(text, "stop", Usage.of(3, 8), came.logprobs if logged else None)) for _ in range(2)]
-    assert bodies[0] == bodies[1]
-    body = json.loads(bodies[0])
-    assert {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11} == body["usage"]
-    choice, chat = body["choices"][0], shape is ChatShape
-    assert (TEXT, "stop") == (choice["message"]["content"] if chat else choice["text"], choice["finish_reason"])
+def _check(choice: dict[str, Any], text: str, finish: str, chat: bool, logged: bool) -> None:
+    assert (text, finish) == (choice["message"]["content"] if chat else choice["text"], choice["finish_reason"])
     if not logged:
         assert choice["logprobs"] is None
     elif chat:
@@ -129,18 +108,74 @@ def test_whole_bodies(shape: type[ChatShape | TextShape], logged: bool) -> None:
         assert [{"a": 0.0, '"': -1 / 7, "\n": -2 / 7}] * 8 == found["top_logprobs"]
 
 
+@pytest.mark.parametrize("choices", [1, 3])
+@pytest.mark.parametrize(("shape", "logged"), [(ChatShape, False), (ChatShape, True), (TextShape, False),
+                                               (TextShape, True)])
+def test_whole_bodies(shape: type[ChatShape | TextShape], logged: bool, choices: int) -> None:
+    """Part by part, and as often as it is asked for, a body says what it should of each choice, whatever its text."""
+    made, outbox = shape("req-1", "tiny", "fp", with_usage=False, created=5), Outbox(Words(), choices)
+    for batches in zip(*map(_answer, range(choices)), strict=True):
+        for batch in batches:
+            outbox.add(event for event in batch if logged or not isinstance(event, Logprobs))
+    for choice in reversed(range(choices)):
+        outbox.add((Text(choice, TEXT[45:], 0), End(choice, "length" if choice == 1 else "cancelled")))
+    parts = outbox.take()
+    assert outbox.empty
+    assert [TEXT] * choices == [part.text for part in parts]
+    bodies = [b"".join(made.whole(parts, outbox.ends, Usage.of(3, 8))) for _ in range(2)]
+    assert bodies[0] == bodies[1]
+    body = json.loads(bodies[0])
+    assert {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11} == body["usage"]
+    assert list(range(choices)) == [choice["index"] for choice in body["choices"]]
+    for choice in body["choices"]:
+        _check(choice, TEXT, "length" if choice["index"] == 1 else "stop", shape is ChatShape, logged)
+
+
+@pytest.mark.parametrize("timing", [Timing(), Timing(first_token=0.01, total=0.03)])
+@pytest.mark.parametrize("shape", [ChatShape, TextShape])
+def test_streams_of_several_choices(shape: type[ChatShape | TextShape], timing: Timing) -> None:
+    """Each choice's events have its index, its text in order and one reason for its end; the usage is told once."""
+    async def batches() -> AsyncIterator[Batch]:
+        for both in zip(_answer(0), _answer(1), strict=True):
+            for batch in both:
+                yield batch
+        yield (End(1, "length"),)
+        await asyncio.sleep(0.02)
+        yield (Text(0, "!", 1), End(0, "stop"))
+
+    async def events() -> list[bytes]:
+        made, pacer = shape("req-1", "tiny", "fp", with_usage=True), Pacer(timing, asyncio.get_running_loop().time())
+        return [data async for data in AnswerStream(
+            made, batches(), Outbox(Words(), 2), pacer, lambda: Usage.of(3, 17)).events()]
+
+    written = b"".join(asyncio.run(events()))
+    assert written.endswith(DONE)
+    told = [json.loads(line[6:]) for line in written.decode().split("\n") if line.startswith("data: {")]
+    assert [17] == [each["usage"]["completion_tokens"] for each in told if each["usage"]]
+    choices = [choice for each in told for choice in each["choices"]]
+    for index, more, finish in ((0, "!", "stop"), (1, "", "length")):
+        own = [choice for choice in choices if choice["index"] == index]
+        text = "".join(each["delta"].get("content", "") if shape is ChatShape else each["text"] for each in own)
+        assert TEXT[:45] + more == text
+        assert [finish] == [each["finish_reason"] for each in own if each["finish_reason"]]
+        entries = [each["logprobs"] for each in own if each["logprobs"]]
+        assert 8 == sum(len(each["content"] if shape is ChatShape else each["tokens"]) for each in entries)
+        if shape is TextShape:
+            assert [0, 1, 2, 3, 3, 4, 5, 5] == [at for each in entries for at in each["text_offset"]]
+
+
 @pytest.mark.parametrize("shape", [ChatShape, TextShape])
 def test_large_events_are_cut(shape: type[Shape]) -> None:
     """However many log-probabilities wait for the next multiple of the grid, an event has some, never more than its
     part, and each once."""
-    came = Collected()
+    outbox = Outbox(Words())
     for _ in range(400):
-        for piece in _came():
-            came.add(piece)
+        for batch in _answer():
+            outbox.add(batch)
     taken, sizes = [], []
-    while not came.empty:
-        piece = came.take()
-        event = shape("req-1", "tiny", "fp", False).piece("", piece.logprobs)  # type: ignore[call-arg]
+    while not outbox.empty:
+        [part] = outbox.take(256 << 10)
+        event = shape("req-1", "tiny", "fp", False).part(Part(0, "", part.logprobs))  # type: ignore[call-arg]
         sizes.append(len(event))
         logprobs = json.loads(event)["choices"][0]["logprobs"]
         taken += [each["token"] for each in logprobs["content"]] if shape is ChatShape else logprobs["tokens"]
@@ -153,7 +188,8 @@ def test_large_events_are_cut(shape: type[Shape]) -> None:
 @pytest.mark.parametrize("token", range(len(WORDS)))
 def test_events_of_tokens_without_alternatives(token: int) -> None:
     """What a token takes beside its alternatives counts, and that a log-probability may have 23 characters."""
-    packed = pack(Step(token, "", logprob=-1.2345678901234567e-05))[-12:] * 8000
-    event = ChatShape("req-1", "tiny", "fp", False).piece("", Logged(Words(), packed, 12).take(256 << 10))
+    packed = Logprobs.of(0, [(token, -1.2345678901234567e-05)]).packed * 8000
+    part = Part(0, "", PackedLogprobs(Words(), packed, 12).take(256 << 10))
+    event = ChatShape("req-1", "tiny", "fp", False).part(part)
     assert len(json.loads(event)["choices"][0]["logprobs"]["content"]) > 400
     assert len(event) <= (256 << 10) + 512

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from appliance.audit.events import STEPS
-from appliance.service.api.answers import TextShape, TokenLogprob, TopLogprob
+from appliance.service.api.answers import Part, TextShape, TokenLogprob, TopLogprob
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 from tests.support.vocabularies import template_source
 
@@ -146,7 +146,7 @@ def test_text_logprobs_of_parts_of_characters() -> None:
     entries.insert(1, TokenLogprob(token="<|control|>", logprob=-1.0, bytes=[], top_logprobs=tops))
     shape, found = TextShape("req-1", "tiny", "fp", False), []
     for part in (entries[:3], entries[3:]):
-        found.append(json.loads(shape.piece("", part))["choices"][0]["logprobs"])
+        found.append(json.loads(shape.part(Part(0, "", part)))["choices"][0]["logprobs"])
     offsets, tokens, alternatives = (
         found[0][name] + found[1][name] for name in ("text_offset", "tokens", "top_logprobs"))
     assert [0, 1, 1, 1, 2, 3, 3, 4] == offsets

@@ -109,8 +109,8 @@ def test_what_one_endpoint_has_alone() -> None:
     point."""
     assert _text() == _text(logprobs=False) == _text(top_logprobs=0) == _text(chat_template_kwargs={})
     assert _chat() == _chat(max_completion_tokens=-1)
-    assert 0 == _text(logprobs=0.0).wanted_logprobs
-    assert (2, None) == (_chat(logprobs=True, top_logprobs=2.0).wanted_logprobs, _chat(top_logprobs=0).wanted_logprobs)
+    assert 0 == _text(logprobs=0.0).logprob_count
+    assert (2, None) == (_chat(logprobs=True, top_logprobs=2.0).logprob_count, _chat(top_logprobs=0).logprob_count)
 
 
 NAMED: list[tuple[dict[str, Any], str, str]] = [

@@ -33,8 +33,8 @@ def test_reads_a_chat_request() -> None:
                     temperature=1, top_k=5, stop="x", seed=-1, max_completion_tokens=7)
     assert ["be brief", "a\nb"] == [turn.text for turn in request.messages]
     assert (1.0, 5, ("x",), -1, 7) == (
-        request.temperature, request.top_k, request.stops, request.seed, request.wanted_tokens)
-    assert (None, False) == (request.wanted_logprobs, request.include_usage)
+        request.temperature, request.top_k, request.stops, request.seed, request.token_bound)
+    assert (None, False) == (request.logprob_count, request.include_usage)
 
 
 def test_reads_variables_of_a_template() -> None:

@@ -1,0 +1,60 @@
+"""What an answer is made of, from the engine to the wire: one union, each event with the index of its choice.
+
+    Text        characters of the answer, and how many of its tokens they came with
+    Logprobs    log-probabilities of one token
+    End         why a choice ended; no event of it follows
+
+Consumers match an event exhaustively (`assert_never`), so a new kind is a class here, and the type checker names every
+place that has to say what becomes of it. A call of a tool takes its place in the union once the engine makes one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Reason = Literal["stop", "length", "cancelled", "failed"]
+STOP: Reason = "stop"
+LENGTH: Reason = "length"
+CANCELLED: Reason = "cancelled"
+FAILED: Reason = "failed"
+
+ENTRY = struct.Struct("<id")  # a token, its log-probability
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Complete characters; empty while a character or a possible stop string is undecided.
+
+    `tokens` of the answer came with them: one, or none where the text was held back until the end.
+    """
+
+    choice: int
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """One token's entry, then those of its alternatives, the best first: packed, since many may wait for a client."""
+
+    choice: int
+    packed: bytes
+
+    @classmethod
+    def of(cls, choice: int, entries: Iterable[tuple[int, float]]) -> Logprobs:
+        """Pack pairs of a token and its log-probability."""
+        return cls(choice, b"".join(ENTRY.pack(*each) for each in entries))
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a choice."""
+
+    choice: int
+    reason: Reason
+
+
+Event = Text | Logprobs | End

@@ -1,0 +1,161 @@
+"""Server-sent events: when each leaves, and what it carries.
+
+The head leaves before the first token: an answer that waits for its turn may be silent for longer than a proxy waits.
+Comments, which clients skip, break the silence. Without padding an event leaves as soon as there is text for it. With
+padding, events leave on the grid, one at each multiple, with whatever text there is by then; see privacy.py for what
+that promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from appliance.service.admission.privacy import Pacer
+from appliance.service.answering.inbox import Batch
+from appliance.service.answering.outbox import Outbox
+from appliance.service.api.answers import Part, Shape, Usage
+from appliance.service.api.problems import RequestError
+
+HEAD = b""  # upon which the head leaves, and nothing else
+COMMENT = b":\n\n"
+DONE = b"data: [DONE]\n\n"
+EVENT_BYTES = 256 << 10  # of log-probabilities in an event on the grid: more wait for the next
+
+
+def event(data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+class Last(bytes):
+    """The events that end an answer: they leave once it is recorded."""
+
+
+async def awake(batches: AsyncIterator[Batch], pacer: Pacer) -> AsyncIterator[Batch | None]:
+    """Batches as they come, and None whenever none has come for so long that a comment is due."""
+    while True:
+        coming = asyncio.ensure_future(anext(batches, None))
+        try:
+            while not (await asyncio.wait({coming}, timeout=pacer.left(pacer.awake())))[0]:
+                yield None
+            batch = coming.result()
+        finally:
+            coming.cancel()
+        if batch is None:
+            return
+        yield batch
+
+
+@dataclass
+class _Collector:
+    """Fills the outbox between ticks."""
+
+    outbox: Outbox
+    first: asyncio.Event = field(default_factory=asyncio.Event)  # something came, or the answer failed
+    over: bool = False
+    error: BaseException | None = None
+
+    async def run(self, batches: AsyncIterator[Batch]) -> None:
+        try:
+            async for batch in batches:
+                self.outbox.add(batch)
+                self.first.set()
+        except Exception as error:  # noqa: BLE001 - told at the next tick
+            self.error = error
+        self.over = True
+        self.first.set()
+
+    async def due(self, pacer: Pacer) -> AsyncIterator[None]:
+        """Each time at which a comment is due before anything came."""
+        while not self.first.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pacer.left(pacer.awake())):
+                    await self.first.wait()
+            if not self.first.is_set():
+                await pacer.until(pacer.next_tick())
+                yield None
+
+
+@dataclass
+class AnswerStream:
+    """A streamed answer; its `outbox` says how many choices it has."""
+
+    shape: Shape
+    batches: AsyncIterator[Batch]
+    outbox: Outbox
+    pacer: Pacer
+    usage: Callable[[], Usage] | None = None  # asked once the answer has ended; None: not told
+
+    def events(self) -> AsyncIterator[bytes]:
+        """Its events, paced as the policy says."""
+        return self._paced() if self.pacer.timing.padded else self._unpaced()
+
+    async def _unpaced(self) -> AsyncIterator[bytes]:
+        """Events as text comes; only the last waits, where the policy pads the total time."""
+        opening = self._opening()
+        async for batch in awake(self.batches, self.pacer):
+            if batch is None:
+                yield COMMENT
+                continue
+            self.outbox.add(batch)
+            if opening or not self.outbox.empty:
+                yield opening + self._parts([part for part in self.outbox.take() if not part.empty])
+                opening = b""
+        await self.pacer.hold_end()
+        yield self._closing()
+
+    async def _paced(self) -> AsyncIterator[bytes]:
+        """The head on a multiple of the grid, and from the first token on one event of each choice on each multiple,
+        until the answer may end."""
+        pacer, collector, opening, due_end = self.pacer, _Collector(self.outbox), self._opening(), None
+        task = asyncio.ensure_future(collector.run(self.batches))
+        try:
+            await pacer.until(pacer.next_tick())
+            if not collector.first.is_set():
+                yield HEAD
+                async for _ in collector.due(pacer):
+                    yield COMMENT
+                await pacer.until(pacer.next_tick())
+            while True:
+                parts = self.outbox.take(EVENT_BYTES)
+                over = collector.over and self.outbox.empty
+                yield opening + self._parts(parts)
+                opening = b""
+                if over and due_end is None:
+                    if collector.error is not None:
+                        raise collector.error
+                    due_end = pacer.end()
+                tick = pacer.next_tick()
+                if due_end is not None and tick > due_end - pacer.timing.first_token / 2:
+                    break
+                await pacer.until(tick)
+            await pacer.hold_end(due_end)
+            yield self._closing()
+        finally:
+            task.cancel()
+
+    def _opening(self) -> bytes:
+        openings = (self.shape.opening(choice) for choice in range(self.outbox.choices))
+        return b"".join(event(opening) for opening in openings if opening is not None)
+
+    def _parts(self, parts: list[Part]) -> bytes:
+        return b"".join(event(self.shape.part(part)) for part in parts)
+
+    def _closing(self) -> Last:
+        """The last events, in one write."""
+        ends = [event(self.shape.closing(choice, finish)) for choice, finish in sorted(self.outbox.ends.items())]
+        return Last(b"".join(ends) + (b"" if self.usage is None else event(self.shape.counted(self.usage()))) + DONE)
+
+
+async def collect(batches: AsyncIterator[Batch], outbox: Outbox) -> None:
+    """Put all batches of an answer into its outbox."""
+    async for batch in batches:
+        outbox.add(batch)
+
+
+def failure(error: RequestError) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return event(error.body())
