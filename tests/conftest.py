@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ from typing import Any
 import pytest
 
 from tests.support import server, synthetic
-from tests.support.thorough import THOROUGH
+from tests.support.environment import children_unmeasured, untraced
+from tests.support.thorough import MEASURED, THOROUGH
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--quick`, for `make quick`."""
+    """`--quick`, for `make quick`; `--shuffle`, to find tests that depend on the order."""
     parser.addoption("--quick", action="store_true", help="leave out the modules of tests/support/thorough.py")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="draw the order of files, and of tests in each")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -43,14 +47,29 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
     running.stop()
 
 
-# Tests that each boot several machines at once, which have their patience: one worker runs these, one after the other,
-# from the beginning on, and the others all the rest.
+# Tests that each boot several machines at once: one worker runs these, one after the other, from the beginning on, and
+# the others all the rest.
 MACHINES = ("test_image_launch.py", "test_image_attested.py", "test_image_boot.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first."""
-    items.sort(key=lambda item: item.path.name not in MACHINES)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """What takes longest comes first, so that workers end at about one time; or files, and tests in each, are drawn."""
+    items.sort(key=lambda item: (item.path.name not in MACHINES, item.path.stem not in THOROUGH))
+    if (seed := config.getoption("--shuffle")) is not None:
+        drawn = random.Random(seed)
+        files = {path: drawn.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: (files[item.path], drawn.random()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Coverage of thorough modules is not measured but where they alone reach much: it would take more time than all
+    else, and can only make the figure larger."""
+    with contextlib.ExitStack() as stack:
+        if item.path.stem in THOROUGH - MEASURED:
+            stack.enter_context(untraced())
+            stack.enter_context(children_unmeasured())
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -33,6 +33,7 @@ from appliance.policy import Policy, load
 from appliance.sealing import sealing
 from tests.support import server
 from tests.support.engines import kernels, running
+from tests.support.environment import unmeasured, untraced
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.plain import open_resident
 from tests.support.vocabularies import vocabulary_file
@@ -126,6 +127,7 @@ def _header(path: Path, numbers: random.Random) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@untraced()
 def test_nothing_becomes_less_with_more_room(seed: int, tmp_path: Path, tiny_model: Path) -> None:
     """Of one, two or three models of any shape, whatever may be streamed, sealed or not, with drafts and without: from
     the least room to one for all, no model has fewer rows, slots, weights or records in memory than with less room; no
@@ -324,7 +326,8 @@ else:
 
 def _takes(*words: object) -> int:
     vocabulary_file("gpt-2")  # which the child reads
-    done = subprocess.run([sys.executable, "-c", WORDS, *map(str, words)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", WORDS, *map(str, words)], capture_output=True, text=True, check=True,
+                          env=unmeasured())
     return int(done.stdout)
 
 

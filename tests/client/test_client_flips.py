@@ -175,6 +175,6 @@ def test_malformed_input_raises_only_our_errors(snp: tuple[Verifier, dict[str, A
 
 def test_fuzzing_finds_nothing_in_seconds() -> None:
     """The long run is `make soak`."""
-    count, finding = driver.run(client_fuzz.fuzz, client_fuzz.seeds(), seconds=3, seed=1)
+    count, finding = driver.run(client_fuzz.fuzz, client_fuzz.seeds(), seconds=3, seed=1, least=11)
     assert finding is None
     assert count > 10

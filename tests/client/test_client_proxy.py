@@ -34,6 +34,7 @@ from appliance.policy import load
 from appliance.policy.digest import host_data
 from tests.client.test_client_verify import _crl
 from tests.support import fake_appliance as fake
+from tests.support import waiting
 from tests.support.environment import unmeasured, usual_signals
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_appliance import FakeAppliance
@@ -376,7 +377,7 @@ def test_a_client_that_goes_away_ends_the_answer(running: tuple[FakeAppliance, P
         stream = _openai(proxy.url).chat.completions.create(**CHAT)
         next(iter(stream))
         stream.close()
-        assert server.gone.wait(10)
+        assert server.gone.wait(waiting.STALL_SECONDS)
 
 
 def test_a_client_that_goes_away_before_its_answer_ends_it(running: tuple[FakeAppliance, Path]) -> None:
@@ -387,7 +388,7 @@ def test_a_client_that_goes_away_before_its_answer_ends_it(running: tuple[FakeAp
         server.mute = True
         with pytest.raises(openai.APITimeoutError):
             _openai(proxy.url).with_options(timeout=0.5, max_retries=0).chat.completions.create(**CHAT)
-        assert server.gone.wait(10)
+        assert server.gone.wait(waiting.STALL_SECONDS)
     server.gone.clear()
 
     async def leave() -> None:
@@ -525,7 +526,7 @@ def test_the_asynchronous_transport(kind: Callable[..., Any], running: tuple[Fak
             return list(answers)
 
     assert ["onetwo"] * 4 == asyncio.run(several())
-    assert server.gone.wait(10)
+    assert server.gone.wait(waiting.STALL_SECONDS)
 
 
 def test_many_asynchronous_requests_are_on_their_way_at_once(running: tuple[FakeAppliance, Path]) -> None:

@@ -246,7 +246,7 @@ def test_want_of_memory_ends_no_service():
     """Where the kernel gives no more memory while 63 prompts wait for a slot, each of them ends, with an answer or an
     error, and the next request is answered."""
     found = subprocess.run([sys.executable, "-c", SHORT_OF_MEMORY], cwd=Path(__file__).parents[2], capture_output=True,
-                           text=True, timeout=240, check=False)
+                           text=True, check=False)
     assert "64 63 True\n" == found.stdout, found.stderr
 
 

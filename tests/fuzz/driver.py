@@ -82,13 +82,15 @@ def _time_limit(seconds: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run(target: Callable[[bytes], None], seeds: list[bytes], *, seconds: float, seed: int) -> tuple[int, bytes | None]:
-    """Fuzz for `seconds`; return the number of inputs tried and the first input that is a finding."""
+def run(target: Callable[[bytes], None], seeds: list[bytes], *, seconds: float, seed: int, least: int = 0
+        ) -> tuple[int, bytes | None]:
+    """Fuzz for `seconds` of a processor, and for `least` inputs; return the number of inputs tried and the first that
+    is a finding."""
     rng = random.Random(seed)
     pool = [item for item in seeds if item] or [b"x"]
-    count, end = 0, time.monotonic() + seconds
+    count, end = 0, time.process_time() + seconds
     plain = iter(seeds)
-    while time.monotonic() < end:
+    while count < least or time.process_time() < end:
         data = next(plain, None)
         if data is None:
             data = _mutate(rng, rng.choice(pool), pool)

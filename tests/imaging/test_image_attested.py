@@ -34,7 +34,7 @@ from tests.support.brokers import Authority, reference
 from tests.support.images import Guest
 from tests.support.require import absent
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 KEY = secrets.token_bytes(32)
 BROKER = Authority("guest", host=Reach.ADDRESS)
@@ -122,7 +122,7 @@ class Deployment:
         guest = Guest(self.options(image=case.image(self), port=None, models=self.models, tpm_state=tpm,
                                    broker=Reach(host, self.broker_port)))
         with self.broker(case.rules(self, _enrol(tpm)), host):
-            return guest.run(400).console, self.broker_log(host)
+            return guest.run().console, self.broker_log(host)
 
 
 def _right_rule(deployment: Deployment, ak: str) -> str:
@@ -222,7 +222,7 @@ def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment
     guest = Guest(deployment.options(
         port=port, models=deployment.models, tpm_state=deployment.tpm,
         broker=Reach("127.0.0.1", deployment.broker_port)))
-    with deployment.broker(_right_rule(deployment, deployment.ak)), images.serving(guest, 400):
+    with deployment.broker(_right_rule(deployment, deployment.ak)), images.serving(guest):
         assert "ready on" in guest.console, guest.console + deployment.broker_log()
         assert KEY.hex() not in guest.console
         with _connected(deployment, port, "--ek-roots", str(deployment.tpm / "authority")) as (refused, said):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from appliance.engine.kernels.runtime import ahead
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.papers import container
 from appliance.imaging.recipe import recipe
-from tests.support import images
+from tests.support import images, waiting
 from tests.support.docker_daemon import docker_daemon
 from tests.support.require import absent
 
@@ -55,11 +54,13 @@ def test_serves_the_demo_model_in_512_mb(image: Path, tmp_path: Path) -> None:
         running = running.with_volume_mapping(str(ahead.PREBUILT), f"{SITE}/appliance/engine/kernels/prebuilt", "ro")
         with running:
             wrapped = running.get_wrapped_container()
-            until = time.monotonic() + 120
-            while b"ready on" not in wrapped.logs() and time.monotonic() < until:
+
+            def serves() -> bool:
                 wrapped.reload()
                 assert wrapped.status in ("created", "running"), wrapped.logs().decode()
-                time.sleep(0.5)
+                return b"ready on" in wrapped.logs()
+
+            waiting.until(serves, "container that serves", wrapped.logs)
             code, said = wrapped.exec_run([*container.COMMAND[:2], "-c", ASK, json.dumps(QUESTION)])
             assert code == 0, said.decode() + wrapped.logs().decode()
             assert json.loads(said)["choices"][0]["message"]["content"] == "1. The River"

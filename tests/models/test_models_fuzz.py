@@ -7,6 +7,6 @@ from tests.fuzz import driver, gguf_fuzz
 
 def test_gguf_parser_survives_mutations() -> None:
     """Two seconds of mutated files raise nothing but the model tree's own errors."""
-    count, finding = driver.run(gguf_fuzz.fuzz, gguf_fuzz.seeds(), seconds=2, seed=1)
+    count, finding = driver.run(gguf_fuzz.fuzz, gguf_fuzz.seeds(), seconds=2, seed=1, least=101)
     assert None is finding
     assert 100 < count

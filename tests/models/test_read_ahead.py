@@ -15,6 +15,7 @@ import pytest
 from appliance.models.file.disk import RandomFile
 from appliance.models.sources import read_ahead
 from appliance.models.sources.read_ahead import BUFFERS, SPAN_NBYTES, ReadAhead, Span, in_turn, spans
+from tests.support import waiting
 
 MIB = 1 << 20
 HALF = SPAN_NBYTES // 2
@@ -144,14 +145,11 @@ def test_who_waits_while_all_buffers_are_used_gets_the_first_that_is_given_back(
         assert None not in [ahead.take(*record) for record in used]
         late = threading.Thread(target=_use, args=(ahead, data, records[-1:], wrong), daemon=True)
         late.start()
-        for _ in range(2000):  # until it waits
-            if ahead._without:
-                break
-            time.sleep(0.01)
+        waiting.until(lambda: ahead._without, "user that waits")
         assert ahead._without == 1
         for offset, _ in used:
             ahead.give_back(offset)
-        late.join(20)
+        late.join(waiting.STALL_SECONDS)
         stuck = late.is_alive()
         if stuck:  # let it go, so that the test ends
             ahead.close()

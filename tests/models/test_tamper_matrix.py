@@ -252,16 +252,18 @@ def test_a_disk_that_fails(kind: Kind, moment: Moment, tmp_path: Path) -> None:
 
 
 SCRIBBLE = """
-import os, sys
+import os, sys, time
 path, size = sys.argv[1], int(sys.argv[2])
 file = os.open(path, os.O_RDWR)
 print("writing", flush=True)
-at = 0
+at = rounds = 0
 while True:
+    rounds += 1
     at = (at * 6364136223846793005 + 1442695040888963407) % 2**64
     place = at % size
     old = os.pread(file, 64, place)
     os.pwrite(file, bytes(byte ^ 255 for byte in old), place)
+    time.sleep(0.002 * (rounds % 16 == 0))  # altered for most of the time, whoever gets the processor
     os.pwrite(file, old, place)
 """
 
@@ -278,10 +280,9 @@ def test_a_file_that_never_stands_still(kind: Kind, tmp_path: Path) -> None:
                           stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        for _ in range(20):
+        while len(found) < 20 or set(found) == {"right"}:  # where they never ran at one time, again
             found.append(_outcome(stored, "before the first token", lambda: None, expected))
         child.kill()
     assert set(found) <= {"refused", "ended", "right"}
-    assert set(found) - {"right"}
     stored.path.write_bytes(body)  # it may have been killed half-way
     assert "right" == _outcome(stored, "before the first token", lambda: None, expected)

@@ -78,10 +78,10 @@ def random_pattern(rng: random.Random, depth: int = 0) -> str:
 
 
 def steps(pattern: str, text: str) -> float:
-    """Return the seconds that one failing search takes, for a comparison only."""
-    start = time.perf_counter()
+    """Return the processor's seconds that one failing search takes, for a comparison only."""
+    start = time.process_time()
     re.search(f"(?:{pattern})Z", text)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def test_bounds_hold_for_random_patterns() -> None:

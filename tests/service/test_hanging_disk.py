@@ -22,7 +22,7 @@ from appliance.boot.planning import budget
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.sealing import sealing
-from tests.support import server
+from tests.support import server, waiting
 from tests.support.engines import kernels
 from tests.support.environment import unmeasured
 from tests.support.exits import Traced
@@ -53,10 +53,7 @@ class Deployment:
 
     def wait_until_hanging(self) -> None:
         """Until some thread is."""
-        end = time.monotonic() + 30
-        while not self.hanging:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        waiting.until(lambda: self.hanging, "thread that hangs")
 
 
 def _hanging(folder: Path, switch: Path) -> dict[str, str]:
@@ -115,9 +112,8 @@ def _ended(deployed: Deployment, at: int) -> tuple[list[int], float]:
     deployed.wait_until_hanging()
     begun = time.monotonic()
     running.process.send_signal(signal.SIGTERM)
-    assert {} == traced.at_exit(deployed.traces.found)
-    assert 3 == running.process.returncode
-    took = time.monotonic() - begun
+    took, found = traced.at_exit(lambda pid: (time.monotonic() - begun, deployed.traces.found(pid)))
+    assert ({}, 3) == (found, running.process.returncode)
     asking.join()
     return answers, took
 

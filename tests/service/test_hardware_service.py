@@ -37,12 +37,11 @@ from appliance.attestation.x509.collateral import Collateral
 from appliance.client import transport
 from appliance.policy import load
 from appliance.service.http import loop
-from tests.support import fake_appliance, hardware_server, server, swtpm, written
+from tests.support import fake_appliance, hardware_server, server, swtpm, waiting, written
 from tests.support.fake_amd import NOW
 from tests.support.require import absent
 from tests.support.tpm_maker import Maker, other_key
 
-BOOT_SECONDS = 120
 Process = tuple[str, Path]
 
 
@@ -59,14 +58,14 @@ def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> subpr
 
 def _said(process: subprocess.Popen[bytes], out: Path) -> dict[str, Any]:
     """What it said first: that it is ready, or why not."""
-    end = time.monotonic() + BOOT_SECONDS
-    while time.monotonic() < end:
+    def said() -> str:
         for line in written.lines(out / "stderr"):
             if line.startswith("{"):
-                return dict(json.loads(line))
+                return line
         assert process.poll() is None, (out / "stderr").read_text()
-        time.sleep(0.05)
-    raise AssertionError("the boot takes too long")
+        return ""
+
+    return dict(json.loads(waiting.until(said, "first word", lambda: waiting.processor_time(process.pid))))
 
 
 @contextlib.contextmanager
@@ -180,13 +179,17 @@ def test_rotation_in_the_sandbox(snp: Process) -> None:
     """Where nothing may open a file to write, keys still rotate; old connections attest the key that they have."""
     url, out = snp
     old, first = _connect(url)
-    end = time.monotonic() + 30
-    while True:
+
+    def another() -> tuple[Any, Any] | None:
         new, second = _connect(url)
-        if second.spki_sha256 != first.spki_sha256 or time.monotonic() > end:
-            break
+        if second.spki_sha256 != first.spki_sha256:
+            return new, second
         new.close()
-        time.sleep(0.2)
+        return None
+
+    found = waiting.until(another, "rotation")
+    assert found is not None
+    new, second = found
     assert first.spki_sha256 != second.spki_sha256
     assert first.statement.generation < second.statement.generation
     for connection, carried in ((old, first), (new, second)):
@@ -298,7 +301,7 @@ def test_evidence_that_nobody_reads(tmp_path: Path, tiny_model: Path) -> None:
     secure.check_hostname, secure.verify_mode = False, ssl.CERT_NONE
     with swtpm.running() as device, contextlib.ExitStack() as stack:
         process = _start(str(device), policy, tiny_model, tmp_path)
-        stack.callback(process.wait, 30)
+        stack.callback(process.wait, waiting.STALL_SECONDS)
         stack.callback(process.terminate)
         host, _, port = _said(process, tmp_path)["listening"][0].rpartition("/")[2].partition(":")
 

@@ -20,6 +20,7 @@ import pytest
 from appliance.boot.planning import budget
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
+from tests.support import waiting
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
 SECONDS = float(os.environ.get("APPLIANCE_LOAD_SECONDS", "120"))
@@ -108,7 +109,9 @@ def test_what_nobody_reads_is_not_made(tmp_path: Path, tiny_model: Path) -> None
     with contextlib.ExitStack() as stack:
         request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         came = [stack.enter_context(_slow(port, request)) for _ in range(many)]
-        time.sleep(2)
+        waiting.until(lambda: many == sum(size > 0 for size in _unsent(port)), "answers to all of them",
+                      lambda: _unsent(port))
+        waiting.at_rest(server.process.pid)
         unsent, grown = _unsent(port), _resident(server) - before
         for _ in range(3):
             answer = bytearray()
@@ -145,7 +148,8 @@ def test_what_was_asked_is_not_kept_as_objects(tmp_path: Path, tiny_model: Path)
             f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {KEY if number else OTHER_KEY}\r\n"
             f"content-length: {len(body)}\r\n\r\n").encode() + body)) for number in range(many)]
-        time.sleep(8)
+        heads = [connection.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) for connection in came]
+        waiting.at_rest(server.process.pid)
         grown, heads = _resident(server) - before, {connection.recv(12) for connection in came}
     assert 0 == server.stop()
     assert {b"HTTP/1.1 200"} == heads
@@ -166,7 +170,7 @@ def test_long_answers_leave_on_the_grid(tmp_path: Path, tiny_model: Path) -> Non
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 200, "seed": 1,
                        "logit_bias": {str(token): -100 for token in range(3)}, "logprobs": True, "top_logprobs": 20})
     gaps = []
-    for _ in range(3):  # a busy machine can be late
+    for _ in range(12):  # a busy machine can be late
         came, times = b"", list[tuple[int, float]]()
         with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
             connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -211,14 +215,16 @@ def test_no_file_for_a_connection(tmp_path: Path, tiny_model: Path) -> None:
         assert 200 == kept.get("/health").status_code
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
         with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))):
-            time.sleep(3.2)
+            begun = time.monotonic()
+            waiting.until(lambda: 3 <= len(server.audit("runtime.exception")), "three reports")
+            most = time.monotonic() - begun + 2
             assert 200 == kept.get("/health").status_code
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, usual)
         assert 200 == server.http().get("/health").status_code
     reports = server.audit("runtime.exception")
     assert 0 == server.stop()
     assert {("OSError", "asyncio")} == {(report["type"], report["where"]) for report in reports}
-    assert 3 <= len(reports) <= 5
+    assert 3 <= len(reports) <= most
 
 
 def test_refused_requests_are_given_back(tmp_path: Path, tiny_model: Path) -> None:

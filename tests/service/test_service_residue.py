@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import memory
+from tests.support import memory, waiting
 from tests.support.server import KEY, Server, sha256, write_policy
 
 WAIT = 30.0  # seconds at most for what is scrubbed one second after the last request
@@ -59,10 +58,8 @@ def test_nothing_of_a_request_stays(stream: bool, lines: int, scrubbed: tuple[Se
     words = {"key": key.encode(), "prompt": canary.encode(), "prompt, 2 bytes": canary.encode("utf-16-le"),
              "answer": answer.encode(), "answer, 2 bytes": answer.encode("utf-16-le", "surrogatepass"),
              "answer, JSON": json.dumps(answer, ensure_ascii=False)[1:-1].encode()}
-    deadline = time.monotonic() + WAIT
-    while (left := _left(server.process.pid, words)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert {} == left
+    waiting.until(lambda: not _left(server.process.pid, words), "memory without them",
+                  lambda: _left(server.process.pid, words))
     assert server.process.poll() is None
 
 
@@ -80,7 +77,5 @@ def test_a_refused_key_does_not_stay_either(scrubbed: tuple[Server, str]) -> Non
     server, wrong = scrubbed[0], f"sk-{secrets.token_hex(24)}"
     with server.http(wrong) as http:
         assert 401 == http.post("/v1/chat/completions", json={}).status_code
-        deadline = time.monotonic() + WAIT
-        while (left := memory.count(server.process.pid, wrong.encode())) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert 0 == left  # while the connection is open
+        waiting.until(lambda: 0 == memory.count(server.process.pid, wrong.encode()),
+                      "memory without it while the connection is open")

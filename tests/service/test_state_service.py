@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,10 @@ from appliance.boot.state.disk import examine
 from appliance.errors import StateError
 from appliance.service.admission import quotas
 from appliance.service.admission.limits import Accounts, Rates
+from tests.support import waiting
 from tests.support.engines import synthetic_model
 from tests.support.server import Server, sha256, write_policy
+from tests.support.state_by_spec import saved_requests
 
 KEY_HEX = "1f" * 32
 STATE = """
@@ -74,7 +75,7 @@ def test_quotas_and_audit_log_outlive_a_kill(tmp_path: Path, disk: Path) -> None
     health = server.http().get("/health").json()
     assert (1, 3 << 20 >= health["state"]["free_bytes"]) == (health["state"]["epoch"], True)
     assert "passed" == next(step["verdict"] for step in health["boot"] if step["step"] == "state")
-    time.sleep(2 * quotas.INTERVAL_SECONDS)
+    waiting.until(lambda: 2 == saved_requests(bytes.fromhex(KEY_HEX), disk), "quota that is written")
     server.process.kill()
     server.process.wait()
     server = Server(policy, [model], measured=False).wait_ready()

@@ -6,11 +6,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import waiting
 from tests.support.require import absent
 
 
@@ -51,8 +51,9 @@ def _answers() -> bool:
 
 
 def _wait(daemon: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 40
-    while not _answers():
-        if daemon.poll() is not None or time.monotonic() > deadline:
-            absent(f"a Docker daemon that starts: {log.read_text(errors='replace')[-300:]}")
-        time.sleep(0.2)
+    try:
+        waiting.until(lambda: daemon.poll() is not None or _answers(), "Docker daemon that answers",
+                      lambda: waiting.size(log))
+        assert daemon.poll() is None
+    except AssertionError:
+        absent(f"a Docker daemon that starts: {log.read_text(errors='replace')[-300:]}")

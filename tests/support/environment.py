@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 
@@ -31,12 +32,14 @@ def children_unmeasured() -> Iterator[None]:
 def untraced() -> Iterator[None]:
     """Coverage is not measured within, nor in a test that this decorates: it would take up to three times as long, and
     nothing runs but what other tests run, too. (Of pytest-cov's mark for that, a worker of xdist takes no notice.)"""
-    trace = sys.gettrace()
+    trace, threads = sys.gettrace(), threading.gettrace()
     sys.settrace(None)
+    threading.settrace(None)  # for threads that start within
     try:
         yield
     finally:
         sys.settrace(trace)
+        threading.settrace(threads)
 
 
 def usual_signals() -> None:

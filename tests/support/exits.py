@@ -10,10 +10,10 @@ import ctypes
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.support import waiting
 from tests.support.require import absent
 
 T = TypeVar("T")
@@ -45,25 +45,29 @@ class Traced:
         except PermissionError:
             absent("the right to trace children: CAP_SYS_PTRACE, or kernel.yama.ptrace_scope below 2")
 
-    def at_exit(self, look: Callable[[int], T], seconds: float = 60) -> T:
+    def at_exit(self, look: Callable[[int], T]) -> T:
         """Let it run until it exits, call `look` with its id while it stands there, and let it end. Its exit code is in
-        `Popen.returncode` then. TimeoutError when it does not exit in time; it is killed."""
+        `Popen.returncode` then. AssertionError when it does nothing and does not exit; it is killed."""
         found: list[T] = []
-        deadline, pid = time.monotonic() + seconds, self._child.pid
+        pid = self._child.pid
         while True:
-            got, status = os.waitpid(pid, _WALL | os.WNOHANG)
-            if not got:
-                if time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
-                    raise TimeoutError("the process did not exit in time")
-                time.sleep(0.002)
-            elif not os.WIFSTOPPED(status):
-                self._child.returncode = os.waitstatus_to_exitcode(status)
-                if not found:
-                    raise TimeoutError("the process was not seen at its exit")
+            try:
+                status = waiting.until(lambda: self._event(pid), "exit of the process",
+                                       lambda: waiting.processor_time(pid))
+            except AssertionError:
+                os.kill(pid, signal.SIGKILL)
+                raise
+            if not os.WIFSTOPPED(status[0]):
+                self._child.returncode = os.waitstatus_to_exitcode(status[0])
+                assert found, "the process was not seen at its exit"
                 return found[0]
-            else:
-                self._go_on(status, found, look)
+            self._go_on(status[0], found, look)
+
+    @staticmethod
+    def _event(pid: int) -> tuple[int] | None:
+        """A status that the process has to tell."""
+        got, status = os.waitpid(pid, _WALL | os.WNOHANG)
+        return (status,) if got else None
 
     def _go_on(self, status: int, found: list[T], look: Callable[[int], T]) -> None:
         event, number = status >> 16, os.WSTOPSIG(status)

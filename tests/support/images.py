@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.hcl"
 MODELS = ROOT / "build" / "models"
 TARGETS = ("avx2",)  # what emulated guests run; the others add nothing but time
+PROCESSOR_SECONDS = 400  # of an emulator: some ten times what the longest boot takes
 POLICY = """
 appliance {{
   name   = "{name}"
@@ -113,10 +114,11 @@ class Guest:
         """Everything so far."""
         return "".join(self.lines)
 
-    def run(self, seconds: float = 120, until: Callable[[str], bool] = lambda _: False) -> Guest:
-        """Run until it is off, the time is over, or a line satisfies `until`."""
+    def run(self, until: Callable[[str], bool] = lambda _: False, *, seconds: int = PROCESSOR_SECONDS) -> Guest:
+        """Run until it is off, a line satisfies `until`, or the emulator has had `seconds` of a processor, which are
+        no fewer where other work goes on."""
         with boot.machine(self.options) as command, tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(["timeout", str(seconds), *command], stdin=subprocess.DEVNULL,
+            process = subprocess.Popen(["prlimit", f"--cpu={seconds}", *command], stdin=subprocess.DEVNULL,
                                        stdout=subprocess.PIPE, stderr=errors)
             self._process = process
             assert process.stdout is not None
@@ -149,7 +151,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(guest: Guest, seconds: float = 300) -> Iterator[Guest]:
+def serving(guest: Guest) -> Iterator[Guest]:
     """A guest that serves, or has ended; it is switched off at once afterwards, as by a power cut."""
     ready = threading.Event()
 
@@ -158,11 +160,11 @@ def serving(guest: Guest, seconds: float = 300) -> Iterator[Guest]:
             ready.set()
         return False
 
-    thread = threading.Thread(target=lambda: (guest.run(seconds, until=seen), ready.set()))
+    thread = threading.Thread(target=lambda: (guest.run(seen), ready.set()))
     thread.start()
-    ready.wait(seconds)
     try:
+        ready.wait()
         yield guest
     finally:
         guest.stop()
-        thread.join(60)
+        thread.join()

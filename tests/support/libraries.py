@@ -21,5 +21,5 @@ def library(target: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with children_unmeasured():
             subprocess.run([sys.executable, "-m", "appliance", "kernels", "build", "--target", target, "-o",
-                            str(FOLDER), "--if-stale"], cwd=ROOT, check=True, capture_output=True, timeout=280)
+                            str(FOLDER), "--if-stale"], cwd=ROOT, check=True, capture_output=True)
     return ahead.default_path(targets.by_name(target), FOLDER)

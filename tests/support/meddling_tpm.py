@@ -11,9 +11,10 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support import waiting
 
 STARTUP = 0x144  # TPM_CC_Startup
 
@@ -78,9 +79,7 @@ def machine(folder: Path, pcr: int, digest: bytes) -> Iterator[tuple[str, ...]]:
     process = subprocess.Popen(
         ["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={folder}", "--ctrl", f"type=unixio,path={real}", "--flags",
          "startup-clear"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 10
-    while not real.exists() and time.monotonic() < until:
-        time.sleep(0.02)
+    waiting.until(real.exists, "swtpm that listens")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()

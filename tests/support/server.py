@@ -9,19 +9,17 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 
-from tests.support import written
+from tests.support import waiting, written
 from tests.support.environment import unmeasured
 
 KEY, OTHER_KEY, AUDITOR_KEY = "sk-test-user", "sk-test-other", "sk-test-auditor"
 UNISOLATED = "import sys; from appliance.cli.main import main; sys.exit(main(sys.argv[1:]))"
-BOOT_SECONDS = 240  # kernels are compiled at boot where no library was built ahead
 
 POLICY = """
 appliance {{
@@ -111,15 +109,18 @@ class Server:
 
     def wait_ready(self) -> Server:
         """Wait until the server listens; fails with what it wrote when it ends before."""
-        deadline = time.monotonic() + BOOT_SECONDS
-        while not self.ready:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise AssertionError(f"the server did not start:\n{self.text('stderr')}")
+        def ended_or_ready() -> bool:
             for line in written.lines(self.folder / "stderr"):
                 if '"event": "ready"' in line:
                     self.ready = json.loads(line)
-            time.sleep(0.02)
+            return bool(self.ready) or self.process.poll() is not None
+
+        try:
+            waiting.until(ended_or_ready, "server that is ready", lambda: waiting.processor_time(self.process.pid))
+            assert self.ready, f"the server did not start:\n{self.text('stderr')}"
+        except AssertionError:
+            self.stop()
+            raise
         return self
 
     @property
@@ -150,7 +151,7 @@ class Server:
         """The record of one request, which is written before its answer ends."""
         return written.audited(self.folder / "audit.jsonl", request_id)
 
-    def stop(self, *, number: int = signal.SIGTERM, seconds: float = 30) -> int:
+    def stop(self, *, number: int = signal.SIGTERM, seconds: float = waiting.STALL_SECONDS) -> int:
         """Signal the process and wait for its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)

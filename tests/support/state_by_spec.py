@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import struct
+from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -38,6 +40,15 @@ def slot(secret: bytes, data: bytes) -> dict[str, Any] | None:
     names = ("counter", "epoch", "sequence", "tail", "chain", "session_salt")
     fields = dict(zip(names, struct.unpack("<QQQQ32s32s", plain[:96]), strict=True))
     return {**fields, "disk": disk, "saved": plain[96:]}
+
+
+def saved_requests(secret: bytes, path: Path) -> int:
+    """Requests that weigh on a quota, by the newest snapshot of a disk that another process may be writing to."""
+    data = path.read_bytes()
+    slots = [found for at in (0, MIB) if (found := slot(secret, data[at:at + MIB])) is not None]
+    saved = max(slots, key=lambda found: int(found["counter"]))["saved"] if slots else b""
+    accounts = json.loads(saved)["accounts"] if saved else {}
+    return sum(amount for left in accounts.values() for _, amount in left["requests"])
 
 
 def log(secret: bytes, disk: bytes, data: bytes) -> list[tuple[int, bytes]]:

@@ -7,10 +7,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import waiting
 from tests.support.require import absent
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - not a shared name: a fresh folder in it
@@ -33,30 +33,20 @@ def running(state: Path | None = None, *, manufactured: bool = False) -> Iterato
              f"type=unixio,path={folder / 'tpm'}", "--ctrl", f"type=unixio,path={folder / 'tpm.ctrl'}",
              "--flags", "not-need-init,startup-clear"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            end = time.monotonic() + 20
-            while not (folder / "tpm").exists():
-                if process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError("swtpm did not start")
-                time.sleep(0.02)
-            _listens(folder / "tpm", end)
+            waiting.until(lambda: process.poll() is not None or _listens(folder / "tpm"), "swtpm that listens")
+            assert process.poll() is None, "swtpm did not start"
             yield folder / "tpm"
         finally:
             process.terminate()
             process.wait(20)
 
 
-def _listens(path: Path, end: float) -> None:
-    """Wait until a socket that is there is also listened on, which on a busy machine takes a moment longer."""
-    while True:
-        with socket.socket(socket.AF_UNIX) as client:
-            try:
-                client.connect(str(path))
-            except ConnectionRefusedError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.02)
-            else:
-                return
+def _listens(path: Path) -> bool:
+    """Whether the socket is there and listened on, which on a busy machine comes a moment later."""
+    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        client.connect(str(path))
+        return True
+    return False
 
 
 def manufacture(folder: Path) -> None:

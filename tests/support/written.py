@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS = 30
+from tests.support import waiting
+
 Record = dict[str, Any]
 
 
@@ -25,14 +25,9 @@ def records(path: Path) -> list[Record]:
 
 def record(path: Path, wanted: Callable[[Record], bool], what: str) -> Record:
     """The first such record of a log, waited for: that of a client that left is written when that is noticed."""
-    deadline = time.monotonic() + SECONDS
-    while True:
-        found = records(path)
-        for each in found:
-            if wanted(each):
-                return each
-        assert time.monotonic() < deadline, f"no {what} in {found}"
-        time.sleep(0.01)
+    found = waiting.until(lambda: next(filter(wanted, records(path)), None), what, lambda: records(path)[-8:])
+    assert found is not None
+    return found
 
 
 def audited(path: Path, request_id: str) -> Record:

@@ -23,7 +23,7 @@ def test_debug_build(kind):
     """A whole pass has the bits of the release build; each spoiled word is found as what it is, and nothing is hurt."""
     with children_unmeasured():
         done = subprocess.run([sys.executable, "-m", "tests.support.debug_pass", kind], cwd=Path(__file__).parents[3],
-                              capture_output=True, text=True, check=False, timeout=280)
+                              capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
     found = json.loads(done.stdout)
     assert ("jit", True) == (found["origin"], found["debug"])

@@ -15,6 +15,7 @@ import pytest
 
 from appliance.engine.kernels.runtime import memory, table, team, threads
 from appliance.errors import EngineError
+from tests.support import waiting
 from tests.support.environment import unmeasured
 
 
@@ -156,7 +157,7 @@ def test_forgotten_pool_ends(kernels):
     workers = pool._workers
     del pool
     gc.collect()
-    workers[0].join(5)
+    workers[0].join(waiting.STALL_SECONDS)
     assert not workers[0].is_alive()
 
 

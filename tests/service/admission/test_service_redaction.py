@@ -97,10 +97,10 @@ def test_long_hostile_text_is_quick() -> None:
     """A text made to be slow, streamed token by token, costs milliseconds a token."""
     rules = [Rule.compile("mail", r"[\w.]{1,64}@[\w.]{1,64}\.[a-z]{2,8}", "x")]
     redactor, text = Redactor(rules), "aaaa." * 400
-    started = time.monotonic()
+    started = time.process_time()
     out = [redactor.feed(text[place:place + 4]) for place in range(0, len(text), 4)]
     assert text == "".join([*out, redactor.finish()])
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_many_matches_are_replaced_as_re_does() -> None:

@@ -98,10 +98,10 @@ def test_every_cut_of_a_body_is_told() -> None:
 def test_a_place_costs_no_more_than_reading(body: bytes) -> None:
     """The search for a place takes time in proportion to a body: a megabyte of the worst takes
     moments, not minutes."""
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(RequestError):
         document.read(body)
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_no_text_of_a_body_is_in_a_refusal() -> None:
@@ -118,6 +118,6 @@ def test_reading_survives_mutations() -> None:
     body."""
     for seed in wire_fuzz.seeds():
         wire_fuzz.fuzz(seed)
-    count, finding = driver.run(wire_fuzz.fuzz, wire_fuzz.seeds(), seconds=3, seed=1)
+    count, finding = driver.run(wire_fuzz.fuzz, wire_fuzz.seeds(), seconds=3, seed=1, least=101)
     assert None is finding
     assert 100 < count

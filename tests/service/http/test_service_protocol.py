@@ -19,6 +19,7 @@ from appliance.service.api.problems import RequestError
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.http import protocol
 from appliance.service.http.body import unless_gone
+from tests.support import waiting
 
 
 class Echo:
@@ -144,7 +145,7 @@ def test_a_client_that_leaves_is_seen(ahead: bytes) -> None:
         writer.write(ahead)
         await asyncio.sleep(0.2)
         writer.close()
-        await asyncio.wait_for(app.left.wait(), 5)
+        await asyncio.wait_for(app.left.wait(), waiting.STALL_SECONDS)
 
     _run(scenario)
 

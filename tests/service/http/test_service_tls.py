@@ -39,7 +39,7 @@ from appliance.service.attesting import evidences as attest
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.http import protocol, tls
 from appliance.service.http.listen import listen_tcp, listen_vsock
-from tests.support import server
+from tests.support import server, waiting
 from tests.support.require import absent
 
 LISTENERS = """
@@ -257,10 +257,8 @@ def test_a_crowd_takes_what_the_plan_has(listener: int, sends: bytes | None,
         return most
 
     assert asyncio.run(scenario()) - before <= room
-    deadline = time.monotonic() + 60
-    while not (served := _served(process.ready["listening"][listener])) and time.monotonic() < deadline:
-        time.sleep(0.5)  # refusals that are held back keep their connections
-    assert served
+    # Refusals that are held back keep their connections.
+    waiting.until(lambda: _served(process.ready["listening"][listener]), "connection that is served")
 
 
 def _served(url: str) -> bool:
