@@ -7,8 +7,9 @@ LEAST_STACK = 1 << 20
 
 
 def _stack() -> None:
-    """Give the main thread a usual stack, and each other thread too, whatever the limit was. With too little of it the
-    interpreter ends without a word, deep in some library: so nothing else is imported before this."""
+    """Give the main thread a usual stack, and each other thread too, whatever the limit was. With
+    too little of it the interpreter ends without a word, deep in some library: so nothing else is
+    imported before this."""
     try:
         import resource
     except ImportError:  # elsewhere than on Unix
@@ -27,7 +28,8 @@ def _stack() -> None:
 
 
 def start() -> None:
-    """Run the command line as this process. What takes time is imported once signals can end it without a traceback."""
+    """Run the command line as this process. Slow modules are imported once signals can end them
+    without a traceback."""
     try:
         _stack()
         from appliance import isolated

@@ -26,8 +26,9 @@
     ├── ImageError             an image cannot be built, predicted or written; names file and field
     └── ServiceError           a request cannot be served
 
-Each error carries a stable `code` (machine readable, kebab case), a terse `summary` (what was found, where,
-what was expected) and a `hint` (what to do about it). Secrets and request content never go into an error.
+Each error carries a stable `code` (machine readable, kebab case), a terse `summary` (what was
+found, where, what was expected) and a `hint` (what to do about it). Secrets and request content
+never go into an error.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ class ApplianceError(Exception):
 
 
 def no_memory() -> ApplianceError:
-    """What to say where there is none left."""
+    """The error to raise where there is none left."""
     return ApplianceError("no memory is left", code="memory", hint="give the process, or the machine, more")
 
 
 def shortage(error: BaseException) -> ApplianceError | None:
-    """What the machine lacks, where an exception of Python's says that it lacks something."""
+    """The machine's shortage, where an exception of Python's says that something is short."""
     if isinstance(error, MemoryError):
         return no_memory()
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
@@ -117,13 +118,15 @@ class PinError(ModelError):
 
 
 class TamperedError(ModelError):
-    """Bytes that do not authenticate: altered, moved, cut off, or rolled back. Nothing of them was used."""
+    """Bytes that do not authenticate: altered, moved, cut off, or rolled back. Nothing of them was
+    used."""
 
     code = "model-tampered"
 
 
 class ModelKeyError(ModelError):
-    """The key of a sealed model cannot be had, or is not the one that the model was sealed under."""
+    """The key of a sealed model cannot be had, or is not the one that the model was sealed under.
+    """
 
     code = "model-key"
 
@@ -147,7 +150,7 @@ class TemplateError(EngineError):
 
 
 class RefusedMessagesError(TemplateError):
-    """What a chat template says against the messages: its own words, which may be shown to who sent them."""
+    """A chat template's objection to the messages, in its own words, which their sender may see."""
 
 
 class CapacityError(EngineError):
@@ -181,13 +184,15 @@ class RejectedEvidenceError(AttestationError):
 
 
 class UnsupportedEvidenceError(AttestationError):
-    """Evidence of a format, version, product or root of trust that is not known here; the summary names it."""
+    """Evidence of a format, version, product or root of trust that is not known here; the summary
+    names it."""
 
     code = "evidence-unsupported"
 
 
 class UncheckedEvidenceError(AttestationError):
-    """Evidence that nothing speaks against, but that cannot be checked: a certificate or collateral is absent."""
+    """Evidence that nothing speaks against, but that cannot be checked: a certificate or collateral
+    is absent."""
 
     code = "evidence-unchecked"
 
@@ -211,13 +216,15 @@ class BootError(ApplianceError):
 
 
 class DamagedError(ApplianceError):
-    """A file of the installation is absent, cut or changed; the summary names it, what was expected and found."""
+    """A file of the installation is absent, cut or changed; the summary names it, what was expected
+    and found."""
 
     code = "installation-damaged"
 
 
 class ImageError(ApplianceError):
-    """An image cannot be built, predicted, converted or booted; the summary names the file and what is wrong."""
+    """An image cannot be built, predicted, converted or booted; the summary names the file and what
+    is wrong."""
 
     code = "image-error"
 

@@ -1,14 +1,16 @@
-"""Start a verb again in an interpreter that takes nothing from its surroundings but what is named here.
+"""Start a verb again in an interpreter that takes nothing from its surroundings but what is named
+here.
 
-The operator's shell reaches a Python process in many ways: variables that load code, `.pth` files, `sitecustomize`,
-the working directory, cached bytecode that says something else than its source. The image has none of them. Elsewhere
-`again` replaces the process by one without them:
+The operator's shell reaches a Python process in many ways: variables that load code, `.pth` files,
+`sitecustomize`, the working directory, cached bytecode that says something else than its source.
+The image has none of them. Elsewhere `again` replaces the process by one without them:
 
     variables       KEPT alone; all others are handed over as data, which only `lookup` reads
     import path     the standard library, the site-packages folders and this package's folder; no `.pth` file is read
     modules         sources and extension modules; bytecode only where the whole root is read-only, as in the image
 
-As a script this file is the first that the new interpreter runs. It needs the standard library alone.
+As a script this file is the first that the new interpreter runs. It needs the standard library
+alone.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ _given: dict[str, bytearray] = {}  # variables that were taken out of the enviro
 
 
 def again(words: list[str]) -> None:
-    """Replace this process by an isolated one, if the words name a verb that needs it. Returns where it is isolated,
-    where Python's own hooks watch it, and where the machine does not let it: `problems` then says why."""
+    """Replace this process by an isolated one, if the words name a verb that needs it. Returns
+    where it is isolated, where Python's own hooks watch it, and where the machine does not let it:
+    `problems` then says why."""
     verb = next((word for word in words if not word.startswith("-")), "")
     if verb not in VERBS or sys.platform != "linux" or not sys.executable or watched():
         return
@@ -55,8 +58,8 @@ def again(words: list[str]) -> None:
 
 
 def command(entry: str, words: list[str] | None = None, handed: int | None = None) -> list[str]:
-    """The command line that calls a function, `module:function`, in an isolated interpreter. `handed`: the descriptor
-    of a file that has the environment's variables."""
+    """The command line that calls a function, `module:function`, in an isolated interpreter.
+    `handed`: the descriptor of a file that has the environment's variables."""
     import site  # in an isolated interpreter nothing else loads it
 
     flags = ["-I", "-B", "-X", "utf8"]
@@ -70,7 +73,7 @@ def command(entry: str, words: list[str] | None = None, handed: int | None = Non
 
 
 def problems() -> list[str]:
-    """What of the operator's surroundings reaches this process; nothing where it is isolated."""
+    """The operator's surroundings that reach this process; none where it is isolated."""
     flags, found = sys.flags, []
     if not (flags.isolated and flags.dont_write_bytecode):
         found.append("the interpreter was started without -I -B")
@@ -103,7 +106,8 @@ def names() -> list[str]:
 
 
 def take_out() -> list[str]:
-    """Take every variable out of the environment that is not kept: only `lookup` has it then. Returns their names."""
+    """Take every variable out of the environment that is not kept: only `lookup` has it then.
+    Returns their names."""
     ours = {name for name, value in SET.items() if os.environ.get(name) == value}
     for name in set(os.environ) - {*KEPT, *OWN, *ours}:
         _given[name] = bytearray(os.environb[os.fsencode(name)])
@@ -121,8 +125,8 @@ def forget(name: str | None = None) -> None:
 
 
 def _measured() -> bool:
-    """Whether the modules' folder cannot be written, and is no virtual environment's: so it is in the image, where
-    bytecode is part of what is measured."""
+    """Whether the modules' folder cannot be written, and is no virtual environment's: so it is in
+    the image, where bytecode is part of what is measured."""
     try:
         return sys.prefix == sys.base_prefix and bool(os.statvfs(PACKAGE).f_flag & os.ST_RDONLY)
     except (OSError, AttributeError):
@@ -159,7 +163,8 @@ def _take_over(descriptor: str) -> None:
 
 
 def _only_sources() -> None:
-    """Import no bytecode without its source, nothing from archives, and of this package nothing but sources."""
+    """Import no bytecode without its source, nothing from archives, and of this package nothing but
+    sources."""
     sources = (importlib.machinery.SourceFileLoader, importlib.machinery.SOURCE_SUFFIXES)
     extensions = (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES)
     ours = importlib.machinery.FileFinder.path_hook(sources)

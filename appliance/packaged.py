@@ -27,7 +27,8 @@ def entries(found: Any) -> bool:
 
 
 def content(place: str, expected: str) -> bytes:
-    """The bytes of a file of this package, by its path in it. Raises DamagedError where it cannot be read."""
+    """The bytes of a file of this package, by its path in it. Raises DamagedError where it cannot
+    be read."""
     path = ROOT / place
     try:
         return path.read_bytes()
@@ -36,8 +37,8 @@ def content(place: str, expected: str) -> bytes:
 
 
 def document(place: str, expected: str, fits: Callable[[Any], bool]) -> Any:
-    """A JSON file of this package, by its path in it. DamagedError where it is absent, cut, or not what `fits` takes,
-    which `expected` describes."""
+    """A JSON file of this package, by its path in it. DamagedError where it is absent, cut, or not
+    what `fits` takes, which `expected` describes."""
     path, data = ROOT / place, content(place, expected)
     try:
         found = json.loads(data)
@@ -50,13 +51,14 @@ def document(place: str, expected: str, fits: Callable[[Any], bool]) -> Any:
 
 
 def damaged(path: Path, expected: str, found: str) -> DamagedError:
-    """What to say about a file of the installation."""
+    """The message about a file of the installation."""
     return DamagedError(f"{path} is damaged: expected {expected}, found {found}",
                         hint="install the appliance again; in a checkout: git restore the file")
 
 
 def broken(error: BaseException) -> DamagedError | None:
-    """What an import's exception says about a source file of this package, if it is about one."""
+    """The message of an import's exception about a source file of this package, if it is about one.
+    """
     name = error.filename if isinstance(error, SyntaxError) else error.path if isinstance(error, ImportError) else None
     if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(f"{ROOT.name}."):
         name = str(ROOT.parent.joinpath(*(error.name or "").split(".")).with_suffix(".py"))

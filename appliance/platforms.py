@@ -1,6 +1,7 @@
 """The platforms: one row each. Every list of platforms in this package is made from these rows.
 
-What a platform's evidence means is in `attestation/<platform>/`, and its row in `attestation/judge/platforms.py`.
+The meaning of a platform's evidence is in `attestation/<platform>/`, and its row in
+`attestation/judge/platforms.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The closed schema of the audit log: every event that can be written, and every field of each.
 
-This table is the allow-list. What is not in it cannot be written; docs/formats/audit-log.md shows the same table,
-and a test compares the two. A `?` after a field's name means that it may be left out.
+This table is the allow-list. An event that is not in it cannot be written;
+docs/formats/audit-log.md shows the same table, and a test compares the two. A `?` after a field's
+name means that it may be left out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ STATUS = Integer(999)
 
 
 class Vocabularies:
-    """The closed sets of one log, filled at boot: by the policy (models, tenants, listeners) or by our own code."""
+    """The closed sets of one log, filled at boot: by the policy (models, tenants, listeners) or by
+    our own code."""
 
     def __init__(self) -> None:
         self.models = Vocabulary("the policy's models")

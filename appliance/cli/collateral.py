@@ -1,4 +1,5 @@
-"""`appliance collateral fetch EVIDENCE -o DIR`: fetch what evidence needs to be verified, and verify it at once."""
+"""`appliance collateral fetch EVIDENCE -o DIR`: fetch what evidence needs to be verified, and
+verify it at once."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def _fetch(args: argparse.Namespace, data: bytes, found: Needs) -> int:
 
 
 def _each(wanted: tuple[tuple[Request, ...], ...], source: Source, folder: Path) -> list[dict[str, Any]]:
-    """Make the requests of each group until one is answered; once one is, its place tells the product line."""
+    """Make the requests of each group until one is answered; once one is, its place tells the
+    product line."""
     results, line = [], None
     for group in wanted:
         chosen = group if line is None or len(group) == 1 else (group[line],)
@@ -100,7 +102,7 @@ def _each(wanted: tuple[tuple[Request, ...], ...], source: Source, folder: Path)
 
 
 def _one_of(group: tuple[Request, ...], source: Source, folder: Path) -> tuple[dict[str, Any], int | None]:
-    """What came of the requests of a group, and which one was answered."""
+    """The outcome of a group's requests, and which one was answered."""
     told: list[AttestationError] = []
     for place, request in enumerate(group):
         _progress(f"{request.why}: GET {request.url}")

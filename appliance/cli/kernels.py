@@ -16,9 +16,9 @@ from appliance.kernelbuild import build
 
 BUILD = """Compile the kernels into a library that needs no compiler to run, by LLVM and the linker `ld` of binutils.
 
-Needed before the first `serve` or `infer` of a checkout, which find it where it is put (`make run` does that; without
-one, a checkout with numba compiles as it starts, which takes longer), and after a change of the kernels or an
-update of numba. `appliance image build` builds what an image needs by itself."""
+A checkout needs it before its first `serve` or `infer`, which find it where it is put; `make run` does that.
+Without one, a checkout with numba compiles as it starts, which takes longer. It is needed again after a change of the
+kernels or an update of numba. `appliance image build` builds what an image needs by itself."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,11 +1,11 @@
 """`appliance`: dispatch to one module per verb, imported only when its verb is used.
 
-Exit codes shared by all verbs: 0 success, 1 the thing examined has findings or is refused, 2 the command
-cannot run (bad usage, missing file), 128 + N ended by signal N (130: Ctrl-C, 143: SIGTERM). A verb documents any
-further code in its own help.
+All verbs share exit codes: 0 success, 1 the thing examined has findings or is refused, 2 the
+command cannot run (bad usage, missing file). 128 + N means ended by signal N (130: Ctrl-C, 143:
+SIGTERM). A verb documents any further code in its own help.
 
-With --json, what a verb cannot do is an object too: `exit_code`, `code`, `reason`, `hint`, on standard output; of verbs
-that write JSON lines on standard error, a line there.
+With --json, what a verb cannot do is an object too: `exit_code`, `code`, `reason`, `hint`, on
+standard output; of verbs that write JSON lines on standard error, a line there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser_of(verb: str | None) -> argparse.ArgumentParser:
-    """Make the parser of all verbs, with the arguments of `verb` alone: the others are not imported."""
+    """Make the parser of all verbs, with the arguments of `verb` alone: the others are not
+    imported."""
     parser = _Parser(
         prog="appliance", description="LLM inference that its operator cannot read and anyone can verify.",
         epilog="exit codes: 0 success, 1 findings or refused, 2 cannot run",
@@ -158,7 +159,8 @@ def _run(words: list[str]) -> int:
 
 
 def _lost(error: OSError, args: argparse.Namespace) -> int:
-    """A full disk behind standard output, say, or a reader that has gone, as `| head` does; 1 would be an answer."""
+    """A full disk behind standard output, say, or a reader that has gone, as `| head` does; 1 would
+    be an answer."""
     if not isinstance(error, BrokenPipeError):
         _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
     _drop(sys.stdout)
@@ -182,8 +184,9 @@ def _absent(package: str) -> ApplianceError:
 def _streams() -> bool:
     """Make the standard streams fit for use; whether there is a standard output.
 
-    No file or socket that is opened later takes the number of a closed one, and what a stream's encoding does not have
-    is written as an escape, where Python would end with a traceback and the exit code for findings.
+    No file or socket that is opened later takes the number of a closed one. A character that a
+    stream's encoding does not have is written as an escape. Python would end with a traceback and
+    the exit code for findings.
     """
     for number in range(3):
         try:
@@ -200,7 +203,8 @@ def _streams() -> bool:
 
 
 def _drop(stream: TextIO) -> None:
-    """What is still to be written to it is lost: the interpreter, as it ends, shall not try again."""
+    """Text that is still to be written to it is lost: the interpreter, as it ends, shall not try
+    again."""
     with contextlib.suppress(OSError):  # not a file: a text in memory, say
         number = stream.fileno()
         try:

@@ -1,4 +1,5 @@
-"""Signals that end the command line: at once while it starts and once it is over, in good order while a verb runs."""
+"""Signals that end the command line: at once while it starts and once it is over, in good order
+while a verb runs."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ def _at_once(number: int, _frame: FrameType | None) -> None:
 
 
 def at_once() -> None:
-    """From now on they end the process without a word. Nothing is to be put in order while modules are imported, and an
-    exception there may come out as another: extension modules make of it what they like, a panic with exit code 1."""
+    """From now on they end the process without a word. Nothing is to be put in order while modules
+    are imported, and an exception there may come out as another: extension modules make of it what
+    they like, a panic with exit code 1."""
     for number in ENDING:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _at_once)
@@ -30,9 +32,9 @@ def at_once() -> None:
 
 @contextlib.contextmanager
 def politely() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must; another that comes
-    meanwhile is not heard, unless it takes long. Whoever was told to be deaf to one stays so (nohup), and who has
-    made itself deaf, as a service that has drained."""
+    """SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must;
+    another that comes meanwhile is not heard, unless it takes long. A process that was told to be
+    deaf to one stays so (nohup). So does one that made itself deaf, as a drained service does."""
     deaf = 0.0
 
     def orderly(number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,5 @@
-"""`appliance verify URL|FILE`: is this an appliance, under this policy, in hardware that its operator cannot read?"""
+"""`appliance verify URL|FILE`: is this an appliance, under this policy, in hardware that its
+operator cannot read?"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def _nonce(text: str) -> bytes:
 
 
 def failure(error: ApplianceError, args: argparse.Namespace | None) -> dict[str, Any]:
-    """What --json prints where no verdict could be made; on bad usage there are no arguments."""
+    """The output of --json where no verdict could be made; on bad usage there are no arguments."""
     return unmade(error, None if args is None else args.target)
 
 

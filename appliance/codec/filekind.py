@@ -1,4 +1,5 @@
-"""What a file is that was given in the place of another: to say so in a refusal, never to accept anything by it.
+"""The kind of a file that was given in the place of another: for a refusal, never to accept
+anything by it.
 
 Nothing of the file's content is repeated: it may be a secret.
 """
@@ -44,7 +45,8 @@ def of(start: bytes) -> FileKind | None:
 
 
 def instead(start: bytes) -> str:
-    """What to put behind a refusal of a file that should be JSON: "; it is …" where its kind is known."""
+    """The words behind a refusal of a file that should be JSON: "; it is …" where its kind is
+    known."""
     kind = of(start)
     return "" if kind in (None, _SOME_JSON) else f"; it is {kind.what}"
 

@@ -1,7 +1,8 @@
-"""JSON Web Signatures in compact form (RFC 7515) with ES256, ES384 (RFC 7518, section 3.4) and EdDSA (RFC 8037).
+"""JSON Web Signatures in compact form (RFC 7515) with ES256, ES384 (RFC 7518, section 3.4) and
+EdDSA (RFC 8037).
 
-Small on purpose: one signature, no encryption, no header but `alg`, `typ` and `kid`, and the algorithm follows from the
-key, never from the token.
+Small on purpose: one signature, no encryption, no header but `alg`, `typ` and `kid`, and the
+algorithm follows from the key, never from the token.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def jwk(key: PublicKey) -> dict[str, str]:
 
 
 def sign(payload: bytes, key: PrivateKey, *, typ: str = "JWT") -> str:
-    """The compact form: header, payload and signature. Raises PolicyError for a key of another kind."""
+    """The compact form: header, payload and signature. Raises PolicyError for a key of another
+    kind."""
     header = canonical({"alg": algorithm(key), "kid": jwk(key.public_key())["kid"], "typ": typ})
     signed = f"{to_base64url(header)}.{to_base64url(payload)}"
     if isinstance(key, Ed25519PrivateKey):
@@ -74,9 +76,10 @@ def sign(payload: bytes, key: PrivateKey, *, typ: str = "JWT") -> str:
 def verify(token: str, key: PublicKey) -> bytes:
     """The payload of a token that `key` signed.
 
-    Raises MalformedEvidenceError `token-malformed`, also for a header that names extensions which must be understood
-    (`crit`, RFC 7515, section 4.1.11); ForgedEvidenceError `token-signature` if the signature is not this
-    key's, or the header names another algorithm than the key's.
+    Raises MalformedEvidenceError `token-malformed`, also for a header that names extensions which
+    must be understood (`crit`, RFC 7515, section 4.1.11). Raises ForgedEvidenceError
+    `token-signature` if the signature is not this key's, or the header names another algorithm than
+    the key's.
     """
     parts = token.split(".")
     if len(parts) != 3:

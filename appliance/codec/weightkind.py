@@ -1,5 +1,5 @@
-"""Files that people take for a GGUF model, by their first bytes: other formats of weights, archives, and what a server
-sends in the place of a file.
+"""Files that people take for a GGUF model, by their first bytes: other formats of weights,
+archives, and what a server sends in the place of a file.
 
 Nothing of a file's content is repeated, and nothing is accepted by it.
 """
@@ -13,7 +13,7 @@ LOOKED_AT = 4096  # bytes that suffice
 
 
 class FileKind(NamedTuple):
-    """What a file is, and what it is for."""
+    """The kind of a file, and its purpose."""
 
     what: str
     use: str
@@ -82,14 +82,15 @@ def of(start: bytes) -> FileKind | None:
 
 
 def json_of(start: bytes) -> FileKind | None:
-    """What JSON in the place of a model is."""
+    """The kind of JSON in the place of a model."""
     if not _JSON.match(start.removeprefix(_BOM)):
         return None
     return next((kind for pattern, kind in _JSON_KINDS if pattern.search(start)), _SOME_JSON)
 
 
 def anything_else(start: bytes) -> FileKind | None:
-    """What is left for a file of no other kind: empty, a part of a magic, text, or what is no model at all."""
+    """The answer for a file of no other kind: empty, a part of a magic, text, or no model at all.
+    """
     for magic, kind in _OTHERS:
         if start.startswith(magic):
             return kind

@@ -1,7 +1,8 @@
-"""A DHCP client that asks for an address, a mask, a router and how long they hold (RFC 2131, options of RFC 2132), and
-nothing else.
+"""A DHCP client that asks for an address, a mask, a router and how long they hold (RFC 2131,
+options of RFC 2132), and nothing else.
 
-The answer comes from the host, so it decides only how packets travel; every other option is ignored.
+The answer comes from the host, so it decides only how packets travel; every other option is
+ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 
 _SERVER, _CLIENT = 67, 68
 _MAGIC = b"\x63\x82\x53\x63"
-# op, hardware type and length, hops, transaction, seconds, flags, 4 addresses, hardware address, names
+# op, hardware type and length, hops, transaction, seconds, flags, 4 addresses, hardware address,
+# names
 _HEADER = struct.Struct("!BBBBIHH4s4s4s4s16s192x")
 _REQUEST, _REPLY, _ETHERNET, _BROADCAST = 1, 2, 1, 0x8000
 DISCOVER, OFFER, ASK, ACK = 1, 2, 3, 5
@@ -30,7 +32,7 @@ SHORTEST = 20  # seconds: a host that gives less is asked no more often
 
 @dataclass(frozen=True)
 class Lease:
-    """What an interface is given."""
+    """The settings that an interface is given."""
 
     address: ipaddress.IPv4Address
     mask: ipaddress.IPv4Address
@@ -55,8 +57,8 @@ def ask(interface: str, hardware: bytes) -> Lease | None:
 
 
 def renew(interface: str, hardware: bytes, held: Lease) -> Lease | None:
-    """The same lease for longer: its server is asked, then, as RFC 2131 has it for later, whoever hears it. None when
-    nobody agrees."""
+    """The same lease for longer: its server is asked, then, as RFC 2131 has it for later, whoever
+    hears it. None when nobody agrees."""
     with _socket(interface) as client:
         for server in (*([held.server] if held.server else []), None):
             number = secrets.randbits(32)
@@ -76,8 +78,8 @@ def _socket(interface: str) -> socket.socket:
 
 
 def message(kind: int, number: int, hardware: bytes, offer: Lease | None = None, held: Lease | None = None) -> bytes:
-    """A DISCOVER, a REQUEST for what was offered, or one for what is held (RFC 2131, table 5: then the address stands
-    in the header, and neither it nor the server is an option)."""
+    """A DISCOVER, a REQUEST for what was offered, or one for what is held (RFC 2131, table 5: then
+    the address stands in the header, and neither it nor the server is an option)."""
     options = bytes([_TYPE, 1, kind, _PARAMETERS, 2, _MASK, _ROUTER])
     if offer is not None:
         options += bytes([_REQUESTED, 4]) + offer.address.packed

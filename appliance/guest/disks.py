@@ -1,9 +1,9 @@
 """Find the disks by the name that the host gave them. The name decides nothing but which is tried.
 
-A disk's role is its virtio serial number or its partition's name: `appliance-models` holds a read-only erofs file
-system with model files, which the policy's pins decide on; `appliance-state` belongs to the application, which seals
-what it writes there; `appliance-launch` holds a policy for an image without one. A virtio serial port of the name
-`appliance-audit` takes the audit log.
+A disk's role is its virtio serial number or its partition's name. `appliance-models` holds a
+read-only erofs file system with model files, which the policy's pins decide on. `appliance-state`
+belongs to the application, which seals what it writes there. `appliance-launch` holds a policy for
+an image without one. A virtio serial port of the name `appliance-audit` takes the audit log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def find(role: str, block: Path = _BLOCK) -> Path | None:
 
 
 def mount_models(target: Path) -> str:
-    """Mount the disk with models read-only, where there is one. OSError when it cannot be mounted."""
+    """Mount the disk with models read-only, where there is one. OSError when it cannot be mounted.
+    """
     models, state = find(MODELS_ROLE), find(STATE_ROLE)
     if models is not None:
         mount(str(models), str(target), "erofs", RDONLY | NOSUID | NODEV | NOEXEC)

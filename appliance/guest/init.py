@@ -1,10 +1,13 @@
-"""Process 1 of the image: mount, switch kernel features off, bring up the network, find the disks, start the service.
+"""Process 1 of the image: mount, switch kernel features off, bring up the network, find the disks,
+start the service.
 
-The initrd's init (image/init/init.c) has checked the command line and mounted the verity root before this runs.
-Nothing is read that the host can set but DHCP's answers and the disks' names and contents: an address gives the host
-nothing that it lacks, models are checked against their pins, and state is sealed.
+The initrd's init (image/init/init.c) has checked the command line and mounted the verity root
+before this runs. Nothing is read that the host can set but DHCP's answers and the disks' names and
+contents. An address gives the host nothing that it lacks, models are checked against their pins,
+and state is sealed.
 
-Whatever fails, and the end of the service, powers the machine off. One line on the console for each step.
+Any failure, and the end of the service, powers the machine off. One line on the console for each
+step.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ _steps: list[dict[str, str | int]] = []
 
 
 def step(name: str, action: Callable[[], str]) -> None:
-    """Run one step, write its verdict, and keep it for the report. An OSError becomes one line and the end."""
+    """Run one step, write its verdict, and keep it for the report. An OSError becomes one line and
+    the end."""
     begun = time.monotonic_ns()
     detail = action()
     took = (time.monotonic_ns() - begun) // 1000
@@ -71,7 +75,8 @@ def say(text: str) -> None:
 
 
 def find_policy() -> Path:
-    """The baked policy, or the launch disk's, which a process of its own reads. OSError when there is none."""
+    """The baked policy, or the launch disk's, which a process of its own reads. OSError when there
+    is none."""
     if BAKED.is_file():
         return BAKED
     disk = init_disks.find(init_disks.LAUNCH_ROLE)
@@ -82,7 +87,8 @@ def find_policy() -> Path:
 
 
 def start(module: str, *arguments: str) -> int:
-    """A process that runs a module; its standard output is the audit port where there is one, else the console."""
+    """A process that runs a module; its standard output is the audit port where there is one, else
+    the console."""
     child = os.fork()
     if child == 0:
         try:
@@ -99,8 +105,8 @@ def start(module: str, *arguments: str) -> int:
 
 
 def supervise(child: int, network: init_network.Network | None = None) -> str:
-    """Collect processes, and keep the network's addresses, until the service has ended; says how. SIGCHLD must be
-    blocked."""
+    """Collect processes, and keep the network's addresses, until the service has ended; says how.
+    SIGCHLD must be blocked."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     while True:
         process, status = os.waitpid(-1, os.WNOHANG)

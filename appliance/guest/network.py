@@ -1,8 +1,8 @@
-"""Bring up the loopback and every Ethernet interface, by DHCP, with ioctls of netdevice(7) and route(7), and keep what
-DHCP gave for as long as the machine runs.
+"""Bring up the loopback and every Ethernet interface, by DHCP, with ioctls of netdevice(7) and
+route(7), and keep what DHCP gave for as long as the machine runs.
 
-An address whose time is over while no server answers is kept until there is another: the network is the operator's, and
-with it whether anybody is reached.
+An address whose time is over while no server answers is kept until there is another: the network is
+the operator's, and with it whether anybody is reached.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _AGAIN = 60.0  # seconds after a question that nobody answered (RFC 2131, sectio
 
 @dataclass
 class _Held:
-    """An interface's address, and by the monotonic clock when it ends and when to ask for it again."""
+    """An interface's address, and by the monotonic clock when it ends and when to ask for it again.
+    """
 
     name: str
     hardware: bytes
@@ -49,7 +50,8 @@ class Network:
         self._held: list[_Held] = []
 
     def bring_up(self) -> str:
-        """Every interface up and addressed; says which got what. An interface without a DHCP answer stays without."""
+        """Every interface up and addressed; says which got what. An interface without a DHCP answer
+        stays without."""
         told = []
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             _flags_up(control, "lo")
@@ -78,7 +80,8 @@ class Network:
         return min((max(held.asks - time.monotonic(), 0.0) for held in self._held), default=None)
 
     def keep(self, say: Callable[[str], None]) -> None:
-        """Ask for what is due. What changed is said; an answer that the kernel does not take is none."""
+        """Ask for what is due. Changes are said; an answer that the kernel does not take is none.
+        """
         for held in [held for held in self._held if held.asks <= time.monotonic()]:
             lease = None
             with contextlib.suppress(OSError):

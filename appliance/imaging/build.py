@@ -51,7 +51,7 @@ _STUB = "usr/lib/systemd/boot/efi/linuxx64.efi.stub"
 
 @dataclass(frozen=True)
 class Options:
-    """What one build is of; `policy` None: an image that takes its policy at launch."""
+    """The inputs of one build; `policy` None: an image that takes its policy at launch."""
 
     recipe: Recipe
     output: Path
@@ -69,7 +69,8 @@ class Options:
 
 
 def build(options: Options, steps: Steps) -> dict[str, Any]:
-    """Build an image into a folder, whole or not at all; returns its manifest. ImageError names the step."""
+    """Build an image into a folder, whole or not at all; returns its manifest. ImageError names the
+    step."""
     recipe, downloads = options.recipe, options.downloads
     if options.policy is not None and (unkept := list(checks.unkept(options.policy))):
         raise ImageError("; ".join(unkept), hint="no image with this policy would boot", code="policy-not-met-here")
@@ -141,7 +142,7 @@ def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Pack
 
 
 def _optional_modules(options: Options) -> tuple[str, ...]:
-    """What an image with a policy has no listener for, it has no module for."""
+    """An image with a policy has no module for a listener that it lacks."""
     wanted = options.policy is None or any(
         listener.kind == "vsock" or listener.transport == "vsock"
         for listener in options.policy.policy.service.listeners)
@@ -183,7 +184,7 @@ def _disk(out: Path, program: bytes, root_hash: str, epoch: int) -> None:
 def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
            packages: tuple[lockfile.Package, ...], locked: tuple[lockfile.Wheel, ...], libraries: list[Path],
            tree: Tree, epoch: int) -> dict[str, Any]:
-    """What image.json says besides the files."""
+    """The statements of image.json besides the files."""
     code = identity.code_digest(tree.root / options.recipe.places["site"] / "appliance").hex()
     digests = {path.stem.removeprefix("kernels-"): hashlib.sha384(path.read_bytes()).hexdigest()
                for path in libraries if path.suffix == ".so"}
@@ -206,7 +207,8 @@ def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
 
 @contextmanager
 def _output(folder: Path) -> Iterator[Path]:
-    """A new folder beside the output, which takes its place at the end; an older image there is replaced."""
+    """A new folder beside the output, which takes its place at the end; an older image there is
+    replaced."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / manifest.NAME).is_file())):
         raise ImageError(f"{folder} holds something that is not an image", hint="name an empty or new folder")
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,14 @@
-"""Build the kernel library of a target: compile in worker processes, link, check, write library and manifest.
+"""Build the kernel library of a target: compile in worker processes, link, check, write library and
+manifest.
 
-Each worker is this module run as a program (`python -m appliance.kernelbuild.build TARGET FOLDER`): it reads kernel
-names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A process compiles for one target, so
-other targets than this CPU's are no special case; for those of another architecture, binutils has a linker apart.
+Each worker is this module run as a program (`python -m appliance.kernelbuild.build TARGET FOLDER`):
+it reads kernel names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A
+process compiles for one target, so other targets than this CPU's are no special case; for those of
+another architecture, binutils has a linker apart.
 
-The bytes of a library depend on the sources, numba, llvmlite, the linker, and the minor version of CPython, whose
-bytecode numba compiles: not on the folder, the CPU, the architecture, the number of workers, or the time.
+The bytes of a library depend on the sources, numba, llvmlite, the linker, and the minor version of
+CPython, whose bytecode numba compiles. They do not depend on the folder, the CPU, the architecture,
+the number of workers, or the time.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _LINK = ("-shared", "-z", "relro", "-z", "now", "-z", "noexecstack", "-z", "sepa
 
 @dataclass(frozen=True)
 class Built:
-    """What a build made."""
+    """The result of a build."""
 
     target: str
     library: Path
@@ -95,10 +98,11 @@ class _Worker:
 
 def build(target: targets.Target, folder: Path, *, names: Collection[str] | None = None, jobs: int | None = None,
           progress: Progress = lambda done, total, name: None, linker: Sequence[str] | None = None) -> Built:
-    """Compile kernels (`names`, or every one) for a target; write `kernels-<target>.so` and `.json` into a folder.
+    """Compile kernels (`names`, or every one) for a target; write `kernels-<target>.so` and `.json`
+    into a folder.
 
-    `jobs` processes compile (one for each CPU by default); `linker` is a command (binutils' by default).
-    EngineError names the kernel, symbol, tool or folder at fault.
+    `jobs` processes compile (one for each CPU by default); `linker` is a command (binutils' by
+    default). EngineError names the kernel, symbol, tool or folder at fault.
     """
     linker, count = linker or [_linker(target)], len(os.sched_getaffinity(0)) if jobs is None else jobs
     if count < 1:
@@ -144,7 +148,8 @@ def _linker(target: targets.Target) -> str:
 
 def _compile(workers: list[_Worker], wanted: Collection[str] | None,
              progress: Progress) -> tuple[dict[str, str], set[str]]:
-    """Compile kernels, each in the next free worker; their signatures, and the source files that were loaded."""
+    """Compile kernels, each in the next free worker; their signatures, and the source files that
+    were loaded."""
     sources: set[str] = set()
     errors: list[EngineError] = []
     try:
@@ -217,8 +222,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that a process that has the old one mapped keeps it. The new one has a name that nobody else has:
-    two may build at once, and no link leads elsewhere."""
+    """Write a file so that a process that has the old one mapped keeps it. The new one has a name
+    that nobody else has: two may build at once, and no link leads elsewhere."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("xb") as file:

@@ -1,11 +1,14 @@
-"""llama.cpp in the place of our forward pass, for architectures that we do not run. Development only.
+"""llama.cpp in the place of our forward pass, for architectures that we do not run. Development
+only.
 
-It takes a path, and would read the disk a second time, after the check. So the model is read once, checked against its
-pin, and given to it as a file without a name, in memory, that nobody can change any more (memfd_create(2) with seals).
+It takes a path, and would read the disk a second time, after the check. So the model is read once,
+checked against its pin, and given to it as a file without a name, in memory, that nobody can change
+any more (memfd_create(2) with seals).
 
-The library comes with llama-cpp-python (the extra `llamacpp`), of which only the ctypes declarations are used. Text,
-sampling, scheduling and limits stay ours: this module gives logits for rows of (token, position, slot), as
-`forward.Forward` does, and keeps no promise about bits or about memory being wiped.
+The library comes with llama-cpp-python (the extra `llamacpp`), of which only the ctypes
+declarations are used. Text, sampling, scheduling and limits stay ours: this module gives logits for
+rows of (token, position, slot), as `forward.Forward` does, and keeps no promise about bits or about
+memory being wiped.
 """
 
 from __future__ import annotations
@@ -132,14 +135,14 @@ class ForeignSource(InMemory, Opened):
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What the engine asks of an architecture."""
+    """The architecture's facts that the engine asks for."""
 
     vocabulary: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Threads:
-    """What the engine asks of a pool: llama.cpp has its own threads."""
+    """The methods of a pool that the engine calls: llama.cpp has its own threads."""
 
     threads: int
 

@@ -1,7 +1,8 @@
 """Writing a large file so that it is there whole, or not at all.
 
-The bytes go to `NAME.part` beside the file; when all are on the disk, one rename makes them the file. Whatever ends
-the process before leaves no file of the final name. A lock keeps two processes from writing the same part.
+The bytes go to `NAME.part` beside the file; when all are on the disk, one rename makes them the
+file. A process that ends before leaves no file of the final name. A lock keeps two processes from
+writing the same part.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 
 class PartialFile:
-    """`NAME.part` while it is written. Leaving the block closes it; only `finish` gives it its name."""
+    """`NAME.part` while it is written. Leaving the block closes it; only `finish` gives it its
+    name."""
 
     def __init__(self, path: Path, *, mode: int, begins: bytes) -> None:
-        """Open or make the part of `path` with permission bits `mode`. ModelError when it cannot be, when `path`
-        exists, when another process has the part, or when it is no part: those begin with `begins`."""
+        """Open or make the part of `path` with permission bits `mode`. ModelError when it cannot
+        be, when `path` exists, when another process has the part, or when it is no part: those
+        begin with `begins`."""
         if os.path.lexists(path):  # a link into nowhere, too: `finish` would not replace it
             raise ModelError(f"{path} exists", hint="remove it, or name another file")
         self.path, self.part, self._mode, self._stays = path, path.with_name(path.name + ".part"), mode, True
@@ -51,7 +54,8 @@ class PartialFile:
             raise ModelError(f"{self.part} is not a regular file", hint="remove it, or name another file") from None
 
     def _claim(self, begins: bytes) -> None:
-        """Lock the part. ModelError where another process has it, or what was opened is no part or a finished file."""
+        """Lock the part. ModelError where another process has it, or what was opened is no part or
+        a finished file."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -124,7 +128,8 @@ class PartialFile:
                              code="model-unwritable", hint="make room, or name a file on another disk")
 
     def anew(self) -> None:
-        """Begin with a new file in place of one that was there, whose owner, mode and readers are not of our choice."""
+        """Begin with a new file in place of one that was there, whose owner, mode and readers are
+        not of our choice."""
         self._stays = False
         with self._disk("made"):
             self.part.unlink()
@@ -155,7 +160,8 @@ class PartialFile:
             os.fsync(self._folder)
 
     def _rename(self) -> None:
-        """Give the part its name, refusing a file that has come since; where there are no links, without that."""
+        """Give the part its name, refusing a file that has come since; where there are no links,
+        without that."""
         try:
             os.link(self.part, self.path)
         except OSError as error:

@@ -1,4 +1,5 @@
-"""From a sealed model back to the GGUF file, byte for byte: to write it (`unseal`) or to check it (`verify`)."""
+"""From a sealed model back to the GGUF file, byte for byte: to write it (`unseal`) or to check it
+(`verify`)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Sink = Callable[[bytes, int], None]
 
 @dataclass(frozen=True)
 class Verified:
-    """What `verify` found; without a key, only what the file says about itself."""
+    """The findings of `verify`; without a key, only what the file says about itself."""
 
     sha256: bytes  # of the GGUF file: computed from the tiles where `authenticated`
     header_sha256: bytes
@@ -38,8 +39,9 @@ class Verified:
 
 def verify(path: Path, master_key: bytes | bytearray | memoryview | None, *, header_sha256: bytes | None = None,
            sha256: bytes | None = None, progress: Progress | None = None) -> Verified:
-    """Check a sealed model. With the key: every tile is authenticated, and the reassembled file must have the SHA-256
-    that the header states. Without: structure, size and pins, none of it authenticated. Errors as `open_sealed`."""
+    """Check a sealed model. With the key: every tile is authenticated, and the reassembled file
+    must have the SHA-256 that the header states. Without: structure, size and pins, none of it
+    authenticated. Errors as `open_sealed`."""
     if master_key is None:
         header, tiles = structure(path, header_sha256, sha256)
         return Verified(header.sha256, header.digest, header.size, len(tiles), header.tile_size, False, {})
@@ -52,8 +54,8 @@ def verify(path: Path, master_key: bytes | bytearray | memoryview | None, *, hea
 def unseal(path: Path, target: Path, master_key: bytes | bytearray | memoryview, *,
            header_sha256: bytes | None = None, sha256: bytes | None = None,
            progress: Progress | None = None) -> Verified:
-    """Write the GGUF file to `target`, which must not exist; only its owner can read it. Errors as `open_sealed`, and
-    ModelError for the disk; then there is no `target`."""
+    """Write the GGUF file to `target`, which must not exist; only its owner can read it. Errors as
+    `open_sealed`, and ModelError for the disk; then there is no `target`."""
     with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256) as model, PartialFile(
             target, mode=0o600, begins=bytes(model.header.gguf)) as part:
         part.anew()
@@ -69,8 +71,9 @@ def unseal(path: Path, target: Path, master_key: bytes | bytearray | memoryview,
 
 
 def _restore(model: SealedModel, sink: Sink, progress: Progress | None) -> dict[str, bytes]:
-    """Send the whole GGUF file to `sink`; return the SHA-256 of each tensor. TamperedError when the whole has another
-    SHA-256 than the header says, or gaps are sealed that need not be: one file has one encoding."""
+    """Send the whole GGUF file to `sink`; return the SHA-256 of each tensor. TamperedError when the
+    whole has another SHA-256 than the header says, or gaps are sealed that need not be: one file
+    has one encoding."""
     whole, tensors = hashlib.sha256(model.header.gguf), {}
     sink(model.header.gguf, 0)
     part, name, blank = hashlib.sha256(), None, model.header.gaps
@@ -113,7 +116,8 @@ class _Unsealer:
         self._model, self._scratch = model, Scratch(model.tiling.max_tile_nbytes)
 
     def rows(self, number: int) -> bytes:
-        """The bytes of tile `number` in the GGUF file. TamperedError when its padding is not zero."""
+        """The bytes of tile `number` in the GGUF file. TamperedError when its padding is not zero.
+        """
         tile = self._model.tiling.tile(number)
         packed = self._scratch.view(tile.nbytes)
         self._model.read_tile(number, packed)

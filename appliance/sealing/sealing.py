@@ -1,11 +1,12 @@
 """Sealing: a plain GGUF file becomes an encrypted one, tile by tile, in bounded memory.
 
-The source is read twice. The first pass hashes it and tags its tiles (see `tagged`); the second encrypts only bytes
-that still carry their tag. So what is encrypted under a key is what the key was derived from, whatever the disk does
-in between, and after an interruption too: a resumed sealing hashes the source again.
+The source is read twice. The first pass hashes it and tags its tiles (see `tagged`); the second
+encrypts only bytes that still carry their tag. So what is encrypted under a key is what the key was
+derived from, whatever the disk does in between, and after an interruption too: a resumed sealing
+hashes the source again.
 
-A part needs no journal. Its header names salt and source, and its tiles authenticate themselves: those at the start
-that do are kept, the rest is written again, with the same bytes.
+A part needs no journal. Its header names salt and source, and its tiles authenticate themselves:
+those at the start that do are kept, the rest is written again, with the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Sealing:
-    """What `seal` made."""
+    """The result of `seal`."""
 
     path: Path
     size: int  # bytes
@@ -54,10 +55,11 @@ def quiet(step: str, done: int, total: int) -> None:
 
 def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview, *,
          tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress = quiet) -> Sealing:
-    """Seal the GGUF file `source` under a master key of 32 bytes into `target`, which must not exist.
+    """Seal the GGUF file `source` under a master key of 32 bytes into `target`, which must not
+    exist.
 
-    Goes on where an interrupted sealing of the same bytes stopped. ModelError and its kinds for source, disk and
-    key; then there is no `target`, and `target`.part stays for the next try.
+    Goes on where an interrupted sealing of the same bytes stopped. ModelError and its kinds for
+    source, disk and key; then there is no `target`, and `target`.part stays for the next try.
     """
     with PartialFile(target, mode=0o666, begins=sealed_header.FAMILY) as part, open_tagged(
             source, interleave=kernel_order.interleave_into, tile_size=tile_size,
@@ -100,7 +102,8 @@ def make_header(master_key: bytes | bytearray | memoryview, *, tile_size: int, g
 
 def _resumed(part: PartialFile, plain: PlainTiles, master_key: bytes | bytearray | memoryview
              ) -> tuple[Header, Keys, int] | None:
-    """Header, keys and number of good tiles of a part that is of this source, key and tile size; None otherwise."""
+    """Header, keys and number of good tiles of a part that is of this source, key and tile size;
+    None otherwise."""
     if not part.size:
         return None
     file = RandomFile(part.part)

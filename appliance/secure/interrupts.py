@@ -1,4 +1,5 @@
-"""Signals that ask a process to end, held back while something must not be left half done: a pass, or wiping."""
+"""Signals that ask a process to end, held back while something must not be left half done: a pass,
+or wiping."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def later() -> Iterator[None]:
-    """What comes within the block is delivered at its end, once. Threads other than the first get no signals, so there
-    it does nothing."""
+    """Signals that come within the block are delivered at its end, once. Threads other than the
+    first get no signals, so there it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

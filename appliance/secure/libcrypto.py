@@ -1,8 +1,9 @@
-"""The system's libcrypto, by function pointer: AES-256-GCM that compiled code can call, without the interpreter.
+"""The system's libcrypto, by function pointer: AES-256-GCM that compiled code can call, without the
+interpreter.
 
-It is the library that Python's own `ssl` module loads. Its answers are compared with known ones before it is used.
-Everything happens in a library context of our own, which reads no configuration file and sees no provider but the
-library's default one, whatever the environment says.
+It is the library that Python's own `ssl` module loads. Its answers are compared with known ones
+before it is used. Everything happens in a library context of our own, which reads no configuration
+file and sees no provider but the library's default one, whatever the environment says.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # name: result, arguments
     "EVP_DecryptFinal_ex": (_INT, _POINTER, _POINTER, _POINTER),
 }
 
-# GCM specification of McGrew and Viega, test case 16: key, nonce, associated data, plaintext, ciphertext, tag.
+# GCM specification of McGrew and Viega, test case 16: key, nonce, associated data, plaintext,
+# ciphertext, tag.
 _ANSWER = tuple(bytes.fromhex(text) for text in (
     "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888",
     "feedfacedeadbeeffeedfacedeadbeefabaddad2",
@@ -85,8 +87,9 @@ class Library:
 
 
 def rate(whole: Callable[[], object], empty: Callable[[], object]) -> float:
-    """Bytes a second of what opens a message of RATE_NBYTES, beside what opens an empty one. The best of many tries, a
-    few ms in all: another process that takes the CPU meanwhile must not decide."""
+    """Bytes a second of what opens a message of RATE_NBYTES, beside what opens an empty one. The
+    best of many tries, a few ms in all: another process that takes the CPU meanwhile must not
+    decide."""
     def best(call: Callable[[], object]) -> float:
         found = math.inf
         for _ in range(_TRIES):
@@ -99,11 +102,12 @@ def rate(whole: Callable[[], object], empty: Callable[[], object]) -> float:
 
 
 class Cipher:
-    """AES-256-GCM decryption under one key, for one thread at a time. The key schedule is in the library's own memory,
-    which is wiped by `close`."""
+    """AES-256-GCM decryption under one key, for one thread at a time. The key schedule is in the
+    library's own memory, which is wiped by `close`."""
 
     def __init__(self, library: Library, key: Any) -> None:
-        """`key`: 32 bytes, any buffer; it is not kept. ModelError when the library has no memory."""
+        """`key`: 32 bytes, any buffer; it is not kept. ModelError when the library has no memory.
+        """
         self._library = library
         secret = (ctypes.c_char * KEY_NBYTES).from_buffer_copy(key)
         self.address = library.call("EVP_CIPHER_CTX_new") or 0
@@ -117,8 +121,8 @@ class Cipher:
             ctypes.memset(secret, 0, KEY_NBYTES)
 
     def decrypt(self, nonce: bytes, extra: bytes, data: Any, tag: bytes, out: Any) -> bool:
-        """Decrypt ctypes buffer `data` into `out`, of the same size; whether the tag is right. What is in `out` is
-        nobody's word if it is not."""
+        """Decrypt ctypes buffer `data` into `out`, of the same size; whether the tag is right.
+        Bytes in `out` are nobody's word if it is not."""
         call, context, count = self._library.call, self.address, ctypes.c_int()
         nbytes = ctypes.sizeof(data)
         return bool(
@@ -160,7 +164,8 @@ def _wrong(library: Library) -> str | None:
 
 @functools.cache
 def load(name: str = SONAME) -> Library | None:
-    """The library; None where there is none of a version that will do. ModelError for one that gives wrong answers."""
+    """The library; None where there is none of a version that will do. ModelError for one that
+    gives wrong answers."""
     try:
         library = Library(ctypes.CDLL(name, mode=ctypes.RTLD_LOCAL))
     except (OSError, AttributeError):

@@ -1,8 +1,9 @@
 """Memory for secrets: keys, plaintext weights, activations, keys and values of attention.
 
-Such memory is locked in RAM (no swap disk sees it), left out of core dumps, and not handed to a forked child. Where a
-limit does not let it be locked, that is recorded here and the work goes on: `shortfall` says what is missing, and
-whoever is responsible for the process refuses to serve. Wiping is the owner's part.
+Such memory is locked in RAM (no swap disk sees it), left out of core dumps, and not handed to a
+forked child. Where a limit does not let it be locked, that is recorded here and the work goes on:
+`shortfall` says what is missing, and whoever is responsible for the process refuses to serve.
+Wiping is the owner's part.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _turn = threading.Lock()
 
 
 def protect(address: int, nbytes: int, what: str, *, own: bool = True) -> None:
-    """Lock the pages that hold `nbytes` at `address`, and keep them out of dumps; with `own`, when nothing else is in
-    these pages, out of forked children, too. `what` names it if that fails."""
+    """Lock the pages that hold `nbytes` at `address`, and keep them out of dumps; with `own`, when
+    nothing else is in these pages, out of forked children, too. `what` names it if that fails."""
     first = address // mmap.PAGESIZE * mmap.PAGESIZE
     size = -(-(address + nbytes - first) // mmap.PAGESIZE) * mmap.PAGESIZE
     _LIBC.madvise(first, size, mmap.MADV_DONTDUMP)
@@ -47,7 +48,7 @@ def protect(address: int, nbytes: int, what: str, *, own: bool = True) -> None:
 
 
 def shortfall() -> str | None:
-    """What could not be locked so far, with figures; None when everything was."""
+    """The memory that could not be locked so far, with figures; None when everything was."""
     with _turn:
         if not _unlocked:
             return None
@@ -65,15 +66,17 @@ def forget() -> None:
 
 
 class SecretBytes(bytearray):
-    """Bytes that are overwritten when nothing refers to them any more: a signal that ends the process may come between
-    their making and the code that wipes them. Slices are plain bytearrays: take them of a memoryview."""
+    """Bytes that are overwritten when nothing refers to them any more: a signal that ends the
+    process may come between their making and the code that wipes them. Slices are plain bytearrays:
+    take them of a memoryview."""
 
     def __del__(self) -> None:
         self[:] = bytes(len(self))
 
 
 def fill_randomly(buffer: Any) -> None:
-    """Fill up to 256 bytes of a writable buffer from the kernel's random source. `os.urandom` would leave a copy."""
+    """Fill up to 256 bytes of a writable buffer from the kernel's random source. `os.urandom` would
+    leave a copy."""
     place = (ctypes.c_char * len(buffer)).from_buffer(buffer)
     if _LIBC.getrandom(place, len(buffer), 0) != len(buffer):  # no more than 256 bytes come whole (getrandom(2))
         raise OSError(ctypes.get_errno(), "getrandom")
@@ -85,8 +88,9 @@ def address(pages: mmap.mmap) -> int:
 
 
 def anonymous(nbytes: int, what: str, *, secret: bool = False, huge: bool = True) -> mmap.mmap:
-    """Fresh zeroed pages that belong to this process alone; `huge` ones if the kernel has them, for fewer faults. With
-    `secret` they are protected, see `shortfall`. ModelError where there is no memory."""
+    """Fresh zeroed pages that belong to this process alone; `huge` ones if the kernel has them, for
+    fewer faults. With `secret` they are protected, see `shortfall`. ModelError where there is no
+    memory."""
     try:
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError, OverflowError):
@@ -101,8 +105,9 @@ def anonymous(nbytes: int, what: str, *, secret: bool = False, huge: bool = True
 
 
 def discard(pages: mmap.mmap, *, secret: bool = False) -> None:
-    """Give back the pages at once, whatever still refers to them (a traceback, say). Those of a secret are overwritten
-    first: what is given back is zeroed no sooner than when it is used again."""
+    """Give back the pages at once, whatever still refers to them (a traceback, say). Those of a
+    secret are overwritten first: what is given back is zeroed no sooner than when it is used again.
+    """
     if secret:
         ctypes.memset(address(pages), 0, len(pages))
         _LIBC.munlock(address(pages), len(pages))  # locked pages cannot be given back
@@ -112,7 +117,8 @@ def discard(pages: mmap.mmap, *, secret: bool = False) -> None:
 
 
 class LockedBuffer:
-    """A page-aligned, zeroed, protected block of at least `nbytes`: `.address`, `.view`. Close it to wipe it."""
+    """A page-aligned, zeroed, protected block of at least `nbytes`: `.address`, `.view`. Close it
+    to wipe it."""
 
     def __init__(self, nbytes: int, what: str = "decrypted tiles") -> None:
         """Map the pages. Errors as `anonymous`."""

@@ -1,9 +1,10 @@
 """Wiping registers and the stack, where compiled code leaves pieces of keys and weights.
 
-OpenSSL keeps powers of GCM's hash key on the stack, kernels a few bytes of the tile that they multiply, and what both
-had in vector registers last is put on the stack by whoever saves those next: the dynamic linker when it looks up a
-function, the kernel when it delivers a signal. Nobody overwrites any of it while the thread does nothing, and the C
-library keeps the stacks of threads that ended for later ones.
+OpenSSL keeps powers of GCM's hash key on the stack, and kernels a few bytes of the tile that they
+multiply. Vector registers that both had last are put on the stack by whoever saves them next: the
+dynamic linker when it looks up a function, the kernel when it delivers a signal. Nobody overwrites
+any of it while the thread does nothing, and the C library keeps the stacks of threads that ended
+for later ones.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _NOTHING = AESGCM(bytes(32)), bytes(12), bytes(4096)
 
 
 def wipe(nbytes: int = NBYTES) -> None:
-    """Overwrite vector registers with what nobody need hide, and `nbytes` of this thread's stack below the frame from
-    which the interpreter calls compiled code. To be called by the function that called the code in question, or by one
-    that called it. Elsewhere than on Linux with glibc on a known machine the stack stays."""
+    """Overwrite vector registers with what nobody need hide, and `nbytes` of this thread's stack
+    below the frame from which the interpreter calls compiled code. To be called by the function
+    that called the code in question, or by one that called it. Elsewhere than on Linux with glibc
+    on a known machine the stack stays."""
     cipher, nonce, data = _NOTHING
     cipher.encrypt(nonce, data, None)
     offset, getcontext = _STACK_POINTER.get(platform.machine()), getattr(_LIBC, "getcontext", None)

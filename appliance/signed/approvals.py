@@ -1,7 +1,8 @@
-"""Approvals of a policy: detached Ed25519 signatures over its digest, k of n. Spec: docs/formats/approvals.md.
+"""Approvals of a policy: detached Ed25519 signatures over its digest, k of n. Spec:
+docs/formats/approvals.md.
 
-The policy names the approvers and how many must sign; the file of approvals comes from anywhere and proves itself.
-Nothing secret is in it, and nothing in it but a signature that verifies is believed.
+The policy names the approvers and how many must sign; the file of approvals comes from anywhere and
+proves itself. Nothing secret is in it, and nothing in it but a signature that verifies is believed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Approvals(Frozen):
 
 @dataclass(frozen=True)
 class Tally:
-    """Who signed. `wrong` are names whose signature does not verify, or that the policy does not know."""
+    """The approvers who signed. `wrong` are names whose signature does not verify, or that the
+    policy does not know."""
 
     required: int
     valid: tuple[str, ...]
@@ -71,7 +73,7 @@ class Tally:
 
 
 def message(policy_sha384: bytes) -> bytes:
-    """What an approver signs: a domain and the 48 bytes of the policy digest."""
+    """The bytes that an approver signs: a domain and the 48 bytes of the policy digest."""
     if len(policy_sha384) != DIGEST_BYTES:
         raise ValueError(f"a policy digest has {DIGEST_BYTES} bytes, not {len(policy_sha384)}")
     return DOMAIN + policy_sha384
@@ -83,7 +85,8 @@ def beside(policy: Path) -> Path:
 
 
 def parse(data: bytes) -> Approvals:
-    """The approvals in a file. Raises PolicyError `approvals-malformed` on anything that is not exactly the format."""
+    """The approvals in a file. Raises PolicyError `approvals-malformed` on anything that is not
+    exactly the format."""
     problem = f"{len(data)} bytes, at most {MAX_BYTES}" if len(data) > MAX_BYTES else None
     if problem is None:
         try:
@@ -112,7 +115,8 @@ def read(path: Path) -> Approvals | None:
 
 
 def approve(private_key: Ed25519PrivateKey, approver: str, policy_sha384: bytes) -> Approval:
-    """One approval by a private key. Raises PolicyError `approvals-malformed` for a name that is no Unicode."""
+    """One approval by a private key. Raises PolicyError `approvals-malformed` for a name that is no
+    Unicode."""
     return from_signature(approver, private_key.sign(message(policy_sha384)))
 
 
@@ -144,7 +148,8 @@ def check(policy: Policy, policy_sha384: bytes, approval: Approval) -> None:
 
 
 def with_approval(found: Approvals | None, policy_sha384: bytes, approval: Approval) -> Approvals:
-    """The approvals with one more, which replaces an older one of the same name. PolicyError for another policy's."""
+    """The approvals with one more, which replaces an older one of the same name. PolicyError for
+    another policy's."""
     if found is not None and found.policy_sha384 != policy_sha384.hex():
         raise PolicyError(
             f"approvals: the file is about the policy {found.policy_sha384}, not {policy_sha384.hex()}",
@@ -178,8 +183,8 @@ def tally(policy: Policy, policy_sha384: bytes, found: Approvals | None) -> Tall
 
 
 def require(policy: Policy, policy_sha384: bytes, name: str, folders: Sequence[Path]) -> Tally:
-    """The tally, with the approvals in the first file of this name that `folders` have. Raises PolicyError
-    `approvals-missing` unless as many signed as the policy requires."""
+    """The tally, with the approvals in the first file of this name that `folders` have. Raises
+    PolicyError `approvals-missing` unless as many signed as the policy requires."""
     files = (read(folder / name) for folder in folders) if policy.approvals is not None else ()
     counted = tally(policy, policy_sha384, next((found for found in files if found is not None), None))
     if not counted.enough:
@@ -190,7 +195,8 @@ def require(policy: Policy, policy_sha384: bytes, name: str, folders: Sequence[P
 
 
 def finding(policy: Policy, policy_sha384: bytes, found: Approvals | None) -> Finding:
-    """The rule `approvals` for a verifier. Without the file it is not checked: the appliance checks it at boot."""
+    """The rule `approvals` for a verifier. Without the file it is not checked: the appliance checks
+    it at boot."""
     if policy.approvals is None:
         return Finding("approvals", "not checked", "the policy requires none")
     if found is None:

@@ -1,11 +1,12 @@
-"""Publishers' signatures: Ed25519 over the pins of a model, in a short text that anyone can write again.
+"""Publishers' signatures: Ed25519 over the pins of a model, in a short text that anyone can write
+again.
 
     appliance/model-signature/1
     sha256 <64 digits>
     sealed_header_sha256 <64 digits, or "-" where the signature is of the plaintext alone>
 
-Each line ends with a line feed. The signature covers the weights through their SHA-256; with the header's digest too,
-it covers one sealing of them. docs/formats/sealed-model.md has vectors.
+Each line ends with a line feed. The signature covers the weights through their SHA-256; with the
+header's digest too, it covers one sealing of them. docs/formats/sealed-model.md has vectors.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ NBYTES = 64
 
 
 def message(sha256: bytes, header_sha256: bytes | None = None) -> bytes:
-    """What is signed: the pins, 32 bytes each."""
+    """The signed bytes: the pins, 32 bytes each."""
     header = "-" if header_sha256 is None else header_sha256.hex()
     return f"appliance/model-signature/1\nsha256 {sha256.hex()}\nsealed_header_sha256 {header}\n".encode()
 
 
 def sign(private_key: bytes | bytearray, sha256: bytes, header_sha256: bytes | None = None) -> tuple[bytes, bytes]:
-    """The public key (32 bytes) and the signature (64 bytes) by a private key of 32 random bytes."""
+    """The public key (32 bytes) and the signature (64 bytes) by a private key of 32 random bytes.
+    """
     key = Ed25519PrivateKey.from_private_bytes(private_key)
     public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return public, key.sign(message(sha256, header_sha256))
@@ -34,8 +36,9 @@ def sign(private_key: bytes | bytearray, sha256: bytes, header_sha256: bytes | N
 
 def check(public_key: bytes, signature: bytes, sha256: bytes, header_sha256: bytes | None = None, *,
           claimed: bool = False) -> None:
-    """PinError unless the publisher signed these pins; for a sealed model, both of them or the plaintext's alone. Both
-    of them where `sha256` is only `claimed` by the header: whoever wrote that may state another model's."""
+    """PinError unless the publisher signed these pins; for a sealed model, both of them or the
+    plaintext's alone. Both of them where `sha256` is only `claimed` by the header: whoever wrote
+    that may state another model's."""
     forms = [message(sha256, header_sha256)]
     if header_sha256 is not None and not claimed:
         forms.append(message(sha256))

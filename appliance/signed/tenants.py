@@ -1,7 +1,8 @@
-"""The signed list of tenants: who may ask, kept outside of the policy so that a new API key changes nothing that
-clients verify. Specification: docs/formats/tenant-list.md.
+"""The signed list of tenants: who may ask, kept outside of the policy so that a new API key changes
+nothing that clients verify. Specification: docs/formats/tenant-list.md.
 
-The policy pins the authority that signs it and the lowest version that is accepted; the file may come from any disk.
+The policy pins the authority that signs it and the lowest version that is accepted; the file may
+come from any disk.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _KEYS, _LIST_KEYS, _TENANT_KEYS = {"format", "list", "signature"}, {"appliance",
 
 @dataclass(frozen=True)
 class TenantList:
-    """A list that holds for a policy. `version` is None where the tenants stand in the policy itself."""
+    """A list that holds for a policy. `version` is None where the tenants stand in the policy
+    itself."""
 
     tenants: tuple[Tenant, ...]
     version: int | None = None
@@ -85,7 +87,7 @@ def check(listed: Any) -> TenantList:
 
 
 def message(listed: Any) -> bytes:
-    """What the authority signs: a domain and the canonical form of the list."""
+    """The bytes that the authority signs: a domain and the canonical form of the list."""
     return DOMAIN + canonical(listed)
 
 
@@ -145,7 +147,8 @@ def read(path: Path) -> bytes:
 
 
 def tenants_of(policy: Policy, folders: Sequence[Path]) -> TenantList:
-    """The policy's tenants: those in it, or those of its list, looked for in `folders` in this order.
+    """The policy's tenants: those in it, or those of its list, looked for in `folders` in this
+    order.
 
     Raises PolicyError as `parse` does, and `tenants-absent`.
     """

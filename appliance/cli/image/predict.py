@@ -1,4 +1,5 @@
-"""`appliance image predict|record`: what hardware will measure of an image, and what no file tells."""
+"""`appliance image predict|record`: what hardware will measure of an image, and what no file tells.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def _record(args: argparse.Namespace) -> int:
 
 
 def _told(found: Measurements, folder: Path, *, signed: bool) -> list[str]:
-    """What was predicted, and plainly what was not."""
+    """Print the predictions, and plainly what was not predicted."""
     lines = [f"policy      {found.policy_sha384 or 'given at launch'}"]
     lines += [f"sev-snp     {each.launch_digest}  {each.vcpus} x {each.cpu_model}"
               f"{', ID block' if each.id_block else ''}" for each in found.sev_snp] or [

@@ -1,4 +1,4 @@
-"""What the actions of `appliance model` print with: progress bars, quoted names, the model block of a policy."""
+"""The output of `appliance model`: progress bars, quoted names, the model block of a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`appliance model key|seal|unseal|verify|sign`: encrypted model files and what vouches for them."""
+"""`appliance model key|seal|unseal|verify|sign`: encrypted model files and what vouches for them.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +119,8 @@ def _unseal(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    """Exit code 0 when everything asked for holds, 1 when the file is refused. What is asked for is read before: where
-    that cannot be, nothing is refused."""
+    """Exit code 0 when everything asked for holds, 1 when the file is refused. Read what is asked
+    for first; where that cannot be, refuse nothing."""
     asked = _asked(args)
     with _key_in(args.key) as key:
         try:
@@ -137,7 +138,8 @@ def _verify(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a file is to be, as given: pins, a publisher's key and signature, and the original's tensors."""
+    """The file as it is to be, by what was given: pins, a publisher's key and signature, and the
+    original's tensors."""
 
     header_pin: bytes | None
     pin: bytes | None
@@ -147,8 +149,9 @@ class _Asked:
 
 
 def _asked(args: argparse.Namespace) -> _Asked:
-    """PinError for pins, keys and signatures that are none or alone; ModelError for an original that cannot be read;
-    ModelKeyError where a sealed file cannot be compared with it for want of a key."""
+    """PinError for pins, keys and signatures that are none or alone; ModelError for an original
+    that cannot be read; ModelKeyError where a sealed file cannot be compared with it for want of a
+    key."""
     if (args.signature is None) != (args.publisher is None):
         given, lacking = ("--signature", "--publisher") if args.publisher is None else ("--publisher", "--signature")
         raise PinError(f"{given} needs {lacking}", code="model-signature", hint=f"give {lacking} ed25519:HEX")
@@ -161,7 +164,7 @@ def _asked(args: argparse.Namespace) -> _Asked:
 
 
 def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> dict[str, Any]:
-    """What was found, for people and scripts. Errors are refusals, or the disk's."""
+    """Print the findings, for people and scripts. Errors are refusals, or the disk's."""
     header_pin, pin = asked.header_pin, asked.pin
     if _is_sealed(args.file, args.key, header_pin):
         found = _verify_sealed(args.file, key, header_pin, pin)
@@ -187,8 +190,8 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
 
 
 def _is_sealed(file: Path, key: Path | None, header_pin: bytes | None = None) -> bool:
-    """Whether the file is sealed. FormatError where it is not and a key or a header's pin was given: a plain file in
-    the place of a sealed one must not pass for it."""
+    """Whether the file is sealed. FormatError where it is not and a key or a header's pin was
+    given: a plain file in the place of a sealed one must not pass for it."""
     if inspection.is_sealed(file):
         return True
     if key is not None or header_pin is not None:
@@ -214,7 +217,8 @@ def _verify_sealed(file: Path, key: Secret | None, header_pin: bytes | None, pin
 
 
 def _sign(args: argparse.Namespace) -> int:
-    """Sign what was verified: a sealed file needs its key, since its header's words alone prove nothing."""
+    """Sign what was verified: a sealed file needs its key, since its header's words alone prove
+    nothing."""
     if _is_sealed(args.file, args.key):
         if args.key is None:
             raise ModelKeyError("a sealed model is verified before it is signed", hint="give its key: --key FILE")

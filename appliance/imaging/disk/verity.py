@@ -1,7 +1,8 @@
 """The dm-verity hash tree, format version 1, SHA-256, 4096-byte blocks.
 
-Source: the Linux kernel's Documentation/admin-guide/device-mapper/verity.rst and cryptsetup's on-disk superblock:
-a superblock of one block, then the levels of the tree, the root's level first. Each hash is SHA-256(salt || block).
+Source: the Linux kernel's Documentation/admin-guide/device-mapper/verity.rst and cryptsetup's
+on-disk superblock: a superblock of one block, then the levels of the tree, the root's level first.
+Each hash is SHA-256(salt || block).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import BinaryIO
 
 BLOCK = 4096
 DIGEST = 32
-# signature, version, hash type, uuid, algorithm, data block size, hash block size, data blocks, salt size, salt
+# signature, version, hash type, uuid, algorithm, data block size, hash block size, data blocks,
+# salt size, salt
 _SUPERBLOCK = struct.Struct("<8sII16s32sIIQH6x256s168x")
 
 
 @dataclass(frozen=True)
 class Verity:
-    """What the kernel needs to open a device, and the tree to append to its data."""
+    """The parameters that the kernel needs to open a device, and the tree to append to its data."""
 
     root_hash: str
     salt: str

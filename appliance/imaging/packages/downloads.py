@@ -1,4 +1,4 @@
-"""A cache of downloads by their SHA-256. What comes out of it was hashed on that read; no server is trusted.
+"""A cache of downloads by their SHA-256. Its bytes were hashed on that read; no server is trusted.
 
 Superseded packages leave the mirrors: keep the cache of a release that has to be built again.
 """
@@ -46,7 +46,8 @@ class Downloads:
         self.folder = folder
 
     def get(self, sha256: str, name: str, fetcher: Callable[[], bytes]) -> bytes:
-        """The bytes with this digest: from the cache, or from `fetcher`; ImageError when neither has them."""
+        """The bytes with this digest: from the cache, or from `fetcher`; ImageError when neither
+        has them."""
         path = self.folder / sha256
         if path.is_file():
             data = path.read_bytes()

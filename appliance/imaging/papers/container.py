@@ -1,7 +1,8 @@
-"""The root file system of an image as an archive that container engines import: the same files, read out of root.img.
+"""The root file system of an image as an archive that container engines import: the same files,
+read out of root.img.
 
-For machines without virtualisation, and for tests. A container has the host's kernel and none of the image's boot: no
-dm-verity, no measured command line.
+For machines without virtualisation, and for tests. A container has the host's kernel and none of
+the image's boot: no dm-verity, no measured command line.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from appliance.imaging.recipe import manifest
 from appliance.imaging.recipe.recipe import Recipe
 
 _READ_EROFS = "usr/bin/fsck.erofs"
-# What process 1 starts in a machine.
+# The command that process 1 starts in a machine.
 COMMAND = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8", "-m", "appliance", "serve", "/etc/appliance/deployment.hcl",
            "--models", "/models")
 
 
 def unpack(image: Path, into: Path, recipe: Recipe, downloads: Downloads, mirrors: Mapping[str, str] | None = None
            ) -> None:
-    """The files of root.img, by the pinned erofs tools, from `mirrors` where the cache lacks them. ImageError when it
-    is not the file of the manifest, or damaged."""
+    """The files of root.img, by the pinned erofs tools, from `mirrors` where the cache lacks them.
+    ImageError when it is not the file of the manifest, or damaged."""
     checked_files(image, manifest.read(image), ("root.img",))
     _, packages = lockfile.read_packages(recipe.file("packages.lock"))
     wanted = [package for package in packages if package.role == "tools"]

@@ -1,8 +1,10 @@
-"""A policy's deployment as KubeVirt objects: one virtual machine, or a replica set of them, and a service.
+"""A policy's deployment as KubeVirt objects: one virtual machine, or a replica set of them, and a
+service.
 
-Source: KubeVirt API `kubevirt.io/v1` (VirtualMachine, VirtualMachineInstanceReplicaSet), Kubernetes `v1` (Service).
-The cluster is the operator: nothing here is trusted by a client, who verifies evidence. What a manifest can do wrong is
-keep a machine from booting or from being accepted. Rendered as JSON, which `kubectl apply -f` takes.
+Source: KubeVirt API `kubevirt.io/v1` (VirtualMachine, VirtualMachineInstanceReplicaSet), Kubernetes
+`v1` (Service). The cluster is the operator: nothing here is trusted by a client, who verifies
+evidence. A wrong manifest can keep a machine from booting or from being accepted, and nothing else.
+Rendered as JSON, which `kubectl apply -f` takes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What the policy does not say. `image`: the container that holds the disk, pinned by digest."""
+    """The settings that the policy does not have. `image`: the container that holds the disk,
+    pinned by digest."""
 
     image: str
     platform: str | None = None   # where the policy allows several
@@ -38,7 +41,8 @@ class Options:
 
 
 def render(loaded: Loaded, options: Options) -> bytes:
-    """The manifest, a Kubernetes List. Raises ImageError on what no cluster could run or no client would accept."""
+    """The manifest, a Kubernetes List. Raises ImageError on what no cluster could run or no client
+    would accept."""
     name, platform = _name(loaded, options), _platform(loaded, options)
     _check(loaded, options)
     labels = {"app.kubernetes.io/name": "appliance", "app.kubernetes.io/instance": name}
@@ -120,7 +124,8 @@ def _memory(loaded: Loaded) -> int:
 
 
 def _firmware(options: Options, platform: str) -> Object:
-    """SEV-SNP: the kernel goes in beside the firmware, where the launch digest covers it; else from the disk."""
+    """SEV-SNP: the kernel goes in beside the firmware, where the launch digest covers it; else from
+    the disk."""
     efi = {"bootloader": {"efi": {"secureBoot": False, "persistent": False}}}
     if platform == "sev-snp":
         return {**efi, "kernelBoot": {"container": {"image": options.image, "kernelPath": "/boot/appliance.efi"}}}
@@ -128,7 +133,8 @@ def _firmware(options: Options, platform: str) -> Object:
 
 
 def _disks(options: Options, platform: str) -> tuple[list[Object], list[Object]]:
-    """Serial numbers are the roles that the guest looks for; it takes none of the disks on trust."""
+    """Serial numbers are the roles that the guest looks for; it takes none of the disks on trust.
+    """
     disks: list[Object] = [{"name": "root", "serial": "appliance-root", "disk": {"bus": "virtio", "readonly": True}}]
     if platform != "sev-snp":
         disks[0]["bootOrder"] = 1

@@ -1,7 +1,9 @@
-"""What is in an image and which models it serves: CycloneDX 1.6 (ECMA-424), the same bytes for the same image.
+"""The bill of materials of an image and its models: CycloneDX 1.6 (ECMA-424), the same bytes for
+the same image.
 
-Every Debian package and wheel with the SHA-256 of the archive that was unpacked, and its package URL (purl
-specification); the appliance itself; the kernel; and each model that the policy names, by its pins.
+Every Debian package and wheel with the SHA-256 of the archive that was unpacked, and its package
+URL (purl specification); the appliance itself; the kernel; and each model that the policy names, by
+its pins.
 """
 
 from __future__ import annotations
@@ -90,7 +92,8 @@ def _own(manifest: Mapping[str, Any]) -> list[Component]:
 
 
 def make(manifest: Mapping[str, Any], loaded: Loaded | None = None) -> bytes:
-    """The document. Raises ImageError if the manifest lacks something, or is of an image with another policy."""
+    """The document. Raises ImageError if the manifest lacks something, or is of an image with
+    another policy."""
     policy, baked = loaded.policy if loaded else None, entry(manifest, "policy", "sha384")
     if loaded is not None and baked is not None and baked != loaded.digest.hex():
         raise ImageError(f"{loaded.path}: its digest is {loaded.digest.hex()}, the image's policy has {baked}",

@@ -1,8 +1,10 @@
-"""What OVMF firmware says of itself at its end: the GUIDed table, and in it the SEV-SNP and TDX launch metadata.
+"""The statement of OVMF firmware at its end: the GUIDed table, and in it the SEV-SNP and TDX launch
+metadata.
 
-Sources: edk2 `OvmfPkg/ResetVector` (table and OvmfSevMetadata.asm); Intel "TDX Virtual Firmware Design Guide", section
-11 (TDVF descriptor). The table is read from its end, 32 bytes before the end of the file, towards lower addresses:
-data, u16 size of the whole entry, GUID. Little endian throughout.
+Sources: edk2 `OvmfPkg/ResetVector` (table and OvmfSevMetadata.asm); Intel "TDX Virtual Firmware
+Design Guide", section 11 (TDVF descriptor). The table is read from its end, 32 bytes before the end
+of the file, towards lower addresses: data, u16 size of the whole entry, GUID. Little endian
+throughout.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class SnpSection:
 
 @dataclass(frozen=True)
 class TdxSection:
-    """A TDVF section: `raw_size` bytes of the file at `raw_at`, in `size` bytes of memory at `gpa`."""
+    """A TDVF section: `raw_size` bytes of the file at `raw_at`, in `size` bytes of memory at `gpa`.
+    """
 
     raw_at: int
     raw_size: int
@@ -58,7 +61,8 @@ class Firmware:
     table: Mapping[uuid.UUID, bytes]
 
     def _metadata(self, entry: uuid.UUID, magic: bytes, layout: str) -> list[tuple[int, ...]]:
-        """The records behind an offset from the end: magic, u32 size, u32 version 1, u32 count, then `layout` each."""
+        """The records behind an offset from the end: magic, u32 size, u32 version 1, u32 count,
+        then `layout` each."""
         if len(self.table.get(entry, b"")) != 4:
             return []
         at = len(self.data) - int.from_bytes(self.table[entry], "little")
@@ -92,7 +96,8 @@ class Firmware:
 
     @property
     def hashes_gpa(self) -> int | None:
-        """Where the table of kernel hashes goes, or None: then nothing that is passed with -kernel is measured."""
+        """Where the table of kernel hashes goes, or None: then nothing that is passed with -kernel
+        is measured."""
         entry = self.table.get(SEV_HASHES, b"")
         return int.from_bytes(entry[:4], "little") or None
 
@@ -104,7 +109,8 @@ class Firmware:
 
 
 def parse(data: bytes, what: str = "firmware") -> Firmware:
-    """The firmware in `data`; a file without a table has an empty one. Raises ImageError, naming `what`."""
+    """The firmware in `data`; a file without a table has an empty one. Raises ImageError, naming
+    `what`."""
     if not 2 * PAGE <= len(data) <= MAX_BYTES or len(data) % PAGE:
         raise ImageError(f"{what}: {len(data)} bytes are no firmware volume of whole pages",
                          hint="expected an OVMF file, such as OVMF.amdsev.fd")

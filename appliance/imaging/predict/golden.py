@@ -1,7 +1,8 @@
 """Golden values: PCR 0 and PCR 7 as a machine showed them, since no file gives them.
 
-They move with firmware, memory and number of CPUs, so they are recorded for each shape of machine, by whoever trusts
-the machine while it is recorded. What was recorded is a small file of canonical JSON, which `predict` takes in.
+They move with firmware, memory and number of CPUs, so they are recorded for each shape of machine,
+by whoever trusts the machine while it is recorded. The record is a small file of canonical JSON,
+which `predict` takes in.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MAX_BYTES = 1 << 21
 
 
 def record(machine: str, firmware: Path, source: Path) -> Golden:
-    """Golden values out of `source`: an event log, or the appliance's own TPM evidence. Raises ImageError."""
+    """Golden values out of `source`: an event log, or the appliance's own TPM evidence. Raises
+    ImageError."""
     values = _values(source)
     absent = [number for number in GOLDEN_PCRS if number not in values]
     if absent:
@@ -39,7 +41,8 @@ def record(machine: str, firmware: Path, source: Path) -> Golden:
 
 
 def started(machine: str, shape: boot.Options) -> Golden:
-    """Golden values of a QEMU machine, which is started once with a software TPM. Raises ImageError."""
+    """Golden values of a QEMU machine, which is started once with a software TPM. Raises
+    ImageError."""
     return of(machine, _sha256(FIRMWARE[0]), predict_machine.registers(shape))
 
 
@@ -83,7 +86,7 @@ def to_json(golden: Golden) -> bytes:
 
 
 def load(path: Path) -> Golden:
-    """What `to_json` wrote. Raises ImageError."""
+    """Read what `to_json` wrote. Raises ImageError."""
     data = _read(path, f"make it first: appliance image record DIR --machine NAME -o {path}")
     try:
         value = json.loads(data)

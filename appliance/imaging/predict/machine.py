@@ -1,5 +1,6 @@
-"""What a machine's TPM holds once the image's kernel has taken over: the image is started under QEMU with a software
-TPM, stopped when its init speaks, and the registers are read from that TPM. Nothing inside the guest has a say in it.
+"""The registers of a machine's TPM once the image's kernel has taken over. The image is started
+under QEMU with a software TPM, and stopped when its init speaks. Then the registers are read from
+that TPM. Nothing inside the guest has a say in it.
 
 For golden values of one's own QEMU machines, and to compare predictions with.
 """
@@ -40,9 +41,11 @@ class _Connected(Tpm):
 
 
 def registers(options: boot.Options, seconds: float = 120.0) -> dict[int, bytes]:
-    """SHA-256 PCRs by number. Raises ImageError if a tool is absent, or the guest does not speak within `seconds`.
+    """SHA-256 PCRs by number. Raises ImageError if a tool is absent, or the guest does not speak
+    within `seconds`.
 
-    Tried twice: under emulation a kernel now and then dies at its first steps (QEMU 7.2, CMPXCHG16B).
+    Tried twice: under emulation a kernel now and then dies at its first steps (QEMU 7.2,
+    CMPXCHG16B).
     """
     try:
         return _registers(options, seconds)
@@ -86,7 +89,8 @@ def _software_tpm(folder: Path) -> Iterator[Path]:
 
 
 def _run_until_spoken(command: list[str], seconds: float) -> None:
-    """Start QEMU and kill it once the guest's init (or a panic) is on the console: all is measured by then."""
+    """Start QEMU and kill it once the guest's init (or a panic) is on the console: all is measured
+    by then."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)  # noqa: S603
         timer = threading.Timer(seconds, process.kill)

@@ -1,4 +1,5 @@
-"""What hardware will measure when it starts an image, from the files of its folder alone: `measurements.json`.
+"""The values that hardware will measure when it starts an image, from the files of its folder
+alone: `measurements.json`.
 
     files     the manifest, and that each file has the digest that it says
     image     the unified kernel image consists of the parts beside it; the command line names the root hash
@@ -7,7 +8,8 @@
     tdx       MRTD and RTMRs, for a boot from disk.raw
     golden    PCR 0 and 7, recorded on machines
 
-docs/concepts/measurements.md says what each of them covers; the format is docs/formats/measurements.md.
+docs/concepts/measurements.md says what each of them covers; the format is
+docs/formats/measurements.md.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Snp:
 
 @dataclass(frozen=True)
 class Options:
-    """Which image, and for which machines. Without firmware nothing is predicted for SEV-SNP and TDX."""
+    """Which image, and for which machines. Without firmware nothing is predicted for SEV-SNP and
+    TDX."""
 
     folder: Path
     snp: Snp | None = None
@@ -70,7 +73,8 @@ class Options:
 def predict(options: Options) -> Measurements:
     """Compute the measurements and write them, signed if there is a key, into the image's folder.
 
-    Raises ImageError if a file is not the one that the manifest names, or nothing can be said of it.
+    Raises ImageError if a file is not the one that the manifest names, or nothing can be said of
+    it.
     """
     document = manifest.read(options.folder)
     files = checked_files(options.folder, document)
@@ -104,7 +108,8 @@ def entry(document: Mapping[str, Any], *path: str) -> Any:
 
 
 def checked_files(folder: Path, document: Mapping[str, Any], names: Sequence[str] = manifest.FILES) -> dict[str, str]:
-    """Name → SHA-256 of files of the image, hashed here. Raises ImageError naming one that differs."""
+    """Name → SHA-256 of files of the image, hashed here. Raises ImageError naming one that differs.
+    """
     found = {}
     for name in names:
         wanted = entry(document, "files", name, "sha256")
@@ -120,7 +125,8 @@ def checked_files(folder: Path, document: Mapping[str, Any], names: Sequence[str
 
 
 def _consistent(folder: Path, document: Mapping[str, Any], uki: Uki) -> None:
-    """The unified image is made of the parts that lie beside it, and its command line fixes the root."""
+    """The unified image is made of the parts that lie beside it, and its command line fixes the
+    root."""
     for name, section in (("vmlinuz", ".linux"), ("initrd.cpio", ".initrd"), ("cmdline", ".cmdline")):
         if (folder / name).read_bytes() != uki.section(section):
             raise ImageError(f"{folder}: {name} is not the section {section} of appliance.efi", code="image-file")

@@ -1,8 +1,9 @@
 """The SEV-SNP launch digest of QEMU with `kernel-hashes=on`, from files alone.
 
-Sources: AMD 56860 (SEV-SNP ABI), section 8.17.2 (SNP_LAUNCH_UPDATE, PAGE_INFO) for the digest; AMD APM volume 2, table
-B-4 for the save area; QEMU `target/i386/sev.c` for the order of pages and the table of hashes. sev-snp-measure is the
-independent judge in the tests. The digest grows page by page: SHA-384 over the digest so far and a record of the page.
+Sources: AMD 56860 (SEV-SNP ABI), section 8.17.2 (SNP_LAUNCH_UPDATE, PAGE_INFO) for the digest. AMD
+APM volume 2, table B-4, has the save area; QEMU `target/i386/sev.c` has the order of pages and the
+table of hashes. sev-snp-measure is the independent judge in the tests. The digest grows page by
+page: SHA-384 over the digest so far and a record of the page.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _MODELS: dict[str, tuple[int, int, int]] = {
     "EPYC-Rome-v3": (23, 49, 0), "EPYC-Milan": (25, 1, 1), "EPYC-Milan-v1": (25, 1, 1), "EPYC-Milan-v2": (25, 1, 1),
     "EPYC-Genoa": (25, 17, 0), "EPYC-Genoa-v1": (25, 17, 0), "EPYC-Turin": (26, 0, 0),
 }
-# Save area: (offset, format, value) of what is not zero; a segment is selector, attributes, limit, base.
+# Save area: (offset, format, value) of what is not zero; a segment is selector, attributes, limit,
+# base.
 _SEGMENT = "<HHIQ"
 _FIXED: tuple[tuple[int, str, tuple[int, ...]], ...] = (
     (0x00, _SEGMENT, (0, 0x93, 0xFFFF, 0)), (0x20, _SEGMENT, (0, 0x93, 0xFFFF, 0)),  # ES, SS
@@ -66,7 +68,8 @@ def cpu_models() -> tuple[str, ...]:
 
 
 def signature(cpu_model: str) -> int:
-    """CPUID Fn0000_0001_EAX of a model (AMD 25481: family above 15 goes into the extended field)."""
+    """CPUID Fn0000_0001_EAX of a model (AMD 25481: family above 15 goes into the extended field).
+    """
     if cpu_model not in _MODELS:
         raise ImageError(f"CPU model {cpu_model!r} is not known", hint=f"known: {', '.join(_MODELS)}")
     family, model, stepping = _MODELS[cpu_model]
@@ -101,7 +104,8 @@ class LaunchDigest:
         self.value = ZERO_DIGEST
 
     def page(self, kind: int, gpa: int, contents: bytes = ZERO_DIGEST) -> None:
-        """Take in one page; `contents` is the SHA-384 of its bytes where the kind is measured by content."""
+        """Take in one page; `contents` is the SHA-384 of its bytes where the kind is measured by
+        content."""
         record = self.value + contents + struct.pack("<HBBBBBBQ", PAGE_INFO_BYTES, kind, 0, 0, 0, 0, 0, gpa)
         self.value = hashlib.sha384(record).digest()
 
@@ -112,7 +116,8 @@ class LaunchDigest:
 
 
 def check(firmware: Firmware) -> int:
-    """The address of the hash table in firmware that measures what it starts. Raises ImageError for any other."""
+    """The address of the hash table in firmware that measures what it starts. Raises ImageError for
+    any other."""
     table = firmware.hashes_gpa
     if not firmware.snp:
         raise ImageError(f"{firmware.what}: has no SEV-SNP metadata, so no SEV-SNP guest starts from it",
@@ -132,7 +137,8 @@ def launch_digests(firmware: Firmware, kernel: bytes, *, vcpus: Iterable[int], c
                    guest_features: int = 1) -> dict[tuple[int, str], bytes]:
     """The digest (48 bytes) of each number of virtual CPUs with each CPU model.
 
-    Raises ImageError unless the firmware measures `kernel`, `initrd` and `cmdline` through its page of kernel hashes.
+    Raises ImageError unless the firmware measures `kernel`, `initrd` and `cmdline` through its page
+    of kernel hashes.
     """
     table, common = check(firmware), LaunchDigest()
     common.content(FOUR_GIB - len(firmware.data), firmware.data)

@@ -1,9 +1,10 @@
 """MRTD of a TDX launch from firmware alone.
 
-Sources: Intel TDX module ABI (TDH.MEM.PAGE.ADD, TDH.MR.EXTEND: MRTD is SHA-384 over one record of 128 bytes for each
-page that is added, and for each 256 bytes that are extended another, followed by those bytes); Intel "TDX Virtual
-Firmware Design Guide", section 11, for what a section wants. A VMM may add and extend page by page, or add a whole
-section first: both are given, and which one it is was not compared with hardware here.
+Sources: Intel TDX module ABI (TDH.MEM.PAGE.ADD, TDH.MR.EXTEND). MRTD is SHA-384 over one record of
+128 bytes for each page that is added, and one for each 256 bytes that are extended, followed by
+those bytes. Intel "TDX Virtual Firmware Design Guide", section 11, for what a section wants. A VMM
+may add and extend page by page, or add a whole section first: both are given, and which one it is
+was not compared with hardware here.
 """
 
 from __future__ import annotations

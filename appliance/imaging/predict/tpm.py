@@ -1,9 +1,11 @@
-"""The events of a boot from the image's disk, in order, and the registers that they give: TPM PCRs and TDX RTMRs.
+"""The events of a boot from the image's disk, in order, and the registers that they give: TPM PCRs
+and TDX RTMRs.
 
-The boot is UEFI firmware (OVMF) with an empty variable store that starts \\EFI\\BOOT\\BOOTX64.EFI from the image's
-system partition at its first attempt, without option ROMs and with Secure Boot off. Whatever a host does otherwise
-gives other values. Sources: TCG PC Client Platform Firmware Profile 1.06, section 3.3.4 (registers) and 10 (events);
-UEFI 2.10, section 38.4.1 (which RTMR stands for which PCR); systemd-stub(7).
+The boot is UEFI firmware (OVMF) with an empty variable store that starts \\EFI\\BOOT\\BOOTX64.EFI
+from the image's system partition at its first attempt, without option ROMs and with Secure Boot
+off. A host that does otherwise gets other values. Sources: TCG PC Client Platform Firmware Profile
+1.06, section 3.3.4 (registers) and 10 (events); UEFI 2.10, section 38.4.1 (which RTMR stands for
+which PCR); systemd-stub(7).
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def _program(what: str, uki: Uki) -> Event:
 
 
 def events(uki: Uki, gpt: bytes) -> list[Event]:
-    """Every event of the predicted registers, in the order of the boot; `gpt` is UEFI_GPT_DATA of the disk."""
+    """Every event of the predicted registers, in the order of the boot; `gpt` is UEFI_GPT_DATA of
+    the disk."""
     found = [_of(4, EV_EFI_ACTION, f'action "{CALLING.decode()}"', CALLING)]
     found += [_of(pcr, EV_SEPARATOR, "separator: firmware hands over", SEPARATOR) for pcr in SEPARATED]
     found += [_of(5, EV_EFI_GPT_EVENT, "partition table of the disk", gpt), _program("appliance.efi", uki)]
@@ -79,10 +82,11 @@ def pcrs(log: Sequence[Event]) -> TpmPrediction:
 
 
 def rtmrs(log: Sequence[Event]) -> tuple[None, bytes, bytes, bytes]:
-    """RTMR 0 to 3 of the same boot in a TD. RTMR 0 depends on what the VMM hands over and is not predicted.
+    """RTMR 0 to 3 of the same boot in a TD. RTMR 0 depends on what the VMM hands over and is not
+    predicted.
 
-    RTMR 1 takes PCR 2 to 6 and one separator for all of them (edk2, TdTcg2Dxe); RTMR 2 takes PCR 8 to 15; nothing
-    of ours extends RTMR 3.
+    RTMR 1 takes PCR 2 to 6 and one separator for all of them (edk2, TdTcg2Dxe); RTMR 2 takes PCR 8
+    to 15; nothing of ours extends RTMR 3.
     """
     first, separated = [], False
     for event in log:

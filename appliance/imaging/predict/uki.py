@@ -1,9 +1,11 @@
-"""A unified kernel image as its stub measures it: sections into PCR 11, command line and initrd into PCR 9.
+"""A unified kernel image as its stub measures it: sections into PCR 11, command line and initrd
+into PCR 9.
 
-Sources: the UAPI group's "Unified Kernel Image" and "Linux TPM PCR Registry"; systemd-stub(7). The stub measures the
-name of each section (with a zero byte) and then its content, in the order of `MEASURED`. The kernel's own EFI code then
-measures its load options (UTF-16, with the zero) and the initrd that it is given. Stubs from version 255 on put the
-.osrel section into that initrd, as a file in an archive of their own.
+Sources: the UAPI group's "Unified Kernel Image" and "Linux TPM PCR Registry"; systemd-stub(7). The
+stub measures the name of each section (with a zero byte) and then its content, in the order of
+`MEASURED`. The kernel's own EFI code then measures its load options (UTF-16, with the zero) and the
+initrd that it is given. Stubs from version 255 on put the .osrel section into that initrd, as a
+file in an archive of their own.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from appliance.imaging.predict.pe import Pe
 MEASURED = (".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat")  # in this order
 REQUIRED = (".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat")
 KNOWN_STUBS = (257,)
-# What a stub itself consists of; it measures none of it but .sbat.
+# The sections of a stub itself; it measures none of them but .sbat.
 STUB_SECTIONS = frozenset((".text", ".rodata", ".data", ".sdmagic", ".reloc", ".dynamic", ".rela", ".dynsym", ".sbat"))
 _VERSION = re.compile(rb"#### LoaderInfo: systemd-stub (\d{3})[^#]{0,64} ####")
 
 
 @dataclass(frozen=True)
 class Uki:
-    """A parsed image. `kernel` is the PE file in its .linux section; `stub` the version of systemd-stub."""
+    """A parsed image. `kernel` is the PE file in its .linux section; `stub` the version of
+    systemd-stub."""
 
     pe: Pe
     kernel: Pe
@@ -43,7 +46,8 @@ class Uki:
         return (self.section(".cmdline").decode("ascii") + "\x00").encode("utf-16-le")
 
     def initrd(self) -> bytes:
-        """The initrd as the stub hands it to the kernel: padded, then its own archive with os-release."""
+        """The initrd as the stub hands it to the kernel: padded, then its own archive with
+        os-release."""
         return padded(self.section(".initrd")) + padded(_archive("os-release", self.section(".osrel")))
 
 

@@ -1,4 +1,5 @@
-"""QEMU's command line for an image: a q35 machine with virtio disks, one network card, a serial console, no more."""
+"""QEMU's command line for an image: a q35 machine with virtio disks, one network card, a serial
+console, no more."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Forward:
 
 @dataclass(frozen=True)
 class Reach:
-    """The one thing that a guest may connect to: a port of `ADDRESS`, behind which is a host and port of this side."""
+    """The one thing that a guest may connect to: a port of `ADDRESS`, behind which is a host and
+    port of this side."""
 
     ADDRESS: ClassVar[str] = "10.0.2.100"  # of the guest's network; it names it in its policy
 
@@ -46,7 +48,8 @@ class Reach:
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine. `variables` None: no firmware, the kernel is loaded by QEMU; `tpm`: a control socket of swtpm."""
+    """One machine. `variables` None: no firmware, the kernel is loaded by QEMU; `tpm`: a control
+    socket of swtpm."""
 
     folder: Path
     accelerator: str
@@ -106,8 +109,8 @@ class Machine:
 
 
 def _disk(name: str, path: Path, *, read_only: bool, boot: bool = False) -> list[str]:
-    """A virtio disk; its serial number is the role that the guest looks for. What a guest flushes is
-    on this machine's disk before it goes on."""
+    """A virtio disk; its serial number is the role that the guest looks for. Bytes that a guest
+    flushes are on this machine's disk before it goes on."""
     return ["-drive", f"if=none,id={name},file={_escaped(path)},format=raw,cache=writeback,"
             f"read-only={'on' if read_only else 'off'}",
             "-device", f"virtio-blk-pci,drive={name},serial=appliance-{name}{',bootindex=1' if boot else ''}"]

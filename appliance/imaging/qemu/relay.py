@@ -1,5 +1,6 @@
-"""A TCP connection on behalf of a guest: QEMU starts this file for each connection that the guest opens to the one
-address that leads out of it, with the guest's end as standard input and output. Standard library only."""
+"""A TCP connection on behalf of a guest. QEMU starts this file for each connection that the guest
+opens to the one address that leads out of it. The guest's end is standard input and output.
+Standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import threading
 
 
 def copy(source: socket.socket, sink: socket.socket) -> None:
-    """Bytes from one to the other until the source has no more; then the sink hears that it was all."""
+    """Bytes from one to the other until the source has no more; then the sink hears that it was
+    all."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)

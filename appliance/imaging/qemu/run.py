@@ -1,4 +1,5 @@
-"""Run a built image under QEMU: disks, network card, firmware, TPM; the guest's console goes to standard output."""
+"""Run a built image under QEMU: disks, network card, firmware, TPM; the guest's console goes to
+standard output."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _ENDED = re.compile(rb"init +[\d.]+: service ended: exit code 0\r?\n")
 
 @dataclass(frozen=True)
 class Options:
-    """What the operator chooses; none of it is trusted by the guest."""
+    """The operator's choices; the guest trusts none of them."""
 
     image: Path
     models: Path | None = None  # a folder, which is packed, or a disk
@@ -53,8 +54,8 @@ class Options:
 
 
 def boot(options: Options, *, console: Callable[[bytes], None], seconds: float | None = None) -> int:
-    """Run until the guest is off (or the time is over); 0 when its service ended well, else 1. ImageError if QEMU
-    cannot be started."""
+    """Run until the guest is off (or the time is over); 0 when its service ended well, else 1.
+    ImageError if QEMU cannot be started."""
     with machine(options) as command, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)  # noqa: S603
         with _killed_after(process, seconds):
@@ -68,7 +69,8 @@ def boot(options: Options, *, console: Callable[[bytes], None], seconds: float |
 
 @contextlib.contextmanager
 def machine(options: Options) -> Iterator[list[str]]:
-    """The command that runs an image; what it needs besides (TPM, packed models) lives as long as the context."""
+    """The command that runs an image; what it needs besides (TPM, packed models) lives as long as
+    the context."""
     document = manifest.read(options.image)
     qemu = shutil.which(_QEMU)
     if qemu is None:
@@ -97,7 +99,8 @@ def machine(options: Options) -> Iterator[list[str]]:
 
 
 def _one_policy(options: Options, document: dict[str, Any]) -> None:
-    """An image that has a policy looks at no other: whoever gives it another is told, not ignored."""
+    """An image that has a policy looks at no other: whoever gives it another is told, not ignored.
+    """
     baked = document.get("policy", {}).get("sha384")
     if options.policy is not None and baked not in (None, options.policy.digest.hex()):
         raise ImageError(f"{options.policy.path}: the image has a policy of its own, {baked[:16]}…, and would not "

@@ -1,1 +1,1 @@
-"""What an image is made of, as `image/` says it, and the stages of a build."""
+"""The recipe of an image, as `image/` states it, and the stages of a build."""
