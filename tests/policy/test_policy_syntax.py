@@ -14,8 +14,8 @@ import pytest
 
 from appliance.policy import check, check_bytes
 from appliance.policy.hcl.diagnostics import MAX_DIAGNOSTICS, Report, Text
-from appliance.policy.hcl.parser import MAX_DEPTH, parse
-from appliance.policy.hcl.tokens import MAX_BYTES
+from appliance.policy.hcl.brackets import MAX_DEPTH
+from appliance.policy.hcl.parser import MAX_BYTES, parse
 from appliance.policy.hcl.tree import Body, Broken, ListNode, Literal, Node
 from tests.support import hcl_judge
 from tests.support.environment import unmeasured
