@@ -78,7 +78,8 @@ def as_judged(node: Node) -> Any:
 
 def whole(body: Body) -> dict[str, Any]:
     """Our tree of a file in the judge's form."""
-    blocks = [{"type": block.type, "labels": [label for label, _ in block.labels], "body": whole(block.body)} for block in body.blocks]
+    blocks = [{"type": block.type, "labels": [label for label, _ in block.labels], "body": whole(block.body)}
+              for block in body.blocks]
     return {"attributes": as_judged(Body(body.span, body.attributes))[1], "blocks": blocks}
 
 

@@ -56,9 +56,7 @@ class Brackets:
 
     def _next(self, here: Token) -> None:
         """Hand on one token."""
-        if self.open and self._starts_top_level(self.at):
-            self._unclosed(here)
-        elif self.open and self.open[-1].mark.type == "LSQB" and here.type in NAMES and self._kind(self.at + 1) == "EQ":
+        if self.open and (self._starts_top_level(self.at) or self._leaves_list(here)):
             self._unclosed(here)
         elif here.type in CLOSERS:
             self._opener(here)
@@ -92,6 +90,11 @@ class Brackets:
         here = self.tokens[at]
         return (here.type in NAMES and here in self.top_level and self._kind(at + 1) in ("DBLQUOTE", "LBRACE")
                 and self.report.text.line_column(here.start_pos or 0)[1] == 1)
+
+    def _leaves_list(self, here: Token) -> bool:
+        """Whether an attribute begins where a list is open."""
+        return (self.open[-1].mark.type == "LSQB" and here.type in NAMES
+                and self._kind(self.at + 1) == "EQ")
 
     def _opener(self, mark: Token) -> None:
         """Go into a bracket, or over it."""

@@ -47,7 +47,7 @@ class Grammar(NamedTuple):
 
     def parser(self) -> ParserState[int]:
         """Return a parser at its start."""
-        return ParserState(self.conf, None)  # type: ignore[arg-type]  # tokens are fed, not lexed by it
+        return ParserState(self.conf, None)  # without a lexer: tokens are fed
 
 
 def folder() -> Path:

@@ -26,16 +26,18 @@ def tabulated() -> dict[str, Any]:
     source = (folder() / "hcl2.lark").read_text(encoding="utf-8")
     lark = Lark(source, parser="lalr", propagate_positions=True, cache=False)
     table = lark.parser.parser._parse_table
-    numbers = {rule: number for number, rule in enumerate(lark.rules)}
+    ordered = sorted(lark.rules, key=lambda rule: (rule.origin.name, [each.name for each in rule.expansion]))
+    numbers = {rule: number for number, rule in enumerate(ordered)}
+    renumbered = _walked(table)
     sets: dict[str, int] = {}
     rows: dict[str, int] = {}
     states = []
-    for state in range(len(table.states)):
+    for state in renumbered:
         reduces: dict[int, list[str]] = {}
         shifts = {}
-        for symbol, (action, argument) in sorted(table.states[state].items()):
+        for symbol, (action, argument) in sorted(table.states[state].items(), key=lambda entry: entry[0]):
             if action is Shift:
-                shifts[symbol] = argument
+                shifts[symbol] = renumbered[argument]
             else:
                 reduces.setdefault(numbers[argument], []).append(symbol)
         sums = [[rule, sets.setdefault(" ".join(symbols), len(sets))] for rule, symbols in sorted(reduces.items())]
@@ -48,13 +50,25 @@ def tabulated() -> dict[str, Any]:
                        [each.pattern.min_width, each.pattern.max_width]]
                       for each in BasicLexer(lark.lexer_conf).terminals],
         "rules": [[rule.origin.name, " ".join(symbol.name for symbol in rule.expansion), rule.alias,
-                   rule.options.expand1 and rule.alias is None and len(rule.expansion) == 1] for rule in lark.rules],
+                   rule.options.expand1 and rule.alias is None and len(rule.expansion) == 1] for rule in ordered],
         "lookaheads": list(sets),
         "rows": [json.loads(row) for row in rows],
         "states": states,
-        "start": table.start_states["start"],
-        "end": table.end_states["start"],
+        "start": renumbered[table.start_states["start"]],
+        "end": renumbered[table.end_states["start"]],
     }
+
+
+def _walked(table: Any) -> dict[int, int]:
+    """Return new numbers for the states, by the way from the first: Lark numbers them in another way each time."""
+    found = {table.start_states["start"]: 0}
+    waiting = list(found)
+    for state in waiting:
+        for _, (action, argument) in sorted(table.states[state].items(), key=lambda entry: entry[0]):
+            if action is Shift and argument not in found:
+                found[argument] = len(found)
+                waiting.append(argument)
+    return found
 
 
 def text() -> str:

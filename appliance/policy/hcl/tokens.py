@@ -150,7 +150,8 @@ class Lexer:
         """Take a number, with the letters and points behind it."""
         where = Span(self.at, self.at + len(word))
         if not _NUMBER.fullmatch(word):
-            fix = f'sizes and durations stand in quotes: write "{word}"' if re.fullmatch(r"[0-9]+[A-Za-z]+", word) else (
+            sized = re.fullmatch(r"[0-9]+[A-Za-z]+", word)
+            fix = f'sizes and durations stand in quotes: write "{word}"' if sized else (
                 "write decimal digits, without leading zeros, underscores or prefixes; texts stand in quotes")
             self.report.error("syntax", f"{word[:40]} is not a number", where, fix=fix)
             self.marks.broken.add(self.at)
