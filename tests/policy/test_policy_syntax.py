@@ -325,7 +325,7 @@ def test_hashicorp_reads_the_same(seed: int, judge: hcl_judge.Judge) -> None:
 def test_hashicorp_reads_mutations_the_same(seed: int, judge: hcl_judge.Judge) -> None:
     """The same for texts with pieces changed: where they are still of literals, they are read alike, or refused."""
     rng = random.Random(seed)
-    whole = [path.read_text() for path in EXAMPLES]
+    whole = [path.read_text() for path in EXAMPLES] + [hcl_texts.body(rng) for _ in range(100)]
     whole += [marked(text)[0] + "\n" for text, *_ in MISTAKES if "é" not in text]
     assert sum(agrees(hcl_texts.mutated(rng.choice(whole), rng), judge) for _ in range(200)) > 10
 
