@@ -8,7 +8,7 @@ TEST_WORKERS ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help run dev test quick lint soak bench reference docs lock clean kernels demo vocabularies arm64
+.PHONY: help run dev test quick lint soak bench reference docs table lock clean kernels demo vocabularies arm64
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -80,6 +80,10 @@ reference: $(VENV)/.dev ## Write again what the policy's schema classes state: t
 
 docs: $(VENV)/.dev ## Build the documentation site in build/site; a dead link fails
 	@$(BIN)/python docs/site/build.py
+
+table: $(VENV)/.dev ## Write again the parse table of the locked python-hcl2
+	$(BIN)/python -m appliance.policy.hcl.tabulate > build/table.json
+	mv build/table.json appliance/policy/hcl/table.json
 
 lock: ## Resolve the lock files again (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra image pyproject.toml -o requirements-image.lock

@@ -17,7 +17,6 @@ from appliance.policy.digest import host_data, policy_digest
 from appliance.policy.enforcement import unenforced
 from appliance.policy.hcl import parser as source
 from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Span, Text, render
-from appliance.policy.hcl.tokens import MAX_BYTES
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import fields
 from appliance.policy.schema.versions import LATEST
@@ -104,9 +103,9 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
     text, problem, where = source.decode(data)
     report = Report(Text(text, filename))
     if problem is not None:
-        fix = "make it shorter" if len(data) > MAX_BYTES else "save the file as plain UTF-8"
+        fix = "make it shorter" if len(data) > source.MAX_BYTES else "save the file as plain UTF-8"
         report.error("encoding", problem, where, fix=fix,
-                     detail=f"UTF-8 without byte-order mark, at most {MAX_BYTES} bytes")
+                     detail=f"UTF-8 without byte-order mark, at most {source.MAX_BYTES} bytes")
         if not text:
             return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     body = source.parse(report, top_level=[shape.name for shape in fields(Policy)])
@@ -127,7 +126,7 @@ def read(path: Path) -> bytes:
     """Return a policy file's bytes, at most one more than allowed; raise `PolicyError` where it cannot be read."""
     try:
         with os.fdopen(open_file(path)[0], "rb") as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(source.MAX_BYTES + 1)
     except WrongKindError:  # a pipe or device would block, or never end
         raise PolicyError(f"{path} is no regular file", code="policy-unreadable", hint="give a policy file") from None
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 ABSENT = {"fcntl", "termios", "pwd", "grp", "resource", "pty", "tty", "syslog", "curses",
           "numpy", "numba", "llvmlite", "litestar", "uvicorn", "structlog", "prometheus_client", "httpx", "httpx2",
-          "openai", "dcap_qvl", "gguf", "hcl2", "lark"}
+          "openai", "dcap_qvl", "gguf"}
 ABOVE = ("appliance.engine", "appliance.models", "appliance.boot", "appliance.service", "appliance.audit",
          "appliance.imaging")
 

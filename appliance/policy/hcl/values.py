@@ -1,0 +1,204 @@
+"""The grammar's tree to the tree of literals; whatever has to be computed is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lark import Token
+
+from appliance.policy.hcl.diagnostics import Report, Span
+from appliance.policy.hcl.grammar import Tree
+from appliance.policy.hcl.tokens import Marks, span
+from appliance.policy.hcl.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
+from appliance.policy.schema.kinds import MAX_INTEGER
+
+_NO_VALUE = frozenset(["null", "nil", "none"])
+_BOOLEANS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
+_GAP = "new_line_or_comment"
+
+
+class Values:
+    """Walks the tree. Its depth is bounded (`brackets`), but for expressions, which are not walked."""
+
+    def __init__(self, report: Report, marks: Marks) -> None:
+        self.report = report
+        self.marks = marks
+
+    def file(self, tree: Tree | None) -> Body:
+        """Return the whole file; an empty one where there is no tree."""
+        body = Body(Span(0, 0))
+        if tree is not None:
+            self._items(body, tree.children[0])
+        return body
+
+    def _items(self, body: Body, tree: Tree) -> None:
+        """Add the attributes and blocks of a body."""
+        for item in _parts(tree):
+            if self.report.full:
+                return
+            if item.rule == "attribute":
+                self._attribute(body, *_parts(item))
+            elif item.rule == "block":
+                self._block(body, item)
+
+    def _attribute(self, body: Body, name: Tree, _equals: Token, expression: Tree) -> None:
+        text, where = _name(name)
+        value = self._value(expression)
+        first = body.attributes.get(text)
+        if first is None:
+            body.attributes[text] = Attribute(text, where, value)
+            return
+        line, _ = self.report.text.line_column(first.name_span.start)
+        self.report.error("duplicate", f"{text} is set twice", where,
+                          detail=f"each attribute once; the first stands on line {line}", fix="delete one of them")
+
+    def _block(self, body: Body, tree: Tree) -> None:
+        """Add a block, or an attribute without a value where neither `=` nor `{` stands."""
+        first, *rest = _parts(tree)
+        opening, inside, closing = rest[-3:]
+        text, where = _name(first)
+        if where.start in self.marks.headless:
+            body.attributes.setdefault(text, Attribute(text, where, Broken(where)))
+            return
+        labels = []
+        for label in rest[:-3]:
+            if label.rule == _GAP:
+                self.report.error("syntax", "the opening brace stands on a line of its own", span(_first(label)),
+                                  fix=f"write it on the line of {text}")
+            else:
+                labels.append(self._label(label))
+        inner = Body(Span(span(opening).start, span(closing).end))
+        self._items(inner, inside)
+        body.blocks.append(BlockNode(text, where, tuple(labels), inner, Span(where.start, inner.span.end)))
+
+    def _label(self, tree: Tree) -> tuple[str, Span]:
+        if tree.rule == "string":
+            return _string(tree)
+        text, where = _name(tree)
+        if text not in ("true", "false"):
+            self.report.error("syntax", f"the label {text} stands without quotes", where, fix=f'write "{text}"')
+        return text, where
+
+    def _value(self, tree: Tree) -> Node:
+        """Return the value of an expression that is a literal, a list or an object; report any other."""
+        where = _span(tree)
+        term = tree.children[0] if tree.rule == "expr_term" and len(tree.children) == 1 else tree
+        take = _TAKEN.get(term.rule)
+        broken = where.start in self.marks.broken
+        if take is None:
+            return self._expression(where)
+        if broken and term.rule not in ("tuple", "object"):
+            return Broken(where)
+        node: Node = take(self, term, where)
+        return Broken(where) if broken else node
+
+    def _expression(self, where: Span) -> Broken:
+        self.report.error("expression", "this is an expression, which has to be computed", where,
+                          detail="a policy is data: strings, numbers, true, false, lists, objects",
+                          fix="write the value itself")
+        return Broken(where)
+
+    def _text(self, tree: Tree, where: Span) -> Node:
+        return Literal(_string(tree)[0], where)
+
+    def _heredoc(self, tree: Tree, where: Span) -> Node:
+        return Literal(str(_first(tree)), where)
+
+    def _number(self, tree: Tree, where: Span) -> Node:
+        """Return an int, or a float for what has a point or exponent."""
+        word = str(_first(tree))
+        number = float(word) if set(word) & set(".eE") else int(word)
+        if abs(number) <= MAX_INTEGER:
+            return Literal(number, where)
+        self.report.error("syntax", "this number is too large", where, detail=f"numbers up to {MAX_INTEGER}")
+        return Broken(where)
+
+    def _word(self, tree: Tree, where: Span) -> Node:
+        """`true`, `false`; or a mistake: `null`, a text without quotes, a reference."""
+        word = str(_first(tree))
+        if word in ("true", "false"):
+            return Literal(word == "true", where)
+        if word.lower() in _NO_VALUE:
+            self.report.error("expression", f"{word} is not a value here", where,
+                              fix="leave the attribute out to get its default")
+        elif word.lower() in _BOOLEANS:
+            self.report.error("expression", f"{word} is not a value here", where,
+                              detail="true or false, in lower case", fix=f"write {_BOOLEANS[word.lower()]}")
+        else:
+            self.report.error("expression", f"{word} is a reference, which has to be computed", where,
+                              detail="a policy is data: a text stands in quotes", fix=f'write "{word}"')
+        return Broken(where)
+
+    def _list(self, tree: Tree, where: Span) -> Node:
+        return ListNode(tuple(self._value(part) for part in _parts(tree)
+                              if isinstance(part, Tree) and part.rule != _GAP and not self.report.full), where)
+
+    def _object(self, tree: Tree, where: Span) -> Node:
+        body = Body(where)
+        for part in _parts(tree):
+            if isinstance(part, Tree) and part.rule == "object_elem" and not self.report.full:
+                self._field(body, *part.children)
+        return body
+
+    def _field(self, body: Body, key: Tree, _equals: Token, expression: Tree) -> None:
+        """Add one field of an object."""
+        where = _span(key)
+        word = key.children[0]
+        word = word.children[0] if word.rule == "expr_term" and len(word.children) == 1 else word
+        if word.rule not in ("identifier", "literal_value", "keyword", "string") or where.start in self.marks.broken:
+            if where.start not in self.marks.broken:
+                self._expression(where)
+            return
+        value = self._value(expression)
+        if value.span.start in self.marks.absent:
+            return
+        text = _string(word)[0] if word.rule == "string" else str(_first(word))
+        if text in body.attributes:
+            self.report.error("duplicate", f"{text[:40]} is set twice", where, fix="delete one of them")
+        body.attributes.setdefault(text, Attribute(text, where, value))
+
+
+_TAKEN: dict[str, Any] = {
+    "string": Values._text, "int_lit": Values._number, "float_lit": Values._number, "identifier": Values._word,
+    "literal_value": Values._word, "tuple": Values._list, "object": Values._object,
+    "heredoc_template": Values._heredoc,
+}
+
+
+def _parts(tree: Tree) -> list[Any]:
+    """Return the parts of a tree, with those of its rules that only repeat in their place."""
+    found, waiting = [], [*reversed(tree.children)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tree) and part.rule.startswith("_"):
+            waiting += reversed(part.children)
+        else:
+            found.append(part)
+    return found
+
+
+def _first(part: Any) -> Token:
+    """Return the first token."""
+    while isinstance(part, Tree):
+        part = part.children[0]
+    token: Token = part
+    return token
+
+
+def _span(tree: Tree) -> Span:
+    """Return where a tree stands, without the line ends behind it that the grammar counts to an operation."""
+    part: Any = tree
+    while isinstance(part, Tree):
+        part = next(each for each in reversed(part.children) if not isinstance(each, Tree) or each.rule != _GAP)
+    return Span(span(_first(tree)).start, span(part).end)
+
+
+def _name(tree: Tree) -> tuple[str, Span]:
+    """Return a name and where it stands."""
+    token = _first(tree)
+    return str(token), span(token)
+
+
+def _string(tree: Tree) -> tuple[str, Span]:
+    """Return the text of a string, and where it stands."""
+    return "".join(str(_first(part)) for part in _parts(tree) if isinstance(part, Tree)), _span(tree)
