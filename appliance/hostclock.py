@@ -1,7 +1,7 @@
 """The wall clock, which the host owns: whatever it says, it is an assertion, and no reason to fail.
 
-Python's `time.time` raises OverflowError outside of the years 1677 to 2262, where nanoseconds do not fit into 64 bits.
-The libraries of the service ask it for every log record, metric and header.
+Python's `time.time` raises OverflowError outside of the years 1677 to 2262, where nanoseconds do
+not fit into 64 bits. The libraries of the service ask it for every log record, metric and header.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What evidence binds: two statements, their canonical bytes, and the 64 bytes of report data over them.
+"""The binding of evidence: two statements, their canonical bytes, and the 64 bytes of report data
+over them.
 
-The specification, with a worked example and vectors, is docs/formats/report-data.md. Every party computes report
-data by `report_data` and nothing else. A field that does not apply is null under its own key, never left out, so
-that no two different statements have the same bytes.
+The specification, with a worked example and vectors, is docs/formats/report-data.md. Every party
+computes report data by `report_data` and nothing else. A field that does not apply is null under
+its own key, never left out, so that no two different statements have the same bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Nonces(Frozen):
 
 
 class LoadedModel(Frozen):
-    """One model as loaded: its policy name, the plaintext file's digest, the sealed header's digest if sealed."""
+    """One model as loaded: its policy name, the plaintext file's digest, the sealed header's digest
+    if sealed."""
 
     name: Name
     sha256: Hex32
@@ -64,7 +66,8 @@ class LoadedModel(Frozen):
 
 
 class Build(Frozen):
-    """What runs, as it says itself: version, digest of the package's files, digest of the kernel library."""
+    """The build that runs, as it says itself: version, digest of the package's files, digest of the
+    kernel library."""
 
     version: Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9A-Za-z.+-]{1,64}$")]
     code_sha384: Hex48 | None = None
@@ -156,7 +159,8 @@ def check_nonce(nonce: bytes) -> bytes:
 def parse_nonce(text: str) -> bytes:
     """A nonce from its text: hex if it reads as hex in one case, else base64url without padding.
 
-    Raises MalformedEvidenceError on other characters, non-zero unused bits, or a length outside 16 to 64 bytes.
+    Raises MalformedEvidenceError on other characters, non-zero unused bits, or a length outside 16
+    to 64 bytes.
     """
     if len(text) <= 2 * MAX_NONCE_BYTES:
         if _HEX.fullmatch(text):

@@ -1,7 +1,8 @@
 """Evidence: a report, the statement it binds, and one client's proof that its nonce is in it.
 
-A `Provider` turns 64 bytes of report data into a signed report (`collect.provider` finds the one of this machine). The
-simulated one is all there is on a machine without a TEE; its evidence says so in every place where it can be seen.
+A `Provider` turns 64 bytes of report data into a signed report (`collect.provider` finds the one of
+this machine). The simulated one is all there is on a machine without a TEE; its evidence says so in
+every place where it can be seen.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ MAX_COLLATERAL = 16
 
 
 class Collected(NamedTuple):
-    """A report, and what came with it to verify it by: certificates and lists, each DER, PEM or a JSON document."""
+    """A report, and what came with it to verify it by: certificates and lists, each DER, PEM or a
+    JSON document."""
 
     report: bytes
     collateral: tuple[bytes, ...] = ()
 
 
 class TpmEndorsement(NamedTuple):
-    """What a challenge to a TPM is made from: TPM2B_PUBLIC of its attestation key, the certificate of its endorsement
-    key and those of the authorities above it, in DER."""
+    """The material of a challenge to a TPM: TPM2B_PUBLIC of its attestation key, the certificate of
+    its endorsement key and those of the authorities above it, in DER."""
 
     key: bytes
     certificate: bytes
@@ -55,7 +57,8 @@ class Provider(Protocol):
         ...
 
     def collect(self, report_data: bytes) -> Collected:
-        """A report over 64 bytes with its collateral. Raises AttestationError when the platform gives none."""
+        """A report over 64 bytes with its collateral. Raises AttestationError when the platform
+        gives none."""
         ...
 
     def report(self, report_data: bytes) -> bytes:
@@ -67,7 +70,8 @@ class Provider(Protocol):
         return None
 
     def activate(self, challenge: bytes) -> bytes:
-        """A TPM's answer to a challenge. Raises AttestationError, `activation-platform` on every other platform."""
+        """A TPM's answer to a challenge. Raises AttestationError, `activation-platform` on every
+        other platform."""
         raise AttestationError(f"{self.platform}: only a TPM is asked for credential activation",
                                code="activation-platform")
 
@@ -96,7 +100,8 @@ class SimulatedProvider(Provider):
 
 
 class NonceProof(Frozen):
-    """One client's nonce (hex) and its path to the statement's `nonces.root`, lowest sibling first."""
+    """One client's nonce (hex) and its path to the statement's `nonces.root`, lowest sibling first.
+    """
 
     nonce: Annotated[str, StringConstraints(strict=True, pattern=r"^([0-9a-f]{2}){16,64}$")]
     index: Annotated[int, Field(strict=True, ge=0, lt=merkle.MAX_LEAVES)]
@@ -107,7 +112,8 @@ Base64 = StringConstraints(strict=True, pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_l
 
 
 class Evidence(Frozen):
-    """What a client is given: everything that it needs to verify, and nothing it has to fetch."""
+    """The evidence that a client gets: everything that it needs to verify, and nothing it has to
+    fetch."""
 
     format: Literal["appliance/evidence/v1"] = "appliance/evidence/v1"
     platform: Literal["simulated", "sev-snp", "tdx", "tpm"]
@@ -118,7 +124,8 @@ class Evidence(Frozen):
     collateral: tuple[Annotated[str, Base64], ...] = Field(default=(), max_length=MAX_COLLATERAL)  # not trusted
 
     def report_bytes(self) -> bytes:
-        """The decoded report. Raises MalformedEvidenceError unless it is strict base64 (RFC 4648 section 4)."""
+        """The decoded report. Raises MalformedEvidenceError unless it is strict base64 (RFC 4648
+        section 4)."""
         return _decoded(self.report, "report")
 
     def collateral_bytes(self) -> tuple[bytes, ...]:
@@ -155,7 +162,8 @@ def _decoded(text: str, what: str) -> bytes:
 
 def make(provider: Provider, report: bytes, statement: Statement, proof: NonceProof,
          collateral: Sequence[bytes] = ()) -> Evidence:
-    """Evidence for one client out of a report, the statement that it signs, the client's proof, and collateral."""
+    """Evidence for one client out of a report, the statement that it signs, the client's proof, and
+    collateral."""
     return Evidence(
         platform=provider.platform,  # pydantic refuses a platform without a name here
         notice=NOTICES.get(provider.platform),
@@ -165,7 +173,8 @@ def make(provider: Provider, report: bytes, statement: Statement, proof: NoncePr
 
 
 def parse(data: bytes) -> Evidence:
-    """Evidence from its JSON. Raises MalformedEvidenceError on anything that is not exactly the format."""
+    """Evidence from its JSON. Raises MalformedEvidenceError on anything that is not exactly the
+    format."""
     if len(data) > MAX_EVIDENCE_BYTES:
         raise MalformedEvidenceError(f"evidence: {len(data)} bytes, at most {MAX_EVIDENCE_BYTES}")
     try:

@@ -1,4 +1,5 @@
-"""Findings: one rule each, with its outcome. A rule without an expectation is reported as not checked."""
+"""Findings: one rule each, with its outcome. A rule without an expectation is reported as not
+checked."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Signing keys of people and verifiers, as files: PKCS #8 in PEM, as `openssl genpkey` writes them; and small files
-that are there whole or not at all.
+"""Signing keys of people and verifiers, as files: PKCS #8 in PEM, as `openssl genpkey` writes them;
+and small files that are there whole or not at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def read(path: Path, what: str = "key") -> bytes:
 
 
 def private_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> PrivateKeyTypes:
-    """A private key from PEM; `passphrase` is asked if the file is encrypted. Raises PolicyError `key-malformed`."""
+    """A private key from PEM; `passphrase` is asked if the file is encrypted. Raises PolicyError
+    `key-malformed`."""
     data = read(path)
     encrypted = b"ENCRYPTED" in data
     if encrypted and passphrase is None:
@@ -56,7 +57,8 @@ def ed25519_private_key(path: Path, passphrase: Callable[[], bytes] | None = Non
 
 
 def ed25519_public_key(text: str) -> bytes:
-    """32 bytes of an Ed25519 public key: `ed25519:HEX`, or the path of a file with that, PEM or the raw bytes.
+    """32 bytes of an Ed25519 public key: `ed25519:HEX`, or the path of a file with that, PEM or the
+    raw bytes.
 
     Raises PolicyError `key-malformed` or `key-unreadable`.
     """
@@ -80,7 +82,8 @@ def ed25519_public_key(text: str) -> bytes:
 
 
 def special(path: Path) -> bool:
-    """Whether a path is a device, a pipe or a socket, or stands for one: who may replace it would take it from all."""
+    """Whether a path is a device, a pipe or a socket, or stands for one: who may replace it would
+    take it from all."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError:
@@ -100,9 +103,11 @@ def _name(part: Path, path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
-    """Write a small file so that it is there whole or as it was before. Raises PolicyError `file-unwritable`.
+    """Write a small file so that it is there whole or as it was before. Raises PolicyError
+    `file-unwritable`.
 
-    Without `replace`, a file that is there, or that comes meanwhile, is left as it is: `file-exists`.
+    Without `replace`, a file that is there, or that comes meanwhile, is left as it is:
+    `file-exists`.
     """
     if special(path):
         raise PolicyError(f"{path} cannot be written: it is not a regular file", code="file-unwritable",

@@ -1,9 +1,9 @@
 """Merkle trees over nonces, so that many clients share one hardware report.
 
-The hashing is RFC 6962's (section 2.1) with SHA-256: a leaf and a node are hashed under different first bytes, so
-no node can be passed off as a nonce. Proofs are checked by the algorithm of RFC 9162, section 2.1.3.2. The number
-of leaves goes into the statement beside the root: without it a proof could be read against another tree's shape.
-This module does not know what a nonce is for.
+The hashing is RFC 6962's (section 2.1) with SHA-256: a leaf and a node are hashed under different
+first bytes, so no node can be passed off as a nonce. Proofs are checked by the algorithm of RFC
+9162, section 2.1.3.2. The number of leaves goes into the statement beside the root: without it a
+proof could be read against another tree's shape. This module does not know what a nonce is for.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 class Tree:
-    """A tree over 1 to MAX_LEAVES leaves, hashed once. Raises ValueError for another number of them."""
+    """A tree over 1 to MAX_LEAVES leaves, hashed once. Raises ValueError for another number of
+    them."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         if not 1 <= len(leaves) <= MAX_LEAVES:
             raise ValueError(f"a tree has 1 to {MAX_LEAVES} leaves, not {len(leaves)}")
         self._levels = [[leaf_hash(leaf) for leaf in leaves]]
         while len(below := self._levels[-1]) > 1:
-            # A node without a right sibling moves up as it is: the same tree as RFC 6962's recursion.
+            # A node without a right sibling moves up as it is: the same tree as RFC 6962's
+            # recursion.
             pairs = [node_hash(below[i], below[i + 1]) for i in range(0, len(below) - 1, 2)]
             self._levels.append(pairs + below[len(below) & ~1:])
 
@@ -61,7 +63,8 @@ class Tree:
 
 
 def included(leaf: bytes, index: int, size: int, path: Sequence[bytes], expected_root: bytes) -> bool:
-    """Whether `leaf` is number `index` of a tree of `size` leaves with this root (RFC 9162, section 2.1.3.2)."""
+    """Whether `leaf` is number `index` of a tree of `size` leaves with this root (RFC 9162, section
+    2.1.3.2)."""
     if not (0 <= index < size <= MAX_LEAVES) or any(len(sibling) != HASH_BYTES for sibling in path):
         return False
     node, last, current = index, size - 1, leaf_hash(leaf)

@@ -1,6 +1,7 @@
 """The types of audit fields: each decides whether a value may be written.
 
-No type accepts free text. A string is a number of ours in hex, a word of a closed set, or a place in our own code.
+No type accepts free text. A string is a number of ours in hex, a word of a closed set, or a place
+in our own code.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Flag:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A string of ours in a shape that holds no text: digests, ids, versions, places in our code."""
+    """A string of ours in a shape that holds no text: digests, ids, versions, places in our code.
+    """
 
     regex: str
     most: int
@@ -87,7 +89,8 @@ class Choice:
 
 @dataclass
 class Vocabulary:
-    """A closed set of words that is filled at boot from the policy or from tables in our code, then sealed."""
+    """A closed set of words that is filled at boot from the policy or from tables in our code, then
+    sealed."""
 
     source: str
     words: set[str] = field(default_factory=set)

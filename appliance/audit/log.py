@@ -1,8 +1,9 @@
 """The audit log: one canonical JSON object a line, from a closed schema, without content.
 
-Nothing outside `events.schema` can be written: an unknown event or field, or a value that its field's type does not
-accept, is dropped and counted (`strict=True`, for tests and development, raises instead). The format is specified
-in docs/formats/audit-log.md. The log knows nothing about requests or models; it is told names once, at boot.
+Nothing outside `events.schema` can be written: an unknown event or field, or a value that its
+field's type does not accept, is dropped and counted (`strict=True`, for tests and development,
+raises instead). The format is specified in docs/formats/audit-log.md. The log knows nothing about
+requests or models; it is told names once, at boot.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import AuditError
 
 FORMAT = 1
-# Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records are chained.
+# Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records
+# are chained.
 ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
 
 
@@ -59,7 +61,8 @@ def new_request_id() -> str:
 
 
 def open_sink(path: Path | None) -> BinaryIO:
-    """A sink that appends: a file of mode 0600 (a link or another's file is refused), or standard output for None.
+    """A sink that appends: a file of mode 0600 (a link or another's file is refused), or standard
+    output for None.
 
     Raises AuditError when the file cannot be opened.
     """
@@ -89,8 +92,8 @@ def open_sink(path: Path | None) -> BinaryIO:
 
 
 class _Standard(io.FileIO):
-    """Standard output, which waits for a reader also where whoever started the process has made it not to block: it
-    would take nothing then, without an error, and the record would be lost."""
+    """Standard output, which waits for a reader also where whoever started the process has made it
+    not to block: it would take nothing then, without an error, and the record would be lost."""
 
     def write(self, data: Any, /) -> int:
         """Write one line; waits until it is taken."""
@@ -100,7 +103,8 @@ class _Standard(io.FileIO):
 
 
 class AuditLog:
-    """Writes records; safe to call from several threads. `sink` is any binary file; nothing is buffered."""
+    """Writes records; safe to call from several threads. `sink` is any binary file; nothing is
+    buffered."""
 
     def __init__(self, sink: Sink, *, strict: bool = False) -> None:
         self.words = Vocabularies()
@@ -118,7 +122,8 @@ class AuditLog:
             context_class=dict)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one record. Fields that are None are left out. Raises AuditError when the sink fails."""
+        """Write one record. Fields that are None are left out. Raises AuditError when the sink
+        fails."""
         given = {name: value for name, value in fields.items() if value is not None}
         with self._lock:
             self._logger._proxy_to_logger("_append", event, **given)
@@ -145,7 +150,8 @@ class AuditLog:
             raise ValueError(f"not in the audit schema: {what}")
 
     def _admit(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Keep what the schema has; a record that lost a required field is written without it, never as it was."""
+        """Keep what the schema has; a record that lost a required field is written without it,
+        never as it was."""
         event = entry.pop("event")
         fields = self._schema.get(event) if isinstance(event, str) else None
         if fields is None:
@@ -164,7 +170,8 @@ class AuditLog:
         return {"event": event, **kept}
 
     def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Add the envelope. The host owns the wall clock: its time is marked so; order comes from `seq`."""
+        """Add the envelope. The host owns the wall clock: its time is marked so; order comes from
+        `seq`."""
         now = hostclock.now().replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
         number, self.records = self.records, self.records + 1
         return {"v": FORMAT, "seq": number, "boot": self.boot_id, "time": now, "time_source": "host",
@@ -175,7 +182,8 @@ class AuditLog:
         return (canonical(dict(entry)) + b"\n",), {}
 
     def _append(self, line: bytes) -> None:
-        """Append one whole line; after a failure the log stays broken, for its last line may be cut."""
+        """Append one whole line; after a failure the log stays broken, for its last line may be
+        cut."""
         if self._sink.closed:
             raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
         try:

@@ -1,8 +1,9 @@
 """Python's own ways to speak, silenced: logging, warnings, tracebacks.
 
-Libraries put request paths, headers and reprs of locals into log messages and tracebacks. So a log record loses its
-text where it is made, before any handler that a library may install can see it; what is kept is a count by logger
-and level. An exception that nobody handles is reported as its class and the place in our code, never its message.
+Libraries put request paths, headers and reprs of locals into log messages and tracebacks. So a log
+record loses its text where it is made, before any handler that a library may install can see it;
+what is kept is a count by logger and level. An exception that nobody handles is reported as its
+class and the place in our code, never its message.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _OWN = "appliance."
 
 
 def place(trace: TracebackType | None) -> str | None:
-    """Module and line of the innermost frame in our code, as `appliance.x.y:123`; None if there is none."""
+    """Module and line of the innermost frame in our code, as `appliance.x.y:123`; None if there is
+    none."""
     found = None
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
@@ -35,7 +37,8 @@ def place(trace: TracebackType | None) -> str | None:
 
 
 def class_name(kind: type[BaseException] | None) -> str:
-    """The name of an exception class that some module defines; a class made up at run time has none."""
+    """The name of an exception class that some module defines; a class made up at run time has
+    none."""
     if kind is None:
         return "None"
     defined: Any = sys.modules.get(kind.__module__)
@@ -122,7 +125,8 @@ class Silence:
         logging.captureWarnings(False)
 
     def exception(self, where: str, kind: type[BaseException] | None, trace: TracebackType | None) -> None:
-        """Report an unhandled exception: its class and place to the audit log and to standard error."""
+        """Report an unhandled exception: its class and place to the audit log and to standard
+        error."""
         name = class_name(kind)
         spot = place(trace)
         # A hook that raised would make Python print the exception after all, message included.
@@ -142,7 +146,8 @@ class Silence:
 
 def _textless(name: str, level: int, _path: str, _line: int, _message: object, *_rest: Any,
               **_more: Any) -> logging.LogRecord:
-    """A record without message, arguments, exception or stack: what a handler never gets it cannot write."""
+    """A record without message, arguments, exception or stack: what a handler never gets it cannot
+    write."""
     return logging.LogRecord(name, level, "", 0, "", (), None)
 
 

@@ -2,6 +2,6 @@
 
 import os
 
-# Numpy's linear algebra is not used, and its library starts threads when it is loaded: the sandbox wants to be entered
-# by the only thread, so that none stays outside.
+# Numpy's linear algebra is not used, and its library starts threads when it is loaded: the sandbox
+# wants to be entered by the only thread, so that none stays outside.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,4 +1,4 @@
-"""What a finished boot hands to the service: everything checked, loaded and bound."""
+"""The result of a finished boot for the service: everything checked, loaded and bound."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Booted:
     kernels: KernelTable | None = field(default=None, repr=False)  # None: those that this process can load
 
     def attest(self, nonce: bytes | str) -> Evidence:
-        """Evidence for a client's nonce, raw or as text. Raises MalformedEvidenceError on a bad nonce."""
+        """Evidence for a client's nonce, raw or as text. Raises MalformedEvidenceError on a bad
+        nonce."""
         return self.attestor.attest(nonce)
 
     @property
@@ -56,21 +57,22 @@ class Booted:
         return tuple(self.sandbox.measures)
 
     def ready(self) -> None:
-        """To be called by the service once its listeners are open and its threads run: holds it to its memory, closes
-        the sandbox and ends the last step of the boot. BootError where the sandbox cannot be closed, OSError or
-        ValueError where the kernel refuses the limit."""
+        """To be called by the service once its listeners are open and its threads run: holds it to
+        its memory, closes the sandbox and ends the last step of the boot. BootError where the
+        sandbox cannot be closed, OSError or ValueError where the kernel refuses the limit."""
         budget.hold(self.policy, self.division)
         self.sandbox.tighten("serve")
         self.listening = True
         self._end(None)
 
     def refuse(self, error: Exception) -> BootError:
-        """The diagnostic for a service that could not start; ends the last step of the boot as failed."""
+        """The diagnostic for a service that could not start; ends the last step of the boot as
+        failed."""
         return self._end(error) or BootError(str(error))
 
     def close(self, *, abandoned: bool = False) -> None:
-        """Drop the models, let go of the platform, close the audit log and the state disk. `abandoned`: without waiting
-        for threads that use models; the process must end then."""
+        """Drop the models, let go of the platform, close the audit log and the state disk.
+        `abandoned`: without waiting for threads that use models; the process must end then."""
         with contextlib.ExitStack() as closing:  # all of it, whatever goes wrong with one; the last entered goes first
             if self.state is not None:
                 closing.callback(self.state.close)
@@ -80,8 +82,8 @@ class Booted:
                 closing.callback(model.wipe if abandoned else model.close)
 
     def wipe(self) -> None:
-        """Wipe keys and what models hold, and write nothing: for a process in which other threads hang, as in a write
-        to the audit log or the state disk. It must end then."""
+        """Wipe keys and what models hold, and write nothing: for a process in which other threads
+        hang, as in a write to the audit log or the state disk. It must end then."""
         with contextlib.ExitStack() as closing:
             if self.state is not None:
                 closing.callback(self.state.wipe)

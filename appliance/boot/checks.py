@@ -1,7 +1,8 @@
-"""Whether this machine and this version can keep what the policy promises; asked before anything else is done.
+"""Whether this machine and this version can keep what the policy promises; asked before anything
+else is done.
 
-All findings are collected and told together. Nothing in a policy is ever silently ignored: a field that this version
-does not enforce stops the boot by its name.
+All findings are collected and told together. Nothing in a policy is ever silently ignored: a field
+that this version does not enforce stops the boot by its name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from appliance.policy.bind import path_text
 
 @dataclass(frozen=True)
 class Operator:
-    """What the operator chose at boot. Each choice must be granted by the policy's `service.operator_may_set`."""
+    """The operator's choices at boot. Each choice must be granted by the policy's
+    `service.operator_may_set`."""
 
     listen_address: str | None = None
     listen_port: int | None = None
@@ -32,7 +34,8 @@ class Operator:
 
 
 def platform(policy: Policy) -> Iterator[str]:
-    """The policy's platforms must be ones that this version can attest; whether the machine is one shows just after."""
+    """The policy's platforms must be ones that this version can attest; whether the machine is one
+    shows just after."""
     missing = [name for name in policy.tee.platforms if name not in platforms.NAMES]
     if missing:
         yield (f"tee.platforms: {', '.join(missing)} cannot be attested by this version; "
@@ -56,7 +59,8 @@ def unkept(loaded: Loaded) -> Iterator[str]:
 
 
 def model_files(files: Mapping[str, Path]) -> Iterator[str]:
-    """Every model's file must be there and be a plain file. What is in it, the pins decide later."""
+    """Every model's file must be there and be a plain file. The pins decide later on its content.
+    """
     for name, path in files.items():
         try:
             mode = path.stat().st_mode
@@ -69,8 +73,9 @@ def model_files(files: Mapping[str, Path]) -> Iterator[str]:
 
 
 def fit(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
-    """Every model's file must be one that can run here, by its header; tokenizers and templates the step `models`
-    looks at. Of a damaged sealed file, and of a disk that fails, that step tells more."""
+    """Every model's file must be one that can run here, by its header; tokenizers and templates the
+    step `models` looks at. Of a damaged sealed file, and of a disk that fails, that step tells
+    more."""
     for model, error in fitness.refusals(policy, catalogue):
         file = catalogue.of(model)
         if isinstance(error, UnsupportedError) or (isinstance(error, FormatError) and not file.sealed):
@@ -78,7 +83,8 @@ def fit(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
 
 
 def memory(policy: Policy, catalogue: Catalogue, total: int | None, available: int | None) -> Iterator[str]:
-    """The budget must exist on this machine; weights, keys and values must fit into it and into what is free."""
+    """The budget must exist on this machine; weights, keys and values must fit into it and into
+    what is free."""
     limit = policy.tee.memory_budget_bytes
     if limit is not None and total is not None and limit > total:
         yield f"tee.memory_budget: {mebibytes(limit)}, but the machine has {mebibytes(total)}"
@@ -89,7 +95,8 @@ def memory(policy: Policy, catalogue: Catalogue, total: int | None, available: i
 
 
 def templates(policy: Policy) -> Iterator[str]:
-    """Chat templates that no model could use; of the models' own the step `models` tells, once they are read."""
+    """Chat templates that no model could use; of the models' own the step `models` tells, once they
+    are read."""
     for model in policy.models:
         try:
             ChatTemplate.from_metadata({}, override=model.chat_template, fallback="chatml")
@@ -113,11 +120,13 @@ def private_files(policy: Policy) -> Iterator[str]:
 
 
 def find_models(policy: Policy, folders: list[Path]) -> dict[str, Path]:
-    """The file of each model: the first of the folders that has it (the policy's own comes first)."""
+    """The file of each model: the first of the folders that has it (the policy's own comes first).
+    """
     found = {}
     for model in policy.models:
         candidates = [folder / model.file for folder in folders]
-        # os.path has no errors of its own where a folder cannot be entered or its disk fails: `model_files` names them
+        # os.path has no errors of its own where a folder cannot be entered or its disk fails:
+        # `model_files` names them
         found[model.name] = next((path for path in candidates if os.path.exists(path)), candidates[0])  # noqa: PTH110
     return found
 

@@ -1,4 +1,4 @@
-"""What runs here, in its own words, and which names the audit log may use."""
+"""The build that runs here, in its own words, and the names that the audit log may use."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]
 
 
 def code_digest(folder: Path | None = None) -> bytes:
-    """SHA-384 over the canonical map from each of the package's files (or a copy's) to its SHA-256: 48 bytes."""
+    """SHA-384 over the canonical map from each of the package's files (or a copy's) to its SHA-256:
+    48 bytes."""
     root = folder or importlib.resources.files("appliance")
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in _files(root)}
     return hashlib.sha384(canonical(digests)).digest()
 
 
 def build(table: KernelTable) -> Build:
-    """The build's identity: version, its files, and the kernel library that is in use, if one is."""
+    """The build's identity: version, its files, and the kernel library that is in use, if one is.
+    """
     return Build(version=__version__, code_sha384=code_digest().hex(), kernels_sha384=table.library_sha384)
 
 

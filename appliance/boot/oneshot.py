@@ -1,7 +1,7 @@
 """One prompt through one model of a policy, without a service: what `appliance infer` does.
 
-The policy holds here as it does for a request: pin, sampling bounds, limits; and a policy that this version does not
-enforce as a whole is refused.
+The policy holds here as it does for a request: pin, sampling bounds, limits; and a policy that this
+version does not enforce as a whole is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Ask:
-    """What to run. None stands for the policy's default (of the seed: a random one)."""
+    """The prompt to run, and how. None stands for the policy's default (of the seed: a random one).
+    """
 
     prompt: str
     raw: bool = False
@@ -47,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out. Times in seconds."""
+    """The answer, and how it came. Times in seconds."""
 
     model: str
     prompt_tokens: tuple[int, ...]
@@ -85,12 +86,13 @@ class Session:
         return tuple(template.encode([{"role": "user", "content": ask.prompt}], words))
 
     def warnings(self, ask: Ask) -> tuple[str, ...]:
-        """What is odd about the model's tokenizer and the prompt, though it runs."""
+        """The oddities of the model's tokenizer and the prompt, though it runs."""
         words = self._running.tokenizer
         return (*words.warnings, *(words.doubled(self._ids(ask)) if ask.raw else ()))
 
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
-        """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError for the request."""
+        """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError
+        for the request."""
         limits, model = self._policy.limits, self._running
         ids = self._ids(ask)
         if len(ids) > limits.prompt_tokens:
@@ -121,7 +123,8 @@ def _no_chats(name: str) -> TemplateError:
 
 
 def _check_template(model: Model, file: ModelFile) -> None:
-    """Refuse a chat with a model that has no template, before it is loaded. An unreadable file is left to loading."""
+    """Refuse a chat with a model that has no template, before it is loaded. An unreadable file is
+    left to loading."""
     try:
         metadata = file.gguf.metadata
     except ModelError:
@@ -143,8 +146,8 @@ def _sampling(model: Model, ask: Ask) -> Sampling:
 
 def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ...] = (), threads: int | None = None,
                  chats: bool = False, progress: Progress = lambda step, done, total: None) -> Session:
-    """Load one model of the policy at `path` (its only one when `name` is None). `chats`: it is to have a chat
-    template. ApplianceError says why not."""
+    """Load one model of the policy at `path` (its only one when `name` is None). `chats`: it is to
+    have a chat template. ApplianceError says why not."""
     begun = time.monotonic()
     loaded = load_policy(path)
     missing = [".".join(map(str, where)) for where, _ in unenforced(loaded.policy)]
@@ -194,8 +197,8 @@ def _choose(policy: Policy, name: str | None) -> Model:
 
 
 def resolve_model_path(policy: Policy, name: str, folder: Path, more: tuple[Path, ...] = ()) -> Path:
-    """Where a model's file is: in the policy's folder, else in one of the folders given, else `build/models` of the
-    working directory. Whatever is found there, the pin decides."""
+    """Where a model's file is: in the policy's folder, else in one of the folders given, else
+    `build/models` of the working directory. The pin decides on whatever is found there."""
     return checks.find_models(policy, [folder, *more, Path("build/models")])[name]
 
 

@@ -1,4 +1,5 @@
-"""The boot report: each step, its verdict and duration; what `/health` and the boot's progress show."""
+"""The boot report: each step, its verdict and duration; what `/health` and the boot's progress
+show."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ from typing import Any, Literal
 
 Verdict = Literal["passed", "tolerated", "skipped", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("passed", "tolerated", "skipped", "failed")
-# Called with (step, done, total, unit) while a step works: bytes read, answers checked. When it begins, with zeros and
-# no unit; when it has ended, with zeros and its verdict for a unit; between, with zeros and a sentence.
+# Called with (step, done, total, unit) while a step works: bytes read, answers checked. When it
+# begins, with zeros and no unit; when it has ended, with zeros and its verdict for a unit; between,
+# with zeros and a sentence.
 OF_PROCESS_1 = Path("/run/boot-report.json")  # in the image: what process 1 did before the service started
 Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the boot. `detail` is for people; it holds names and digests of the policy, nothing secret."""
+    """One step of the boot. `detail` is for people; it holds names and digests of the policy,
+    nothing secret."""
 
     name: str
     verdict: Verdict
@@ -28,7 +31,7 @@ class Step:
 
 @dataclass
 class Note:
-    """What a step says about itself while it runs."""
+    """The words of a step about itself while it runs."""
 
     verdict: Verdict = "passed"
     detail: str = ""
@@ -38,7 +41,7 @@ class Note:
         self.verdict, self.detail = "skipped", why
 
     def tell(self, what: str, otherwise: str) -> None:
-        """What was done; or, if that is nothing, why there was nothing to do."""
+        """Say what was done; or, if that is nothing, why there was nothing to do."""
         if what:
             self.detail = what
         else:

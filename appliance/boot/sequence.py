@@ -10,7 +10,8 @@
     attestation  policy, models and self-test are bound
     service      listeners open, and the sandbox is closed behind them
 
-Each step is named, timed and recorded. The first that fails ends the boot with one diagnostic, and nothing is served.
+Each step is named, timed and recorded. The first that fails ends the boot with one diagnostic, and
+nothing is served.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ from appliance.secure import interrupts
 def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: checks.Operator | None = None,
          model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
          places: collect.Places = collect.MACHINE) -> int:
-    """Boot by a checked policy and serve until the service ends; returns its exit code. Raises BootError.
+    """Boot by a checked policy and serve until the service ends; returns its exit code. Raises
+    BootError.
 
-    `places` other than the machine's own interfaces are for tests: nothing outside of this process can set them.
+    `places` other than the machine's own interfaces are for tests: nothing outside of this process
+    can set them.
     """
     with contextlib.ExitStack() as closing:
         booted = prepare(loaded, closing, operator=operator, model_folders=model_folders, progress=progress,
@@ -57,8 +60,8 @@ def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: ch
 def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.Operator | None = None,
             model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
             places: collect.Places = collect.MACHINE) -> Booted:
-    """Everything up to the service, which `closing` closes. Raises BootError, which names the step, what was expected
-    and what was found."""
+    """Everything up to the service, which `closing` closes. Raises BootError, which names the step,
+    what was expected and what was found."""
     begun, operator = time.monotonic_ns(), operator or checks.Operator()
     way = _begin(loaded, operator, (loaded.path.parent, *model_folders), progress, places)
     booted = None

@@ -21,7 +21,8 @@ from appliance.signed.tenants import tenants_of
 
 
 def policy(way: UnderWay) -> None:
-    """What this version and this machine cannot keep stops the boot; what was launched must name this policy."""
+    """Stop the boot where this version or this machine cannot keep the policy, or another one was
+    launched."""
     with way.steps.step("policy") as note:
         loaded, policy, folders = way.loaded, way.policy, list(way.folders)
         way.catalogue = Catalogue(checks.find_models(policy, folders))
@@ -40,7 +41,7 @@ def policy(way: UnderWay) -> None:
 
 
 def hardening(way: UnderWay) -> None:
-    """What the process gives up, and the sandbox that it enters."""
+    """Give up what the process does not need, and enter the sandbox."""
     with way.steps.step("hardening") as note:
         way.table = load.native_code()
         measures = harden(tolerant=way.tolerant)
@@ -57,7 +58,8 @@ def self_test(way: UnderWay) -> None:
     with way.steps.step("self-test") as note, run.crashes_told():
         if not way.prebuilt:
             way.steps.say(f"kernels are {way.table.source}")
-            # Kernels that are compiled on first use are tested as far as the models need them; a library, wholly.
+            # Kernels that are compiled on first use are tested as far as the models need them; a
+            # library, wholly.
             way.formats = load.formats_named_by(map(way.catalogue.of, way.policy.models))
         way.tested = run.run(way.table, formats=way.formats, need_cpu_random=not way.tolerant,
                              progress=way.steps.counter("answers"))

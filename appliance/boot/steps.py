@@ -37,7 +37,8 @@ class Steps:
 
     def service(self, begun: int, tested: SelfTest, generation: int, models: int
                 ) -> Callable[[Exception | None], BootError | None]:
-        """The last step, which the service ends: call the result with None once it listens, or with what stopped it."""
+        """The last step, which the service ends: call the result with None once it listens, or with
+        what stopped it."""
         started = time.monotonic_ns()
 
         def end(error: Exception | None) -> BootError | None:

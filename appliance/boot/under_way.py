@@ -1,4 +1,5 @@
-"""A boot under way: what exists so far of it, and how that is closed when the boot does not come to its end."""
+"""A boot under way: what exists so far of it, and how that is closed when the boot does not come to
+its end."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from appliance.signed.tenants import TenantList
 
 @dataclass
 class UnderWay:
-    """What a boot has made so far. Fields without a default are filled by its steps, in this order."""
+    """The parts of a boot that exist so far. Fields without a default are filled by its steps, in
+    this order."""
 
     loaded: Loaded
     operator: Operator

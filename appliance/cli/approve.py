@@ -1,4 +1,5 @@
-"""`appliance approve FILE`: sign a policy's digest as one of its approvers, and show who has signed."""
+"""`appliance approve FILE`: sign a policy's digest as one of its approvers, and show who has
+signed."""
 
 from __future__ import annotations
 

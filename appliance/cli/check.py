@@ -1,4 +1,5 @@
-"""`appliance check FILE`: every finding in a policy, with line, column and fix; or the file in the newest schema."""
+"""`appliance check FILE`: every finding in a policy, with line, column and fix; or the file in the
+newest schema."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ def _report(checked: Checked, args: argparse.Namespace) -> int:
 
 
 def _with_models(checked: Checked, folders: list[Path]) -> Checked:
-    """The findings, and one for each model file in the folders that cannot run here. Without the packages of a server
-    model files are not looked at."""
+    """The findings, and one for each model file in the folders that cannot run here. Without the
+    packages of a server model files are not looked at."""
     models = () if checked.policy is None else checked.policy.models
     if checked.policy is None or not any((folder / model.file).is_file() for folder in folders for model in models):
         return checked

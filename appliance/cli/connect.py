@@ -1,4 +1,5 @@
-"""`appliance connect URL`: a local port behind which is nothing but an appliance that was verified just now."""
+"""`appliance connect URL`: a local port behind which is nothing but an appliance that was verified
+just now."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Record:
-    """The outcome for one file; of one that cannot be read, or whose collateral cannot, nothing can be told."""
+    """The outcome for one file; of one that cannot be read, or whose collateral cannot, nothing can
+    be told."""
     try:
         return _examine(path, args, at)
     except OSError as error:

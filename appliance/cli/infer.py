@@ -1,6 +1,8 @@
-"""`appliance infer FILE`: one prompt through a model that a policy names, under the policy's limits. Nothing is served.
+"""`appliance infer FILE`: one prompt through a model that a policy names, under the policy's
+limits. Nothing is served.
 
-The model's pin, its sampling bounds and the limits on prompt and answer hold as they do in the service.
+The model's pin, its sampling bounds and the limits on prompt and answer hold as they do in the
+service.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one prompt; exit code 0, 1 for a policy with findings, or 2 by the error that the dispatcher prints."""
+    """Run one prompt; exit code 0, 1 for a policy with findings, or 2 by the error that the
+    dispatcher prints."""
     ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed)
     try:
         session = _open(args)

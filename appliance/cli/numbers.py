@@ -1,6 +1,8 @@
-"""Numbers on the command line: plain digits, within bounds, or one error that says what was found and what is allowed.
+"""Numbers on the command line: plain digits, within bounds, or one error that says what was found
+and what is allowed.
 
-Python's own `int` and `float` read `1_0`, the digits of every script, `nan` and `1e400`, and set no bounds.
+Python's own `int` and `float` read `1_0`, the digits of every script, `nan` and `1e400`, and set no
+bounds.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from appliance.errors import PolicyError
 
 
 def ask() -> bytes:
-    """Ask for it, without showing it. PolicyError where nobody answers: no terminal, or the end of the input."""
+    """Ask for it, without showing it. PolicyError where nobody answers: no terminal, or the end of
+    the input."""
     try:
         return getpass.getpass("passphrase of the key: ").encode(errors="surrogateescape")
     except EOFError:

@@ -1,4 +1,5 @@
-"""`appliance plan-memory FILE`: what a deployment takes of the memory there is, and how fast it will answer."""
+"""`appliance plan-memory FILE`: what a deployment takes of the memory there is, and how fast it
+will answer."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     policy = load(args.file).policy
     files = checks.find_models(policy, [args.file.parent, *args.models])
     catalogue = Catalogue(files)
-    # What cannot be used counts as little, and would fit.
+    # An unusable file counts as little, and would fit.
     if unusable := [*checks.model_files(files)] or [*_unusable(policy, catalogue)]:
         raise BootError("; ".join(unusable), code="policy-not-met-here")
     if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:

@@ -1,6 +1,8 @@
-"""`appliance serve FILE`: boot by a policy and serve the API until SIGTERM or Ctrl+C, which drain it.
+"""`appliance serve FILE`: boot by a policy and serve the API until SIGTERM or Ctrl+C, which drain
+it.
 
-Standard output carries the audit log (unless the policy sends it elsewhere), standard error everything else.
+Standard output carries the audit log (unless the policy sends it elsewhere), standard error
+everything else.
 """
 
 from __future__ import annotations

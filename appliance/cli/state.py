@@ -1,4 +1,5 @@
-"""`appliance state DISK`: check a state disk from its first record to its last, and print its audit log."""
+"""`appliance state DISK`: check a state disk from its first record to its last, and print its audit
+log."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the log on standard output, the summary on standard error; or the summary alone as JSON."""
+    """Print the log on standard output, the summary on standard error; or the summary alone as
+    JSON."""
     with FileKey(args.key).key() as key:
         disk, slot, frames = examine(args.disk, key)
     lines, rest = [frame.payload for frame in frames if frame.kind == AUDIT], followed(args.disk, frames)

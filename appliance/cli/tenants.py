@@ -1,4 +1,5 @@
-"""`appliance tenants FILE`: sign a list of tenants as the authority that a policy pins, or check a signed one."""
+"""`appliance tenants FILE`: sign a list of tenants as the authority that a policy pins, or check a
+signed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`appliance tokenize MODEL.gguf TEXT`: the ids and pieces that a model's tokenizer gives for a text."""
+"""`appliance tokenize MODEL.gguf TEXT`: the ids and pieces that a model's tokenizer gives for a
+text."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a model file, also of one that does not run here. A file that is none has what it is said."""
+    """The tokenizer of a model file, also of one that does not run here. A file that is none has
+    what it is said."""
     metadata = inspection.header(path, any_format=True).metadata
     try:
         return tokenizer.load(metadata)

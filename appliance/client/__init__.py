@@ -1,4 +1,5 @@
-"""The client: verify an appliance before a word is said to it. Pure Python on `cryptography`; no engine, no server.
+"""The client: verify an appliance before a word is said to it. Pure Python on `cryptography`; no
+engine, no server.
 
     from appliance.client import Verifier, transport
 
@@ -22,9 +23,11 @@ __all__ = ["Channel", "Reference", "Verdict", "Verifier", "async_transport", "tr
 
 
 def transport(verifier: Verifier, **options: Any) -> Any:
-    """A transport for `Client` of httpx or httpx2 that talks only to appliances that `verifier` has just verified.
+    """A transport for `Client` of httpx or httpx2 that talks only to appliances that `verifier` has
+    just verified.
 
-    Options are those of `Channel`. The official OpenAI client brings one of the two, as `DefaultHttpxClient`.
+    Options are those of `Channel`. The official OpenAI client brings one of the two, as
+    `DefaultHttpxClient`.
     """
     from appliance.client.httpx_transport import Transport
 

@@ -1,8 +1,9 @@
-"""Ask an appliance's TPM whether it holds both keys: one that its maker certified, and the one that quotes.
+"""Ask an appliance's TPM whether it holds both keys: one that its maker certified, and the one that
+quotes.
 
-The challenge goes over the connection at hand, but what it shows is not about the connection: that the quoting key is
-in that TPM. Whose connection it is, and when, is told by the evidence that this key signs. The protocol:
-docs/formats/tpm-activation.md
+The challenge goes over the connection at hand, but what it shows is not about the connection: that
+the quoting key is in that TPM. Whose connection it is, and when, is told by the evidence that this
+key signs. The protocol: docs/formats/tpm-activation.md
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _REFUSED, _ABSENT = 400, 404
 
 
 def ask(connection: Connection, found: Verified, reference: Reference, at: datetime) -> Activated | None:
-    """Challenge the TPM that this evidence is of; None unless it is authentic evidence of a TPM, and the
-    reference names roots of TPM makers.
+    """Challenge the TPM that this evidence is of; None unless it is authentic evidence of a TPM,
+    and the reference names roots of TPM makers.
 
-    Raises ForgedEvidenceError `tpm-activation` if the TPM does not hold both keys, or as `tpm_ek.check` does;
-    UncheckedEvidenceError `no-activation` if no answer comes.
+    Raises ForgedEvidenceError `tpm-activation` if the TPM does not hold both keys, or as
+    `tpm_ek.check` does; UncheckedEvidenceError `no-activation` if no answer comes.
     """
     if reference.ek_roots is None:
         return None

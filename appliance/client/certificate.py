@@ -1,7 +1,8 @@
 """The certificate of an RA-TLS connection: in its time, signed by its own key, unaltered.
 
-No authority stands behind it: what is believed of its key comes from evidence. A certificate that is not self-signed
-belongs to a `tls` listener, whose key the operator has; policies allow that on the simulated platform alone.
+No authority stands behind it: what is believed of its key comes from evidence. A certificate that
+is not self-signed belongs to a `tls` listener, whose key the operator has; policies allow that on
+the simulated platform alone.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
 
 def check(der: bytes, *, at: datetime, foreign: bool = False) -> Finding:
-    """The rule `certificate`: valid at `at` and self-signed, or with `foreign` perhaps issued by somebody.
+    """The rule `certificate`: valid at `at` and self-signed, or with `foreign` perhaps issued by
+    somebody.
 
-    Raises MalformedEvidenceError; ForgedEvidenceError `certificate-signature`; UncheckedEvidenceError
-    `certificate-expired`.
+    Raises MalformedEvidenceError; ForgedEvidenceError `certificate-signature`;
+    UncheckedEvidenceError `certificate-expired`.
     """
     certificate = x509chain.load(der, "the connection's certificate")[0]
     if certificate.public_bytes(Encoding.DER) != der:  # PEM inside of DER would be another certificate

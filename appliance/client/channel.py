@@ -1,8 +1,9 @@
-"""Connections to one appliance that may be used: verified just now, on the TLS key that answers on them.
+"""Connections to one appliance that may be used: verified just now, on the TLS key that answers on
+them.
 
-A key that was verified is good for new connections for a while; a connection that shows another key (a rotation, or
-somebody else) is verified itself before it is handed out, and so is the first one after the while. Nothing but a nonce
-goes out on a connection before that.
+A key that was verified is good for new connections for a while. A connection that shows another key
+(a rotation, or somebody else) is verified itself before it is handed out. So is the first one after
+the while. Nothing but a nonce goes out on a connection before that.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTO
 
 
 def _now() -> float:
-    """Seconds on a clock that nobody sets, and that goes on while the machine sleeps: Linux' monotonic one does not."""
+    """Seconds on a clock that nobody sets, and that goes on while the machine sleeps: Linux'
+    monotonic one does not."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class Channel:
     """Hands out verified connections to an endpoint; safe to call from several threads.
 
-    `life`: for how many seconds a verdict on a key holds. `accept`: verdicts other than "verified" that will do, for
-    tests and development: "simulated", "measured boot, host trusted". `tell` is called with each new verdict.
+    `life`: for how many seconds a verdict on a key holds. `accept`: verdicts other than "verified"
+    that will do, for tests and development: "simulated", "measured boot, host trusted". `tell` is
+    called with each new verdict.
     """
 
     def __init__(self, verifier: Verifier, endpoint: Endpoint, *, life: float = LIFE_SECONDS,
@@ -44,8 +47,8 @@ class Channel:
     def take(self) -> Connection:
         """A connection that may carry a prompt; give it back with `give`, or close it.
 
-        Raises the verdict's error (`Verdict.require`) if the appliance is not verified, UncheckedEvidenceError if it
-        cannot be reached.
+        Raises the verdict's error (`Verdict.require`) if the appliance is not verified,
+        UncheckedEvidenceError if it cannot be reached.
         """
         while True:
             with self._lock:
@@ -67,7 +70,8 @@ class Channel:
         connection.close()
 
     def verify(self) -> Verdict:
-        """Verify now, on a new connection. Raises as `take` does; the verdict holds for connections to come."""
+        """Verify now, on a new connection. Raises as `take` does; the verdict holds for connections
+        to come."""
         connection = connect(self.endpoint)
         try:
             verdict = self._check(connection)

@@ -1,8 +1,8 @@
 """One connection to an appliance, and whose key answers on it.
 
-TLS proves here that the other side holds the private key of the certificate it shows, and no more: no authority is
-asked, and no name is checked. That the key is an appliance's is told by evidence, over this very connection, before
-anything but a nonce is sent on it.
+TLS proves here that the other side holds the private key of the certificate it shows, and no more:
+no authority is asked, and no name is checked. That the key is an appliance's is told by evidence,
+over this very connection, before anything but a nonce is sent on it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _unreachable(endpoint: Endpoint, error: Exception) -> UncheckedEvidenceError
 class Connection:
     """An open connection: `certificate` is what the other side showed (DER), None without TLS.
 
-    `spki_sha256` is SHA-256 of the certificate's SubjectPublicKeyInfo: the key of this very connection.
+    `spki_sha256` is SHA-256 of the certificate's SubjectPublicKeyInfo: the key of this very
+    connection.
     """
 
     def __init__(self, endpoint: Endpoint, sock: socket.socket, certificate: bytes | None) -> None:
@@ -58,7 +59,8 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether a request may go out on it: still open, and nothing came that nobody asked for."""
+        """Whether a request may go out on it: still open, and nothing came that nobody asked for.
+        """
         if self._http.sock is None:
             return False
         try:
@@ -69,7 +71,8 @@ class Connection:
 
     def request(self, method: str, path: str, headers: list[tuple[str, str]],
                 body: bytes = b"") -> http.client.HTTPResponse:
-        """Send a request as it is and return the answer's head. Raises OSError or http.client.HTTPException."""
+        """Send a request as it is and return the answer's head. Raises OSError or
+        http.client.HTTPException."""
         self._http.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             self._http.putheader(name, value)
@@ -86,7 +89,8 @@ class Connection:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def evidence(self, nonce: bytes) -> bytes:
-        """What `/v1/attestation` answers to a nonce. Raises UncheckedEvidenceError, MalformedEvidenceError."""
+        """Ask `/v1/attestation` with a nonce. Raises UncheckedEvidenceError,
+        MalformedEvidenceError."""
         status, body = self.get(PATH + nonce.hex(), MAX_EVIDENCE_BYTES, "no-evidence")
         if status != 200:
             raise UncheckedEvidenceError(f"{self.endpoint}: no evidence: HTTP status {status}",
@@ -94,9 +98,11 @@ class Connection:
         return body
 
     def get(self, path: str, most: int, code: str) -> tuple[int, bytes]:
-        """Status and body of an answer of at most `most` bytes to one of the verifier's own questions.
+        """Status and body of an answer of at most `most` bytes to one of the verifier's own
+        questions.
 
-        Raises UncheckedEvidenceError with `code` if none comes, MalformedEvidenceError for a longer one.
+        Raises UncheckedEvidenceError with `code` if none comes, MalformedEvidenceError for a longer
+        one.
         """
         try:
             self._socket.settimeout(EVIDENCE_SECONDS)
@@ -153,8 +159,8 @@ def _dial(endpoint: Endpoint, seconds: float) -> socket.socket:
 
 
 def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connection:
-    """A connection on which nothing was sent but the handshake. Raises UncheckedEvidenceError `unreachable`, or
-    `vsock-absent` where the system has none."""
+    """A connection on which nothing was sent but the handshake. Raises UncheckedEvidenceError
+    `unreachable`, or `vsock-absent` where the system has none."""
     try:
         sock = _dial(endpoint, seconds)
     except (OSError, ValueError) as error:

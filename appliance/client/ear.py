@@ -1,8 +1,8 @@
 """A verdict for machines: an EAT Attestation Result as a signed JWT.
 
-Source: draft-ietf-rats-ear-04 (claims, JSON form), draft-ietf-rats-ar4si (the trustworthiness vector and its values),
-RFC 9711 (EAT), RFC 7519 (JWT). One submodule, `appliance`. What the verdict does not speak about is left out of the
-vector, which means "no claim".
+Source: draft-ietf-rats-ear-04 (claims, JSON form), draft-ietf-rats-ar4si (the trustworthiness
+vector and its values), RFC 9711 (EAT), RFC 7519 (JWT). One submodule, `appliance`. Claims that the
+verdict does not make are left out of the vector, which means "no claim".
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _prefixes(about: Iterable[str]) -> tuple[str, ...]:
 
 
 def claims(verdict: Verdict, *, issued: datetime | None = None) -> dict[str, Any]:
-    """The claims set of a verdict. `issued`: when the token is made (now), whatever day the verdict is as of."""
+    """The claims set of a verdict. `issued`: when the token is made (now), whatever day the verdict
+    is as of."""
     appraisal: dict[str, Any] = {
         "ear_status": _TIERS[verdict.status],
         "ear_appraisal_policy_ids": [f"urn:appliance:policy:sha384:{verdict.policy_sha384.hex()}"],
@@ -118,6 +119,7 @@ def token(verdict: Verdict, key: PrivateKey) -> str:
 
 
 def read(text: str, key: jws.PublicKey) -> dict[str, Any]:
-    """The claims of a token that `key` signed. Raises MalformedEvidenceError, ForgedEvidenceError."""
+    """The claims of a token that `key` signed. Raises MalformedEvidenceError, ForgedEvidenceError.
+    """
     found: dict[str, Any] = json.loads(jws.verify(text.strip(), key))
     return found

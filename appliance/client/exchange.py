@@ -1,7 +1,8 @@
-"""One request to a verified appliance and its answer: what may pass, what is dropped, what is said when nothing may.
+"""One request to a verified appliance and its answer: what may pass, what is dropped, what is said
+when nothing may.
 
-Shared by the local proxy and the httpx transport. Headers that speak of one connection alone are not passed on
-(RFC 9110, section 7.6.1).
+Shared by the local proxy and the httpx transport. Headers that speak of one connection alone are
+not passed on (RFC 9110, section 7.6.1).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Refusal(Exception):  # noqa: N818 - it becomes an answer, not an error
         return json.dumps({"error": error}).encode()
 
     def headers(self) -> Headers:
-        """Its headers. `x-should-retry` is what OpenAI's clients ask before they try again by themselves."""
+        """Its headers. `x-should-retry` is what OpenAI's clients ask before they try again by
+        themselves."""
         return [("Content-Type", "application/json"), ("Content-Length", str(len(self.body()))),
                 ("X-Should-Retry", "true" if self.retry else "false")]
 
@@ -74,7 +76,8 @@ class Answer:
     _closed: bool = False
 
     def read(self) -> bytes:
-        """What has come, at least a byte; nothing at the end. Raises Refusal if the connection breaks."""
+        """The bytes that have come, at least one; none at the end. Raises Refusal if the connection
+        breaks."""
         try:
             piece = self._answer.read1(PIECE)
             if not piece and self._answer.length:
@@ -87,7 +90,8 @@ class Answer:
             raise Refusal(502, "connection_error", "connection-lost", f"the answer broke off: {_word(error)}") from None
 
     def abort(self) -> None:
-        """End it from another thread: the appliance sees that nobody waits for the answer any more."""
+        """End it from another thread: the appliance sees that nobody waits for the answer any more.
+        """
         with self._lock:
             if not self._closed:  # the connection may be another request's by now
                 self._connection.abort()
@@ -118,13 +122,14 @@ class Way:
         self._end: Callable[[], None] = lambda: None
 
     def leave(self) -> None:
-        """End it: the appliance sees it, whether or not its answer has begun. Later calls do nothing more."""
+        """End it: the appliance sees it, whether or not its answer has begun. Later calls do
+        nothing more."""
         with self._lock:
             self._left = True
             self._end()
 
     def ended_by(self, end: Callable[[], None]) -> None:
-        """What ends it from now on; at once where it was left already."""
+        """Name what ends it from now on; at once where it was left already."""
         with self._lock:
             self._end = end
             if self._left:
@@ -133,8 +138,9 @@ class Way:
 
 def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes,
          *, seconds: float | None = None, way: Way | None = None) -> Answer:
-    """Send a request on a connection that was verified before. Raises Refusal: nothing of it was sent if the kind is
-    `appliance_not_verified`. `seconds` bounds the wait between two pieces of the answer; `way` ends it early."""
+    """Send a request on a connection that was verified before. Raises Refusal: nothing of it was
+    sent if the kind is `appliance_not_verified`. `seconds` bounds the wait between two pieces of
+    the answer; `way` ends it early."""
     way = way or Way()
     try:
         connection = channel.take()

@@ -1,7 +1,8 @@
-"""Fetch collateral from a vendor's service, or from a mirror of it: a base URL, or a folder laid out by URL path.
+"""Fetch collateral from a vendor's service, or from a mirror of it: a base URL, or a folder laid
+out by URL path.
 
-What comes is untrusted, and is looked at before it is kept: an error page or half an answer never becomes a file. The
-signatures in it are what counts, and are for the verifier.
+Answers are untrusted, and are looked at before they are kept: an error page or half an answer never
+becomes a file. The signatures in it are what counts, and are for the verifier.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def failed(summary: str, hint: str | None = None) -> UncheckedEvidenceError:
 
 
 def source(place: str | None, *, timeout: float, tell: Tell) -> Source:
-    """The vendors' services, or the mirror at a base URL or folder. Raises PolicyError for another kind of place."""
+    """The vendors' services, or the mirror at a base URL or folder. Raises PolicyError for another
+    kind of place."""
     if place is None or "://" in place:
         return Service(None if place is None else checked_base(place), timeout, tell)
     if not Path(place).is_dir():
@@ -92,7 +94,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Service:
-    """HTTPS with the system's trust store; redirects are not followed. `base` stands in for scheme and host."""
+    """HTTPS with the system's trust store; redirects are not followed. `base` stands in for scheme
+    and host."""
 
     base: str | None
     timeout: float  # seconds for a whole answer
@@ -186,8 +189,9 @@ def _chain_in(headers: Message, request: Request) -> bytes:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of answers by URL path (`vcek/v1/Milan/crl`), with the host as first folder or without it, and the query
-    behind a `?` or left out. Issuer chains are beside, as `.issuer-chain.pem` or `.headers`."""
+    """A folder of answers by URL path (`vcek/v1/Milan/crl`), with the host as first folder or
+    without it, and the query behind a `?` or left out. Issuer chains are beside, as
+    `.issuer-chain.pem` or `.headers`."""
 
     path: Path
 
@@ -226,8 +230,9 @@ def _read(file: Path) -> bytes:
 
 
 def keep(fetched: Fetched, request: Request, folder: Path) -> list[str]:
-    """Write an answer and its chain, each whole or not at all; returns the names. Raises UncheckedEvidenceError where
-    it is not what was asked for, PolicyError where it cannot be written."""
+    """Write an answer and its chain, each whole or not at all; returns the names. Raises
+    UncheckedEvidenceError where it is not what was asked for, PolicyError where it cannot be
+    written."""
     chain = check(fetched, request)
     names = [request.file]
     if chain:

@@ -1,10 +1,12 @@
-"""Transports for httpx and httpx2, and so for the official OpenAI client, that talk to verified appliances alone.
+"""Transports for httpx and httpx2, and so for the official OpenAI client, that talk to verified
+appliances alone.
 
-What the appliance or the verifier refuses comes as an answer in OpenAI's error shape, as from the local proxy: the
-client then raises its own error with the reason in it, and does not try again where that is useless.
+A refusal by the appliance or the verifier comes as an answer in OpenAI's error shape, as from the
+local proxy. The client then raises its own error with the reason in it, and does not try again
+where that is useless.
 
-Neither package is imported here: an answer is made of the classes of the one whose request it answers. (The OpenAI
-client brings httpx2 since its version 3, and httpx before.)
+Neither package is imported here: an answer is made of the classes of the one whose request it
+answers. (The OpenAI client brings httpx2 since its version 3, and httpx before.)
 """
 
 from __future__ import annotations

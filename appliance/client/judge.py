@@ -41,11 +41,11 @@ from appliance.policy import amd_lines
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about one piece of evidence.
+    """The question about one piece of evidence.
 
-    `nonce` and `spki_sha256` are those of the connection at hand; None is not checked. `online`: the evidence was asked
-    for just now, so that both must hold. `seen` are findings on the connection itself, `activated` what a TPM that was
-    challenged on it has shown.
+    `nonce` and `spki_sha256` are those of the connection at hand; None is not checked. `online`:
+    the evidence was asked for just now, so that both must hold. `seen` are findings on the
+    connection itself, `activated` what a TPM that was challenged on it has shown.
     """
 
     target: str
@@ -59,7 +59,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Verified:
-    """Evidence in JSON after its one verification: `outcome` has its claims, or the error that stopped it."""
+    """Evidence in JSON after its one verification: `outcome` has its claims, or the error that
+    stopped it."""
 
     raw: bytes
     outcome: Claims | AttestationError
@@ -105,7 +106,8 @@ def authentic(parsed: Evidence, reference: Reference, at: datetime) -> Claims:
 
 
 def certificate_evidence(carried: CertifiedEvidence, reference: Reference, at: datetime) -> Finding:
-    """The rule `certificate-evidence`: what the certificate carries is about its own key and meets the policy.
+    """The rule `certificate-evidence`: what the certificate carries is about its own key and meets
+    the policy.
 
     That it is of this moment it cannot show; that is why a nonce is sent. Raises AttestationError.
     """
@@ -154,8 +156,9 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
 
 
 def _self_test(claims: Claims, reference: Reference) -> Finding:
-    """The boot's self-test, if digests of it are known. Without them: no image that was measured serves after a failed
-    one, so that `measurement` says as much, but not which kernels were tested."""
+    """The boot's self-test, if digests of it are known. Without them: no image that was measured
+    serves after a failed one, so that `measurement` says as much, but not which kernels were
+    tested."""
     digest = claims.statement.self_test_sha384
     if reference.self_tests is None:
         told = f"of digest {digest}; no digest to compare it with was given (--self-test)"
@@ -164,7 +167,8 @@ def _self_test(claims: Claims, reference: Reference) -> Finding:
 
 
 def _with_shapes(finding: Finding, reference: Reference) -> Finding:
-    """A launch digest that no shape of the image has: say for which numbers of vCPUs it was predicted."""
+    """A launch digest that no shape of the image has: say for which numbers of vCPUs it was
+    predicted."""
     if finding.rule != "measurement" or finding.outcome != "fails" or reference.known is None:
         return finding
     shapes = sorted({each.vcpus for each in reference.known.measurements.sev_snp})
@@ -173,7 +177,8 @@ def _with_shapes(finding: Finding, reference: Reference) -> Finding:
 
 
 def _tpm(claims: TpmClaims, reference: Reference, question: Question) -> list[Finding]:
-    """Registers, and whose the key is. A hardware report that binds it is judged by the policy as any other."""
+    """Registers, and whose the key is. A hardware report that binds it is judged by the policy as
+    any other."""
     if reference.known is None:
         found = [Finding("measurement", "not checked", "no measurements given")]
     else:
@@ -199,8 +204,9 @@ def _tpm(claims: TpmClaims, reference: Reference, question: Question) -> list[Fi
 
 
 def _is_known(bound: SnpClaims, reference: Reference) -> bool:
-    """Whether the policy takes SEV-SNP, and the guest that names a TPM's key is one of the measurements'. Any other may
-    name any key: whoever has such hardware can start a guest of their own."""
+    """Whether the policy takes SEV-SNP, and the guest that names a TPM's key is one of the
+    measurements'. Any other may name any key: whoever has such hardware can start a guest of their
+    own."""
     return ("sev-snp" in reference.policy.policy.tee.platforms and reference.known is not None
             and bound.report.measurement in reference.known.measurements.sev_snp_digests())
 
@@ -236,7 +242,8 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
 
 
 def _known_by(outcomes: Mapping[str, Finding]) -> str:
-    """How the attestation key is known to be a TPM's, strongest first, in words for the first lines of a verdict."""
+    """How the attestation key is known to be a TPM's, strongest first, in words for the first lines
+    of a verdict."""
     if outcomes["ek-activation"].outcome == "holds":
         return "activation: its attestation key is beside an endorsement key that a maker certified"
     if outcomes["ak-origin"].outcome != "holds":

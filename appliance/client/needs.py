@@ -1,4 +1,5 @@
-"""What has to be fetched to verify a piece of evidence: computed from its bytes, of which nothing is believed yet."""
+"""The requests that verifying a piece of evidence needs: computed from its bytes, of which nothing
+is believed yet."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ from appliance.errors import UnsupportedEvidenceError
 
 @dataclass(frozen=True)
 class Needs:
-    """`wanted`: groups of requests, of each of which one suffices; where several have alternatives, these are in the
-    same order: that of the product lines. `remarks`: what no request can fetch, and why."""
+    """`wanted`: groups of requests, of each of which one suffices; where several have alternatives,
+    these are in the same order: that of the product lines. `remarks`: what no request can fetch,
+    and why."""
 
     kind: str
     wanted: tuple[tuple[Request, ...], ...]
@@ -42,7 +44,8 @@ class Needs:
 
 
 def of(data: bytes) -> Needs:
-    """The requests that evidence needs. Raises AttestationError where it is malformed, or of a kind that needs none."""
+    """The requests that evidence needs. Raises AttestationError where it is malformed, or of a kind
+    that needs none."""
     kind = recognise.recognise(data)
     if kind == recognise.SNP:
         report, table, _ = snp_table.split(data)

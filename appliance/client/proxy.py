@@ -1,8 +1,10 @@
-"""A local proxy: plain HTTP on the loopback, and behind it nothing but an appliance that was verified just now.
+"""A local proxy: plain HTTP on the loopback, and behind it nothing but an appliance that was
+verified just now.
 
-An SDK that is pointed at it needs no change. A request is read whole; then a connection is verified, or taken from
-those that were; only then does the first byte of the request leave. Answers pass piece by piece as they come. When the
-client goes away, so does the connection, and the appliance stops working for nobody.
+An SDK that is pointed at it needs no change. A request is read whole; then a connection is
+verified, or taken from those that were; only then does the first byte of the request leave. Answers
+pass piece by piece as they come. When the client goes away, so does the connection, and the
+appliance stops working for nobody.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Proxy(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, channel: Channel, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 takes a free one. Raises PolicyError for an address that others can reach, or one in use."""
+        """Listen; port 0 takes a free one. Raises PolicyError for an address that others can reach,
+        or one in use."""
         check_address(host)
         self.channel = channel
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -87,7 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _forward  # noqa: N815
 
     def _path(self) -> str:
-        """The path to ask for. A page in a browser that thinks this is its own server is refused by the Host header."""
+        """The path to ask for. A page in a browser that thinks this is its own server is refused by
+        the Host header."""
         host = self.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
         if not is_loopback(host):
             raise Refusal(421, "invalid_request_error", "wrong-host", "the Host header is not that of this proxy")
@@ -139,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library refuses by itself, in the same shape."""
+        """Send what the standard library refuses by itself, in the same shape."""
         self.close_connection = True
         self.request_version = "HTTP/1.1"  # a request line that cannot be read counts as HTTP/0.9 there, without a head
         self._refuse(Refusal(int(code), "invalid_request_error", "malformed-request", message or "malformed request"))
@@ -149,9 +153,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def diverted(url: str) -> str | None:
-    """The proxy's host that this system's settings (HTTP_PROXY and the like) put before `url`, None without one.
+    """The proxy's host that this system's settings (HTTP_PROXY and the like) put before `url`, None
+    without one.
 
-    SDKs obey them for loopback addresses too, and would carry prompts there in the clear, past every check.
+    SDKs obey them for loopback addresses too, and would carry prompts there in the clear, past
+    every check.
     """
     scheme, _, place = url.partition("://")
     found = urllib.request.getproxies()

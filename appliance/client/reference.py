@@ -1,4 +1,5 @@
-"""What a verifier holds before it looks at evidence: policy, measurements, approvals, collateral."""
+"""The reference of a verifier before it looks at evidence: policy, measurements, approvals,
+collateral."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ REBUILD = ("appliance image build DEPLOYMENT.hcl -o OUT && appliance image predi
 
 @dataclass(frozen=True)
 class Known:
-    """Measurements and why they are believed: `signed_by` is the builder's key, None where the caller vouches."""
+    """Measurements and why they are believed: `signed_by` is the builder's key, None where the
+    caller vouches."""
 
     measurements: Measurements
     signed_by: bytes | None = None
@@ -38,13 +40,15 @@ class Known:
 
 @dataclass(frozen=True)
 class Reference:
-    """Everything that evidence is compared with. `known` is needed for hardware, not for the simulated platform.
+    """Everything that evidence is compared with. `known` is needed for hardware, not for the
+    simulated platform.
 
-    `need_revocation`: without a revocation list in force there is no verdict "verified" on SEV-SNP evidence. `any_ak`:
-    a TPM's key needs nobody to vouch for it (for tests: such a quote is anybody's). `attestation_keys`: TPM keys that
-    the verifier enrolled itself, by SHA-256 of their SubjectPublicKeyInfo. `ek_roots`: makers of TPMs; a
-    TPM then has to show that its quoting key is in it beside an endorsement key that one of them certified. `roots`
-    other than the vendors' are for tests, and every verdict then says so.
+    `need_revocation`: without a revocation list in force there is no verdict "verified" on SEV-SNP
+    evidence. `any_ak`: a TPM's key needs nobody to vouch for it (for tests: such a quote is
+    anybody's). `attestation_keys`: TPM keys that the verifier enrolled itself, by SHA-256 of their
+    SubjectPublicKeyInfo. `ek_roots`: makers of TPMs; a TPM then has to show that its quoting key is
+    in it beside an endorsement key that one of them certified. `roots` other than the vendors' are
+    for tests, and every verdict then says so.
     """
 
     policy: Loaded
@@ -59,7 +63,8 @@ class Reference:
     self_tests: frozenset[bytes] | None = None  # digests of self-tests that will do, 48 bytes each; None: any
 
     def findings(self) -> list[Finding]:
-        """What holds of the reference itself, before any evidence: whose measurements, and who approved."""
+        """The findings on the reference itself, before any evidence: whose measurements, and who
+        approved."""
         found = [approvals.finding(self.policy.policy, self.policy.digest, self.approvals)]
         if self.known is None:
             return [*found, Finding("measurements", "not checked", "none given")]
@@ -75,10 +80,12 @@ class Reference:
 
 def read_measurements(path: Path, *, builder_key: bytes | None, unsigned: bool = False,
                       signature: Path | None = None) -> Known:
-    """Measurements that the builder signed (the signature is beside the file, as `.sig`), or taken as given.
+    """Measurements that the builder signed (the signature is beside the file, as `.sig`), or taken
+    as given.
 
-    Raises PolicyError if the caller says neither, ForgedEvidenceError if the signature is not the builder's,
-    MalformedEvidenceError for another format, UncheckedEvidenceError if a file cannot be read.
+    Raises PolicyError if the caller says neither, ForgedEvidenceError if the signature is not the
+    builder's, MalformedEvidenceError for another format, UncheckedEvidenceError if a file cannot be
+    read.
     """
     data = _read(path, measurements.MAX_BYTES)
     if builder_key is None:
@@ -103,7 +110,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 class Options(TypedDict, total=False):
-    """What a reference is read from beside the policy and the measurements, and what it takes."""
+    """The files of a reference beside the policy and the measurements, and what it accepts."""
 
     builder_key: str | None
     """Who signed the measurements: `ed25519:HEX`, or the path of a key."""
@@ -126,7 +133,8 @@ class Options(TypedDict, total=False):
 
 
 def read(policy: Path, measured: Path | None, options: Options) -> Reference:
-    """A reference from files: a policy, and measurements if given. Raises PolicyError, AttestationError."""
+    """A reference from files: a policy, and measurements if given. Raises PolicyError,
+    AttestationError."""
     loaded = load(policy)
     key, given = options.get("builder_key"), options.get("approvals")
     known = None if measured is None else read_measurements(
@@ -145,8 +153,8 @@ def read(policy: Path, measured: Path | None, options: Options) -> Reference:
 
 
 def enrolled(text: str) -> bytes:
-    """A TPM's attestation key as one names it: `sha256:HEX` of its SubjectPublicKeyInfo, or a file with the key (PEM,
-    DER, TPM2B_PUBLIC) or its certificate. Raises AttestationError."""
+    """A TPM's attestation key as one names it: `sha256:HEX` of its SubjectPublicKeyInfo, or a file
+    with the key (PEM, DER, TPM2B_PUBLIC) or its certificate. Raises AttestationError."""
     if text.startswith("sha256:"):
         try:
             digest = bytes.fromhex(text.removeprefix("sha256:"))

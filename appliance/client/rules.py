@@ -1,6 +1,8 @@
-"""What each rule says, in words; which must hold before the word "verified" is used; which attack a failure looks like.
+"""The rules in words, those that must hold before the word "verified" is used, and the attack that
+a failure looks like.
 
-The rules' names are those of the modules that judge them, and of no one attack: docs/reference/verify.md lists them.
+The rules' names are those of the modules that judge them, and of no one attack:
+docs/reference/verify.md lists them.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({
     "golden-pcrs": "firmware and machine are of a recorded shape",
 })
 
-# What a failure of a rule looks like. The name of the attack is said first.
+# The attack that a failure of a rule looks like. The name of the attack is said first.
 ATTACKS: Mapping[str, str] = MappingProxyType({
     "nonce": "replay", "tls-key": "splice", "certificate-evidence": "splice", "channel": "splice",
     "tcb-reported": "downgrade", "tcb-current": "downgrade", "tcb-committed": "downgrade", "tcb-launch": "downgrade",
@@ -88,7 +90,7 @@ ATTACKS: Mapping[str, str] = MappingProxyType({
     "golden-pcrs": "wrong firmware", "ek-activation": "another TPM", "approvals": "not approved",
 })
 
-# What to do about a rule that must hold and could not be checked.
+# The advice on a rule that must hold and could not be checked.
 HINTS: Mapping[str, str] = MappingProxyType({
     "measurement": "give the image's measurements: --measurements FILE --builder-key KEY",
     "mrtd": "give the image's measurements: --measurements FILE --builder-key KEY",
@@ -101,7 +103,8 @@ HINTS: Mapping[str, str] = MappingProxyType({
                      "result (--ear), or judge the file by keys that you enrolled: --ak without --ek-roots",
 })
 
-# Rules that say nothing new, or that the policy did not ask for: not shown to people where they were not checked.
+# Rules that say nothing new, or that the policy did not ask for: not shown to people where they
+# were not checked.
 _QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "mrconfigid", "mrowner", "mrownerconfig",
                     "xfam", "mrseam", "tee-tcb-svn", "id-key", "author-key", "api", "rtmr0", "rtmr3"})
 _REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType({
@@ -111,9 +114,11 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 def required(platform: str, *, online: bool, revocation: bool, activation: bool = False,
              any_ak: bool = False) -> tuple[str, ...]:
-    """The rules that must hold, and not only go unchecked, for a good verdict on a platform's evidence.
+    """The rules that must hold, and not only go unchecked, for a good verdict on a platform's
+    evidence.
 
-    `activation`: a TPM had to be challenged. `any_ak`: its key needs nobody to vouch for it, for tests.
+    `activation`: a TPM had to be challenged. `any_ak`: its key needs nobody to vouch for it, for
+    tests.
     """
     rules = tuple(rule for rule in _REQUIRED.get(platform, ()) if not any_ak or rule != "ak-origin")
     if platform == "tpm" and activation:

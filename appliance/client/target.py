@@ -1,4 +1,4 @@
-"""What a person points the client at: a URL of an appliance, or a file of evidence."""
+"""The target of the client: a URL of an appliance, or a file of evidence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from appliance.errors import PolicyError
 
 PORTS = {"https": 443, "http": 80}
 _PATHS = ("", "/", "/v1", "/v1/")
-# Context identifier and port, 32 bits each; 0 is the hypervisor's, all ones stands for any (linux/vm_sockets.h).
+# Context identifier and port, 32 bits each; 0 is the hypervisor's, all ones stands for any
+# (linux/vm_sockets.h).
 _VSOCK = re.compile(r"vsock://([1-9][0-9]{0,9}):([1-9][0-9]{0,9})(/|/v1/?)?", re.ASCII | re.IGNORECASE)
 _VSOCK_LAST = (1 << 32) - 2
 
@@ -20,7 +21,8 @@ _VSOCK_LAST = (1 << 32) - 2
 class Endpoint:
     """Where an appliance listens. Without TLS only on the loopback, for the simulated platform.
 
-    `vsock`: `host` is the decimal context identifier (CID) of a virtual machine; RA-TLS over AF_VSOCK, on Linux alone.
+    `vsock`: `host` is the decimal context identifier (CID) of a virtual machine; RA-TLS over
+    AF_VSOCK, on Linux alone.
     """
 
     host: str
@@ -58,7 +60,8 @@ def _vsock(text: str) -> Endpoint:
 
 
 def endpoint(text: str) -> Endpoint:
-    """The endpoint that a URL names; a path of `/v1` is that of the API. Raises PolicyError `url-invalid`."""
+    """The endpoint that a URL names; a path of `/v1` is that of the API. Raises PolicyError
+    `url-invalid`."""
     if text.lower().startswith("vsock://"):
         return _vsock(text)
     try:

@@ -42,10 +42,11 @@ _SAYS: Mapping[Status, str] = MappingProxyType({
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """`code` names the first rule that failed or what stopped the check, in kebab case; empty for a good verdict.
+    """`code` names the first rule that failed or what stopped the check, in kebab case; empty for a
+    good verdict.
 
-    `nonce` is what the evidence answers, `spki_sha256` the key of the connection that was judged, `raw` the evidence as
-    it came. `statement` is None unless the evidence is authentic.
+    `nonce` is what the evidence answers, `spki_sha256` the key of the connection that was judged,
+    `raw` the evidence as it came. `statement` is None unless the evidence is authentic.
     """
 
     status: Status
@@ -65,18 +66,21 @@ class Verdict:
 
     @property
     def verified(self) -> bool:
-        """Whether this is the one good verdict: never so for simulated evidence, or a TPM that the host may run."""
+        """Whether this is the one good verdict: never so for simulated evidence, or a TPM that the
+        host may run."""
         return self.status == VERIFIED
 
     @property
     def exit_code(self) -> int:
-        """0 verified, 1 evidence invalid, 2 could not check, 3 policy not met, 4 host trusted, 5 simulated."""
+        """0 verified, 1 evidence invalid, 2 could not check, 3 policy not met, 4 host trusted, 5
+        simulated."""
         return EXIT_CODES[self.status]
 
     def require(self, *accept: Status) -> None:
         """Raise the error of a verdict that is neither "verified" nor in `accept`.
 
-        ForgedEvidenceError for invalid evidence, UncheckedEvidenceError, RejectedEvidenceError for all others.
+        ForgedEvidenceError for invalid evidence, UncheckedEvidenceError, RejectedEvidenceError for
+        all others.
         """
         if not self.verified and self.status not in accept:
             kind = _AGAINST.get(self.status, RejectedEvidenceError)
@@ -112,7 +116,8 @@ class Verdict:
 
 
 def unmade(error: ApplianceError, target: str | None) -> dict[str, Any]:
-    """What stands in for a verdict, as plain values with the same keys, where none could be made: "could not check"."""
+    """The stand-in for a verdict that could not be made, as plain values with the same keys: "could
+    not check"."""
     empty = dict.fromkeys(("at", "platform", "policy_sha384", "nonce", "tls_spki_sha256", "statement"))
     return {"verdict": UNCHECKED, "exit_code": EXIT_CODES[UNCHECKED], "code": error.code, "reason": error.summary,
             "hint": error.hint, "target": target, **empty, "test_roots": False, "findings": []}
@@ -135,5 +140,5 @@ def status_of(error: AttestationError) -> Status:
 
 
 def good(status: Status) -> str:
-    """What a good verdict says in one line."""
+    """A good verdict in one line."""
     return _SAYS[status]

@@ -49,16 +49,17 @@ class Verifier:
     @classmethod
     def from_files(cls, policy: str | Path, measurements: str | Path | None = None,
                    **options: Unpack[Options]) -> Verifier:
-        """A verifier by files; `options` are those of `reference.Options`. Raises PolicyError if a file cannot be used,
-        ForgedEvidenceError if the measurements are not the builder's, TypeError for an option that there is not."""
+        """A verifier by files; `options` are those of `reference.Options`. Raises PolicyError if a
+        file cannot be used, ForgedEvidenceError if the measurements are not the builder's,
+        TypeError for an option that there is not."""
         if unknown := options.keys() - Options.__annotations__.keys():  # one that is misspelt must not be passed over
             raise TypeError(f"no option {', '.join(sorted(unknown))}; there are {', '.join(Options.__annotations__)}")
         measured = None if measurements is None else Path(measurements)
         return cls(reference.read(Path(policy), measured, options))
 
     def verify(self, url: str, *, at: datetime | None = None) -> Verdict:
-        """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises PolicyError for a text
-        that is no URL of an appliance; all else is in the verdict."""
+        """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises
+        PolicyError for a text that is no URL of an appliance; all else is in the verdict."""
         endpoint = target.endpoint(url)
         try:
             connection = connect(endpoint)
@@ -82,7 +83,7 @@ class Verifier:
         return judge.conclude(found, self.reference, question)
 
     def _channel(self, connection: Connection, question: Question) -> list[Finding]:
-        """What the handshake alone shows."""
+        """Verify what the handshake alone shows."""
         if connection.certificate is None:
             return [Finding("channel", "not checked", "plain HTTP on the loopback: nothing binds it to the evidence")]
         foreign = any(listener.kind == "tls" for listener in self.reference.policy.policy.service.listeners)
@@ -93,14 +94,15 @@ class Verifier:
 
     def verify_evidence(self, data: bytes, *, nonce: bytes | None = None, spki_sha256: bytes | None = None,
                         at: datetime | None = None, name: str = "evidence") -> Verdict:
-        """The verdict on evidence in JSON that came from elsewhere. Without `nonce` nothing shows when it was made, and
-        without `spki_sha256` nothing whose connection it is about."""
+        """The verdict on evidence in JSON that came from elsewhere. Without `nonce` nothing shows
+        when it was made, and without `spki_sha256` nothing whose connection it is about."""
         return judge.judge(data, self.reference, Question(name, at or self._clock(), nonce, spki_sha256))
 
     def verify_certificate(self, data: bytes, *, nonce: bytes | None = None, at: datetime | None = None,
                            name: str = "certificate") -> Verdict:
-        """The verdict on an RA-TLS certificate (DER or PEM) by itself: who has its key, but not when, nor whether it is
-        still so. `nonce`, if given, is not one that a certificate can answer, and fails."""
+        """The verdict on an RA-TLS certificate (DER or PEM) by itself: who has its key, but not
+        when, nor whether it is still so. `nonce`, if given, is not one that a certificate can
+        answer, and fails."""
         question = Question(name, at or self._clock(), nonce)
         try:
             found = certificate.check(x509dice.to_der(data), at=question.at)
@@ -112,8 +114,9 @@ class Verifier:
         return judge.judge(carried.evidence.to_json(), self.reference, own)
 
     def verify_file(self, path: Path, *, nonce: bytes | None = None, at: datetime | None = None) -> Verdict:
-        """The verdict on a file: evidence in JSON, or an RA-TLS certificate. Certificates and so on beside it serve as
-        collateral too. Raises UncheckedEvidenceError if the file cannot be read."""
+        """The verdict on a file: evidence in JSON, or an RA-TLS certificate. Certificates and so on
+        beside it serve as collateral too. Raises UncheckedEvidenceError if the file cannot be read.
+        """
         try:
             data = inputfile.read(path, MAX_FILE_BYTES)
         except OSError as error:

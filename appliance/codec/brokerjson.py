@@ -1,4 +1,5 @@
-"""JSON and base64 from a key broker, read strictly: no key twice, no key unknown, one spelling of every byte string.
+"""JSON and base64 from a key broker, read strictly: no key twice, no key unknown, one spelling of
+every byte string.
 
 Nothing secret passes through here: what is secret is still encrypted where it is JSON.
 """
@@ -35,7 +36,8 @@ def parse(data: bytes | bytearray, what: str) -> dict[str, Any]:
 
 
 def strings(value: Any, what: str, required: Collection[str]) -> dict[str, str]:
-    """An object with exactly these keys, all of them strings. ModelKeyError naming `what` and the key."""
+    """An object with exactly these keys, all of them strings. ModelKeyError naming `what` and the
+    key."""
     if not isinstance(value, dict):
         raise refuse(f"{what} is no JSON object")
     for key in sorted(set(required) ^ set(value)):
@@ -48,12 +50,14 @@ def strings(value: Any, what: str, required: Collection[str]) -> dict[str, str]:
 
 
 def base64url(text: str, what: str, sizes: range) -> bytes:
-    """Bytes from base64url without padding (RFC 7515, section 2), unused bits zero; their number lies in `sizes`."""
+    """Bytes from base64url without padding (RFC 7515, section 2), unused bits zero; their number
+    lies in `sizes`."""
     return _sized(text, what, sizes, strict.base64url, "base64url")
 
 
 def base64_padded(text: str, what: str, sizes: range) -> bytes:
-    """Bytes from base64 with padding (RFC 4648, section 4), unused bits zero; their number lies in `sizes`."""
+    """Bytes from base64 with padding (RFC 4648, section 4), unused bits zero; their number lies in
+    `sizes`."""
     return _sized(text, what, sizes, strict.base64, "base64")
 
 

@@ -1,7 +1,7 @@
 """Canonical JSON: RFC 8785 (JCS). One text for one value, so that its hash means the value.
 
-Values are None, booleans, integers of at most 53 bits, finite floats, strings without lone surrogates, and lists
-and string-keyed mappings of these.
+Values are None, booleans, integers of at most 53 bits, finite floats, strings without lone
+surrogates, and lists and string-keyed mappings of these.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _utf16(text: str) -> bytes:
 
 
 def string(text: str) -> str:
-    """RFC 8785, 3.2.2.2: short escapes where JSON has them, \\u00xx for other controls, all else as it is."""
+    """RFC 8785, 3.2.2.2: short escapes where JSON has them, \\u00xx for other controls, all else as
+    it is."""
     _utf16(text)
     return '"' + "".join(_SHORT.get(c) or (f"\\u{ord(c):04x}" if c < " " else c) for c in text) + '"'
 

@@ -1,6 +1,8 @@
-"""Just enough CBOR (RFC 8949) for evidence in certificates: definite lengths, shortest forms, nothing after the end.
+"""Just enough CBOR (RFC 8949) for evidence in certificates: definite lengths, shortest forms,
+nothing after the end.
 
-Integers, byte and text strings, arrays, maps with text or integer keys, and tags. No floats, no indefinite lengths.
+Integers, byte and text strings, arrays, maps with text or integer keys, and tags. No floats, no
+indefinite lengths.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ Endian = Literal["little", "big"]
 
 
 class Cursor:
-    """Reads `data` from front to back; each read beyond the end is a MalformedEvidenceError that names the field."""
+    """Reads `data` from front to back; each read beyond the end is a MalformedEvidenceError that
+    names the field."""
 
     def __init__(self, data: bytes, what: str, endian: Endian) -> None:
         self._data = data

@@ -1,7 +1,8 @@
 """Just enough DER (ITU-T X.690) to take a certificate apart that a strict X.509 parser refuses.
 
-Some RA-TLS libraries write certificates with small faults (an ECDSA algorithm with NULL parameters). Their evidence
-must still be read, to be named; nothing that this module reads is believed without a signature over it.
+Some RA-TLS libraries write certificates with small faults (an ECDSA algorithm with NULL
+parameters). Their evidence must still be read, to be named; nothing that this module reads is
+believed without a signature over it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class Element:
 
 
 def elements(data: bytes) -> list[Element]:
-    """The elements that `data` consists of, `MAX_ELEMENTS` at most: an element can be as short as two bytes, and an
-    object for each is many times that. Raises MalformedEvidenceError unless lengths are exact and shortest."""
+    """The elements that `data` consists of, `MAX_ELEMENTS` at most: an element can be as short as
+    two bytes, and an object for each is many times that. Raises MalformedEvidenceError unless
+    lengths are exact and shortest."""
     found: list[Element] = []
     at = 0
     while at < len(data):
@@ -52,7 +54,8 @@ def elements(data: bytes) -> list[Element]:
 
 
 def only(data: bytes, tag: int) -> Element:
-    """The one element that `data` is. Raises MalformedEvidenceError if it is another or not alone."""
+    """The one element that `data` is. Raises MalformedEvidenceError if it is another or not alone.
+    """
     found = elements(data)
     if len(found) != 1 or found[0].tag != tag:
         raise MalformedEvidenceError(f"DER: expected one element with tag {tag:#04x}")
@@ -77,7 +80,8 @@ def object_identifier(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class RawCertificate:
-    """A certificate's public key (DER SubjectPublicKeyInfo) and extensions by OID; nothing of it is verified."""
+    """A certificate's public key (DER SubjectPublicKeyInfo) and extensions by OID; nothing of it is
+    verified."""
 
     spki: bytes
     extensions: dict[str, bytes]
@@ -105,9 +109,11 @@ def certificate(der: bytes) -> RawCertificate:
 
 
 def check_signature_whole(data: bytes) -> None:
-    """The signature of a certificate or revocation list is whole bytes: no bit of it is declared unused.
+    """The signature of a certificate or revocation list is whole bytes: no bit of it is declared
+    unused.
 
-    Parsers pass over that count, so that a byte could be altered unnoticed. Raises MalformedEvidenceError.
+    Parsers pass over that count, so that a byte could be altered unnoticed. Raises
+    MalformedEvidenceError.
     """
     parts = elements(only(data, SEQUENCE).content)
     if len(parts) != 3 or parts[2].tag != BIT_STRING or parts[2].content[:1] != b"\x00":
@@ -115,8 +121,9 @@ def check_signature_whole(data: bytes) -> None:
 
 
 def algorithm_is_signed(data: bytes) -> bool:
-    """Whether the algorithm beside the signature of a certificate or revocation list is the one that the signature
-    covers, to the byte (RFC 5280, sections 4.1.1.2 and 5.1.1.2). Raises MalformedEvidenceError."""
+    """Whether the algorithm beside the signature of a certificate or revocation list is the one
+    that the signature covers, to the byte (RFC 5280, sections 4.1.1.2 and 5.1.1.2). Raises
+    MalformedEvidenceError."""
     parts = elements(only(data, SEQUENCE).content)
     named = [part.whole for part in elements(parts[0].content) if part.tag == SEQUENCE] if parts else []
     return len(parts) == 3 and named[:1] == [parts[1].whole]  # both begin with numbers, then the algorithm

@@ -1,7 +1,9 @@
-"""The release key, and what a broker encrypts to it: JSON Web Encryption in its flattened form (RFC 7516, 7.2.2).
+"""The release key, and what a broker encrypts to it: JSON Web Encryption in its flattened form (RFC
+7516, 7.2.2).
 
-One algorithm and no choice: ECDH-ES+A256KW on P-256 (RFC 7518, 4.6) and A256GCM (5.3). The sender cannot pick a weaker
-one, and fields that this does not need are refused. All primitives are of `cryptography`.
+One algorithm and no choice: ECDH-ES+A256KW on P-256 (RFC 7518, 4.6) and A256GCM (5.3). The sender
+cannot pick a weaker one, and fields that this does not need are refused. All primitives are of
+`cryptography`.
 """
 
 from __future__ import annotations
@@ -39,12 +41,14 @@ def public_jwk(key: ec.EllipticCurvePublicKey) -> dict[str, str]:
 
 
 def spki(key: ec.EllipticCurvePublicKey) -> bytes:
-    """DER SubjectPublicKeyInfo of the public key (uncompressed point): what evidence binds the SHA-256 of."""
+    """DER SubjectPublicKeyInfo of the public key (uncompressed point): what evidence binds the
+    SHA-256 of."""
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def read_jwk(jwk: Mapping[str, str], what: str) -> ec.EllipticCurvePublicKey:
-    """A P-256 public key from the members crv, kty, x and y. ModelKeyError, also for a point off the curve."""
+    """A P-256 public key from the members crv, kty, x and y. ModelKeyError, also for a point off
+    the curve."""
     if (jwk.get("kty"), jwk.get("crv")) != ("EC", CURVE):
         raise refuse(f"{what} is no key on {CURVE}")
     size = range(COORDINATE_BYTES, COORDINATE_BYTES + 1)
@@ -60,7 +64,8 @@ def _coordinate(value: int) -> str:
 
 
 def wrapping_key(shared: bytes) -> bytearray:
-    """The key that wraps the content key: Concat KDF with SHA-256 (RFC 7518, 4.6.2), 32 bytes, no party info."""
+    """The key that wraps the content key: Concat KDF with SHA-256 (RFC 7518, 4.6.2), 32 bytes, no
+    party info."""
     info = struct.pack(">I", len(ALGORITHM)) + ALGORITHM.encode() + struct.pack(">III", 0, 0, 256)
     out = bytearray(32)
     ConcatKDFHash(hashes.SHA256(), len(out), info).derive_into(shared, out)
@@ -70,7 +75,8 @@ def wrapping_key(shared: bytes) -> bytearray:
 def decrypt(message: bytes, key: ec.EllipticCurvePrivateKey) -> bytearray:
     """The plaintext of a JWE for `key`, which the caller wipes.
 
-    ModelKeyError `key-broker-answer` for anything malformed, another algorithm, or a tag that does not verify.
+    ModelKeyError `key-broker-answer` for anything malformed, another algorithm, or a tag that does
+    not verify.
     """
     parts = strings(parse(message, "JWE"), "JWE", ("protected", "encrypted_key", "iv", "ciphertext", "tag"))
     ephemeral = _header(parts["protected"])

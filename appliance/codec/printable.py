@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def plain(text: str, most: int = 1 << 16, *, instead: str = "?") -> str:
-    """The text on one line: no control characters, no line ends, nothing that reorders it; cut after `most`."""
+    """The text on one line: no control characters, no line ends, nothing that reorders it; cut
+    after `most`."""
     shown = "".join(each if each.isprintable() else instead for each in text[:most])
     return shown + ("…" if len(text) > most else "")
 

@@ -1,7 +1,8 @@
-"""JSON and base64 with one meaning and one spelling each: no key twice, no unused bit set, no character passed over.
+"""JSON and base64 with one meaning and one spelling each: no key twice, no unused bit set, no
+character passed over.
 
-Everything else is a ValueError, and callers name what it was. `guest/` has the standard library only and reads no such
-text from strangers.
+Everything else is a ValueError, and callers name what it was. `guest/` has the standard library
+only and reads no such text from strangers.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ class RepeatedKeyError(ValueError):
 
 
 def base64(text: str) -> bytes:
-    """Bytes from base64 with padding (RFC 4648, section 4). Raises ValueError, SpellingError among them."""
+    """Bytes from base64 with padding (RFC 4648, section 4). Raises ValueError, SpellingError among
+    them."""
     return _decoded(text, STANDARD, padded=True)
 
 
 def base64url(text: str, *, padded: bool = False) -> bytes:
-    """Bytes from base64url (RFC 4648, section 5), as JOSE has it without padding. Raises as `base64` does."""
+    """Bytes from base64url (RFC 4648, section 5), as JOSE has it without padding. Raises as
+    `base64` does."""
     return _decoded(text, URL, padded=padded)
 
 

@@ -1,1 +1,2 @@
-"""Inference on the CPU: tokenizer, template, forward pass, sampler, scheduler. Knows no HTTP and no attestation."""
+"""Inference on the CPU: tokenizer, template, forward pass, sampler, scheduler. Knows no HTTP and no
+attestation."""

@@ -1,7 +1,8 @@
-"""The engine: one model, ready to answer. Opens a tile source, checks it, and makes the forward pass and its cache.
+"""The engine: one model, ready to answer. Opens a tile source, checks it, and makes the forward
+pass and its cache.
 
-Two ways to use it: `generate` (one answer, in the caller's thread), and a `scheduler` on top (many answers). One of
-them at a time.
+Two ways to use it: `generate` (one answer, in the caller's thread), and a `scheduler` on top (many
+answers). One of them at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine is made of, and closes."""
+    """The parts of an engine, which it closes."""
 
     architecture: Architecture
     forward: Forward
@@ -69,8 +70,8 @@ class Engine:
     @classmethod
     def open(cls, source: TileSource, options: EngineOptions | None = None, *,
              kernels: kernel_table.KernelTable | None = None, draft: TileSource | None = None) -> Engine:
-        """Check the model and make it ready. A small model `draft` helps to guess tokens where `options.speculate`; it
-        is closed after the engine, too.
+        """Check the model and make it ready. A small model `draft` helps to guess tokens where
+        `options.speculate`; it is closed after the engine, too.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
@@ -113,7 +114,8 @@ class Engine:
 
     @property
     def concurrent(self) -> int:
-        """Answers that can run at the same time: each has a slot, and a row with logits in every pass."""
+        """Answers that can run at the same time: each has a slot, and a row with logits in every
+        pass."""
         limits = self._forward.boundary.limits
         return min(self.slots, limits.wanted, limits.rows)
 
@@ -123,7 +125,8 @@ class Engine:
         return self._pool.threads
 
     def generation(self, request: GenerationRequest) -> Generation:
-        """The state of a new answer; EngineError and CapacityError for a request that cannot be run."""
+        """The state of a new answer; EngineError and CapacityError for a request that cannot be
+        run."""
         return Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context, self._scratch)
 
     def acquire(self) -> Batcher:
@@ -144,7 +147,8 @@ class Engine:
 
     def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
                  observe: Callable[[Running], None] = lambda running: None) -> Iterator[Advance]:
-        """The advances of one answer. `cancelled` is asked before each token; `observe` gets the timings' owner."""
+        """The advances of one answer. `cancelled` is asked before each token; `observe` gets the
+        timings' owner."""
         generation = self.generation(request)
         batcher = None
         try:

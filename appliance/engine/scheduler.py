@@ -1,7 +1,9 @@
-"""Many requests, one engine: a thread of its own runs passes over all running answers and feeds in waiting ones.
+"""Many requests, one engine: a thread of its own runs passes over all running answers and feeds in
+waiting ones.
 
-Waiting requests are served round-robin across tenants and in order within one, so a busy tenant delays the others by at
-most one turn. Running answers share every pass (`engine_batch`). Slots are not all given away:
+Waiting requests are served round-robin across tenants and in order within one, so a busy tenant
+delays the others by at most one turn. Running answers share every pass (`engine_batch`). Slots are
+not all given away:
 
     for others   one slot stays for tenants who hold none, where there are two or more slots
     for short    long prompts wait while `LONG_PROMPTS` of their tenant are being read, or as many as
@@ -9,10 +11,10 @@ most one turn. Running answers share every pass (`engine_batch`). Slots are not 
 
 With one slot tenants take turns, an answer each. Safe to use from any thread.
 
-`on_advance` is called in the engine's thread, for each advance of an answer in order; the events of the last end with
-`End`. Where a request was cancelled while it waited, that one call may come in the thread of another that needs its
-room. It must return at once (hand the events to an event loop or a queue). After an error in the engine the handle gets
-`on_error` instead of a last advance.
+`on_advance` is called in the engine's thread, for each advance of an answer in order; the events of
+the last end with `End`. Where a request was cancelled while it waited, that one call may come in
+the thread of another that needs its room. It must return at once (hand the events to an event loop
+or a queue). After an error in the engine the handle gets `on_error` instead of a last advance.
 """
 
 from __future__ import annotations
@@ -79,8 +81,9 @@ class Scheduler:
 
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
                  tenants: Collection[str] | None = None) -> None:
-        """`concurrent`: answers running at the same time (at most, and by default, what the engine can); `queue`:
-        requests that may wait; `tenants`: who may ask (None: not known). Starts the engine's thread."""
+        """`concurrent`: answers running at the same time (at most, and by default, what the engine
+        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known). Starts the
+        engine's thread."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
@@ -140,15 +143,15 @@ class Scheduler:
         return len(self._running) + (self._starting is not None)
 
     def close(self, seconds: float | None = None) -> bool:
-        """Refuse new requests, cancel those at hand, give the engine back. False when a pass takes longer than
-        `seconds`: the engine is still in use then."""
+        """Refuse new requests, cancel those at hand, give the engine back. False when a pass takes
+        longer than `seconds`: the engine is still in use then."""
         with self._change:
             self._closing = True
             self._change.notify()
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    # --- the engine's thread ------------------------------------------------------------------------------------------
+    # --- the engine's thread ----------------------------------------------------------------------
     def _loop(self) -> None:
         try:
             while self._turn():
@@ -157,8 +160,8 @@ class Scheduler:
             self._engine.release()
 
     def _turn(self) -> bool:
-        """Admit, drop, run one pass; False when all is done. A defect, or want of memory, must leave nobody waiting for
-        ever, nor those who come later."""
+        """Admit, drop, run one pass; False when all is done. A defect, or want of memory, must
+        leave nobody waiting for ever, nor those who come later."""
         try:
             if not self._admit():
                 return False
@@ -187,7 +190,8 @@ class Scheduler:
             return self._starting
 
     def _start(self, handle: Handle) -> None:
-        """Give a request a slot. It takes a while for a long prompt, so nobody who submits waits for it."""
+        """Give a request a slot. It takes a while for a long prompt, so nobody who submits waits
+        for it."""
         try:
             running = self._batcher.add(handle._generation, handle.tenant)
         except MemoryError as error:
@@ -202,7 +206,8 @@ class Scheduler:
             handle._on_start()
 
     def _next(self) -> Handle | None:
-        """Take the first request that may have a slot, of the tenant whose turn it is; that tenant goes to the back."""
+        """Take the first request that may have a slot, of the tenant whose turn it is; that tenant
+        goes to the back."""
         holders = {handle.tenant for _, handle in self._running.values()}
         for tenant, handles in self._waiting.items():
             handle = self._first(tenant, handles, holders)
@@ -318,5 +323,5 @@ class Scheduler:
 
 
 def _internal(error: Exception) -> EngineError:
-    """What is told of an error that nobody foresaw."""
+    """The message about an error that nobody foresaw."""
     return EngineError(f"the engine failed: {type(error).__name__}", code="engine-internal")

@@ -1,4 +1,5 @@
-"""A second engine, where a development machine has one. The image holds none, and nothing there imports it."""
+"""A second engine, where a development machine has one. The image holds none, and nothing there
+imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""File systems that hold no file of the image, and kernel settings. All of it is in place before the service starts."""
+"""File systems that hold no file of the image, and kernel settings. All of it is in place before
+the service starts."""
 
 from __future__ import annotations
 

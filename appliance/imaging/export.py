@@ -1,4 +1,5 @@
-"""The image's disk in the forms that clouds and hypervisors take, the same bytes for the same image.
+"""The image's disk in the forms that clouds and hypervisors take, the same bytes for the same
+image.
 
 | format | for | what is done |
 |---|---|---|
@@ -7,8 +8,8 @@
 | vhd | Azure | a fixed disk: whole MiB, then Microsoft's footer |
 | tar | Google Cloud | `disk.raw` of whole GiB in a tar, compressed by gzip |
 
-None of them changes a byte that firmware measures: what is added lies behind the last sector that the partition table
-knows.
+None of them changes a byte that firmware measures: what is added lies behind the last sector that
+the partition table knows.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def _raw(source: BinaryIO, sink: BinaryIO, size: int, epoch: int, progress: Prog
         sink.write(piece)
 
 
-# QEMU, docs/interop/qcow2.txt: big endian, clusters of 64 KiB, L2 tables and refcount blocks of one cluster each.
+# QEMU, docs/interop/qcow2.txt: big endian, clusters of 64 KiB, L2 tables and refcount blocks of one
+# cluster each.
 _CLUSTER_BITS = 16
 _CLUSTER = 1 << _CLUSTER_BITS
 _PER_L2, _PER_REFCOUNT_BLOCK = _CLUSTER // 8, _CLUSTER // 2  # entries of 8 bytes; counts of 16 bits
@@ -90,7 +92,8 @@ _COPIED = 1 << 63  # exactly one reference
 
 
 def _qcow2(source: BinaryIO, sink: BinaryIO, size: int, epoch: int, progress: Progress) -> None:
-    """Header, refcount table, refcount blocks, L1 table, L2 tables, data, each on whole clusters."""
+    """Header, refcount table, refcount blocks, L1 table, L2 tables, data, each on whole clusters.
+    """
     clusters = -(-size // _CLUSTER)
     used = [number for number, piece in enumerate(_clusters(source, size)) if any(piece)]
     l2_tables = sorted({number // _PER_L2 for number in used})
@@ -135,7 +138,8 @@ def _qcow2_header(size: int, l1_size: int, l1_at: int) -> bytes:
                        0, 0, 0, 0, 0, 4, 104)
 
 
-# Microsoft "Virtual Hard Disk Image Format Specification", October 2006: big endian, a footer of 512 bytes.
+# Microsoft "Virtual Hard Disk Image Format Specification", October 2006: big endian, a footer of
+# 512 bytes.
 _VHD_EPOCH = 946_684_800  # 2000-01-01 in Unix time
 _FIXED = 2
 _NO_OFFSET = (1 << 64) - 1
@@ -150,8 +154,8 @@ def _vhd(source: BinaryIO, sink: BinaryIO, size: int, epoch: int, progress: Prog
 
 
 def vhd_footer(size: int, seconds: int, identity: bytes) -> bytes:
-    """The footer of a fixed disk. `seconds` since 2000; creator and host are the ones by which QEMU and Azure take the
-    size from `current size`, not from the rounded geometry."""
+    """The footer of a fixed disk. `seconds` since 2000; creator and host are the ones by which QEMU
+    and Azure take the size from `current size`, not from the rounded geometry."""
     def pack(checksum: int) -> bytes:
         return struct.pack(">8sIIQI4sI4sQQHBBII16sB427x", b"conectix", 2, 0x00010000, _NO_OFFSET, seconds, b"win ",
                            0x000A0000, b"Wi2k", size, size, *_geometry(size // 512), _FIXED, checksum, identity, 0)
@@ -174,7 +178,8 @@ def _geometry(sectors: int) -> tuple[int, int, int]:
 
 
 def _tar(source: BinaryIO, sink: BinaryIO, size: int, epoch: int, progress: Progress) -> None:
-    """One member `disk.raw` in GNU format, owned by nobody in particular, at the time of the sources."""
+    """One member `disk.raw` in GNU format, owned by nobody in particular, at the time of the
+    sources."""
     member = tarfile.TarInfo("disk.raw")
     member.size, member.mtime, member.mode = -(-size // GIB) * GIB, epoch, 0o644
     with gzip.GzipFile(filename="", mode="wb", fileobj=sink, mtime=0, compresslevel=6) as packed, tarfile.open(

@@ -1,4 +1,5 @@
-"""Kernel libraries for every target, linked by the pinned linker, kept until their sources or compilers change."""
+"""Kernel libraries for every target, linked by the pinned linker, kept until their sources or
+compilers change."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from appliance.kernelbuild import build as kernels
 
 def libraries(cache: Path, names: tuple[str, ...], linker: list[str],
               progress: Callable[[int, int, str], None]) -> list[Path]:
-    """Libraries and manifests of these targets (all by default), built where the cache lacks them."""
+    """Libraries and manifests of these targets (all by default), built where the cache lacks them.
+    """
     folder, files = cache / _sources(), []
     for target in targets.known("x86_64"):
         if names and target.name not in names:
@@ -27,7 +29,8 @@ def libraries(cache: Path, names: tuple[str, ...], linker: list[str],
 
 
 def _sources() -> str:
-    """A folder name for these sources and compilers, so that other checkouts keep their own libraries."""
+    """A folder name for these sources and compilers, so that other checkouts keep their own
+    libraries."""
     known = {"sources": ahead.source_digests(ahead.all_sources()),
              "compilers": ahead.compiler_versions(), "python": kernels.python_version()}
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]

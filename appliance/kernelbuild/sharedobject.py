@@ -1,4 +1,5 @@
-"""Read what a linked ELF library offers, needs, and asks of the loader, to check it before it is used.
+"""Read what a linked ELF library offers, needs, and asks of the loader, to check it before it is
+used.
 
 ELF-64, little endian: System V ABI, chapters 4 and 5; every offset below is from there.
 """

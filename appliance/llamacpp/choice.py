@@ -1,4 +1,5 @@
-"""Which engine runs a model: ours, or llama.cpp where a development policy allows it and ours does not know the model.
+"""Which engine runs a model: ours, or llama.cpp where a development policy allows it and ours does
+not know the model.
 
 How our engine keeps the weights, resident or streamed, is `budget`'s to say.
 """
@@ -14,11 +15,12 @@ from appliance.policy.schema import Model
 
 
 def foreign_reason(model: Model, file: ModelFile, *, simulated: bool) -> str | None:
-    """Why `model` is given to llama.cpp; None where our engine runs it, or is to say why it does not.
+    """Why `model` is given to llama.cpp; None where our engine runs it, or is to say why it does
+    not.
 
-    Never on a hardware platform: no one checks what that library does with its input, and it is not in the image.
-    Never a sealed model, nor one that must be streamed: it would lie decrypted in memory. The library is
-    loaded here, before the boot's sandbox.
+    Never on a hardware platform: no one checks what that library does with its input, and it is not
+    in the image. Never a sealed model, nor one that must be streamed: it would lie decrypted in
+    memory. The library is loaded here, before the boot's sandbox.
     """
     if not simulated or model.sealed_header_sha256 is not None or model.streaming_decrypt is True:
         return None

@@ -76,8 +76,9 @@ class ForeignSource(InMemory, Opened):
 
     def __init__(self, path: Path, pin: bytes | None, progress: Progress | None = None, *,
                  parse: Parse = gguf.parse) -> None:
-        """Read the file at `path`; `parse` finds the header in bytes that have the pin. PinError for other bytes than
-        pinned (32 bytes, SHA-256), FormatError and UnsupportedError for its header, ModelError for disk and memory."""
+        """Read the file at `path`; `parse` finds the header in bytes that have the pin. PinError
+        for other bytes than pinned (32 bytes, SHA-256), FormatError and UnsupportedError for its
+        header, ModelError for disk and memory."""
         try:
             self._descriptor = os.memfd_create("model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:

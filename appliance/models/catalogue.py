@@ -1,13 +1,15 @@
-"""What model files say of themselves: each header is read and parsed once, and handed on.
+"""The headers of model files: each is read and parsed once, and handed on.
 
-Checks, planning, self-test and loading of one boot ask the same catalogue. What it says is not authenticated: the disk
-may give other bytes at every read. So loading reads the file itself and checks that read against the pin. It then asks
-`parse` or `layout` for the header of the very bytes that it holds in memory. (Of a plain file that is streamed, it asks
-before the last byte was hashed; nothing is handed out unless these bytes, too, carry the pin.)
+Checks, planning, self-test and loading of one boot ask the same catalogue. It is not authenticated:
+the disk may give other bytes at every read. So loading reads the file itself and checks that read
+against the pin. It then asks `parse` or `layout` for the header of the very bytes that it holds in
+memory. (Of a plain file that is streamed, it asks before the last byte was hashed; nothing is
+handed out unless these bytes, too, carry the pin.)
 
-`parse` and `layout` answer from memory only when these bytes have the SHA-256 of those that were parsed before, and the
-file has the same size. A header is a function of these two alone, so the answer is the one that parsing would give.
-Any other bytes are parsed anew. A disk that lies between two reads gains nothing but the time that this takes.
+`parse` and `layout` answer from memory only when these bytes have the SHA-256 of those that were
+parsed before, and the file has the same size. A header is a function of these two alone, so the
+answer is the one that parsing would give. Any other bytes are parsed anew. A disk that lies between
+two reads gains nothing but the time that this takes.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class ModelFile:
     """One model file. Its header is read when somebody first asks, and kept; a failure is not."""
 
     def __init__(self, path: Path, header_sha256: bytes | None = None) -> None:
-        """`header_sha256` (32 bytes): the pin of a sealed file's header, which is not parsed unless it has it; None
-        takes any sealed file, and a plain one."""
+        """`header_sha256` (32 bytes): the pin of a sealed file's header, which is not parsed unless
+        it has it; None takes any sealed file, and a plain one."""
         self.path = path
         self._pin = header_sha256
         self._known: _Known | None = None
@@ -65,8 +67,9 @@ class ModelFile:
 
     @property
     def gguf(self) -> GGUFFile:
-        """The GGUF header, also with tensors in formats that do not run here if the file is plain. FormatError and
-        UnsupportedError for its content, PinError for another sealed file than pinned, ModelError for the disk."""
+        """The GGUF header, also with tensors in formats that do not run here if the file is plain.
+        FormatError and UnsupportedError for its content, PinError for another sealed file than
+        pinned, ModelError for the disk."""
         return self._read().gguf
 
     @property
@@ -84,7 +87,8 @@ class ModelFile:
 
     @functools.cached_property
     def tiling(self) -> Tiling:
-        """Its tiles: as it was sealed, or as a plain file is cut by default. Errors as `supported`."""
+        """Its tiles: as it was sealed, or as a plain file is cut by default. Errors as `supported`.
+        """
         whole, known = self.supported, self._read()
         return known.tiles or Tiling(whole, known.size, tiling.DEFAULT_TILE_SIZE, gaps=False)
 
@@ -110,10 +114,10 @@ class ModelFile:
         header, tiles = sealed.structure(self.path, self._pin)
         return _Known(tiles.gguf, header.size, len(header.gguf), header.digest, tiles)
 
-    # --- for loading --------------------------------------------------------------------------------------------------
+    # --- for loading ------------------------------------------------------------------------------
     def parse(self, buffer: Buffer, size: int | None = None) -> GGUFFile:
-        """`gguf.parse` of bytes that loading read: without parsing, if they begin with the header of a plain file that
-        was parsed before. Errors as `gguf.parse`."""
+        """`gguf.parse` of bytes that loading read: without parsing, if they begin with the header
+        of a plain file that was parsed before. Errors as `gguf.parse`."""
         known = self._known
         if known is not None and known.tiles is None:
             with memoryview(buffer) as view:
@@ -125,8 +129,8 @@ class ModelFile:
         return gguf.parse(buffer, size)
 
     def layout(self, header: Header) -> tuple[GGUFFile, Tiling]:
-        """`Header.layout` of an authenticated header: without parsing, if it is the one that was parsed before. Errors
-        as `Header.layout`."""
+        """`Header.layout` of an authenticated header: without parsing, if it is the one that was
+        parsed before. Errors as `Header.layout`."""
         known = self._known
         if known is not None and known.tiles is not None and hmac.compare_digest(header.digest, known.digest):
             return known.gguf, known.tiles

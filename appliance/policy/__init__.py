@@ -3,8 +3,8 @@
     loaded = load(path)          # PolicyError, which carries `.diagnostics`, where there is anything wrong
     checked = check(text, name)  # never raises on account of the text: findings, and the policy where there are none
 
-The policy is data: nothing in it is computed, nothing unknown is skipped, and what this version does not enforce is
-named by `unenforced`, for the boot to refuse.
+The policy is data: nothing in it is computed, nothing unknown is skipped, and what this version
+does not enforce is named by `unenforced`, for the boot to refuse.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ ROOT_SEED_OUT: Mapping[str, str] = MappingProxyType({"milan": MILAN_ROOT_SEED}) 
 
 @dataclass(frozen=True)
 class Highest:
-    """The highest security version of each component that a published report of a product line shows."""
+    """The highest security version of each component that a published report of a product line
+    shows."""
 
     bootloader: int
     tee: int
@@ -45,7 +46,8 @@ def accepted_without_root(policy: Policy) -> tuple[str, ...]:
 
 
 def beyond(product: str, floor: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Yield each component of `floor` that is above all that is known of a line: name, floor, highest."""
+    """Yield each component of `floor` that is above all that is known of a line: name, floor,
+    highest."""
     known = HIGHEST[product]
     for component, version in floor.items():
         highest = getattr(known, component)

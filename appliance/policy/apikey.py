@@ -12,7 +12,8 @@ PREFIX = "sk-appliance-"
 
 
 def new() -> str:
-    """Return a new API key: the prefix, by which scanners find leaked ones, and 256 bits in URL-safe base64."""
+    """Return a new API key: the prefix, by which scanners find leaked ones, and 256 bits in
+    URL-safe base64."""
     return PREFIX + secrets.token_urlsafe(32)
 
 

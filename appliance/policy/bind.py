@@ -1,7 +1,8 @@
-"""The tree of literals to a `Policy`: unknown keys, missing fields, wrong values, each found in one walk.
+"""The tree of literals to a `Policy`: unknown keys, missing fields, wrong values, each found in one
+walk.
 
-A field that is wrong is left out of its block, so that the rules that need it are skipped (`rules.py`) and all others
-still run: one run of `check` shows everything there is to mend.
+A field that is wrong is left out of its block. The rules that need it are skipped (`rules.py`), and
+all others still run. So one run of `check` shows everything there is to mend.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Binder:
         return _constructed(cls, values)
 
     def of_later_version(self, declared: Attribute) -> Policy:
-        """Return a policy without any field: of a version that is unknown, nothing but that can be said."""
+        """Return a policy without any field: of a version that is unknown, nothing but that can be
+        said."""
         shape = next(each for each in fields(Appliance) if each.name == "schema")
         if shape.kind is not None:
             self._value(shape.kind, declared, ("appliance", "schema"), shape, {})
@@ -180,7 +182,8 @@ class Binder:
                                        else self.block(cls, Body(Span(0, 0)), (*path, shape.name), where))
 
     def _labelled_later(self, shape: FieldShape) -> tuple[str, str]:
-        """Return what to add to finding and fix where a later version has labelled blocks of a name."""
+        """Return what to add to finding and fix where a later version has labelled blocks of a
+        name."""
         for each in every_field(shape.owner):
             if each.name == shape.name and each.labelled and each.since and self.version < each.since.version:
                 return f" in schema {self.version}", f", or write schema = {each.since.version}"
@@ -223,7 +226,8 @@ class Binder:
             return None
 
     def _unknown(self, cls: type[Block], body: Body, place: str) -> None:
-        """Report keys that the block does not have, with the nearest that it has, or the block that has them."""
+        """Report keys that the block does not have, with the nearest that it has, or the block that
+        has them."""
         known = [shape.name for shape in fields(cls, self.version)]
         strays = [(a.name, a.name_span) for a in body.attributes.values() if a.name not in known]
         strays += [(b.type, b.type_span) for b in body.blocks if b.type not in known]
@@ -244,7 +248,8 @@ class Binder:
         return None
 
     def _advice(self, cls: type[Block], name: str, known: list[str]) -> str:
-        """Return what to do about a key that no version has here: the nearest key, or the block that has it."""
+        """Return what to do about a key that no version has here: the nearest key, or the block
+        that has it."""
         newer = {s.name: s.since.version for s in every_field(cls) if s.since and self.version < s.since.version}
         if guess := closest(name, [*known, *newer]):
             return f"did you mean {guess}?" + (f" It is a field of schema {newer[guess]}" if guess in newer else "")
@@ -286,7 +291,8 @@ def _newer(version: int) -> str:
 
 
 def schema_attribute(body: Body) -> Attribute | None:
-    """Return the attribute in which a file declares its schema version, in a block or in an object."""
+    """Return the attribute in which a file declares its schema version, in a block or in an object.
+    """
     bodies = [block.body for block in body.blocks if block.type == "appliance"]
     given = body.attributes.get("appliance")
     if given is not None and isinstance(given.value, Body):
@@ -295,7 +301,8 @@ def schema_attribute(body: Body) -> Attribute | None:
 
 
 def declared_version(body: Body) -> int | None:
-    """Return the schema version that a file declares, or None where it declares none that is known."""
+    """Return the schema version that a file declares, or None where it declares none that is known.
+    """
     attribute = schema_attribute(body)
     text = str(attribute.value.value) if attribute is not None and isinstance(attribute.value, Literal) else ""
     return next((version for version in frozen.VERSIONS if str(version) == text), None)

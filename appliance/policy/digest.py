@@ -1,8 +1,9 @@
-"""The policy digest: SHA-384 over the canonical form of the validated policy. Spec: docs/formats/policy-digest.md.
+"""The policy digest: SHA-384 over the canonical form of the validated policy. Spec:
+docs/formats/policy-digest.md.
 
-The digest goes into hardware evidence. Formatting, comments, the order of blocks, labels and lists, and a default
-written out or left out change nothing; any value does. Tenants in the policy itself enter by a commitment, so that
-a copy without them has the same digest.
+The digest goes into hardware evidence. Formatting, comments, the order of blocks, labels and lists,
+and a default written out or left out change nothing; any value does. Tenants in the policy itself
+enter by a commitment, so that a copy without them has the same digest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ POLICY_PCR = 15  # of a TPM, which the boot extends with `host_data`; nothing el
 
 
 def document(block: Block, version: int) -> dict[str, Any]:
-    """Return the fields that a version has as plain values under HCL names: labelled blocks as objects by label."""
+    """Return the fields that a version has as plain values under HCL names: labelled blocks as
+    objects by label."""
     result: dict[str, Any] = {}
     for shape in fields(type(block), version):
         value = getattr(block, shape.attribute)
@@ -35,12 +37,14 @@ def document(block: Block, version: int) -> dict[str, Any]:
 
 
 def tenants_commitment(inline: dict[str, Any]) -> str:
-    """Return what stands for the inline tenants (a `tenant` object of the document) in the digest."""
+    """Return what stands for the inline tenants (a `tenant` object of the document) in the digest.
+    """
     return "sha384:" + hashlib.sha384(TENANTS_DOMAIN + canonical(inline)).hexdigest()
 
 
 def digested(policy: Policy) -> dict[str, Any]:
-    """Return the document that is hashed: the policy's, with a commitment in place of inline tenants."""
+    """Return the document that is hashed: the policy's, with a commitment in place of inline
+    tenants."""
     result = document(policy, policy.appliance.schema_version)
     tenants = result["tenants"]
     inline = tenants.pop("tenant")
@@ -62,5 +66,6 @@ def host_data(digest: bytes) -> bytes:
 
 
 def policy_pcr(digest: bytes) -> bytes:
-    """Return what PCR 15 of a TPM's SHA-256 bank holds once a boot has measured the policy: 32 bytes."""
+    """Return what PCR 15 of a TPM's SHA-256 bank holds once a boot has measured the policy: 32
+    bytes."""
     return hashlib.sha256(bytes(32) + host_data(digest)).digest()

@@ -1,7 +1,9 @@
-"""What this version enforces. A policy that sets anything else is refused at boot: nothing is silently ignored.
+"""The fields that this version enforces. A policy that sets anything else is refused at boot:
+nothing is silently ignored.
 
-Each field of `schema/` names who enforces it, and where only some of its values are. Every field may have its default,
-which asks for nothing beyond what is done. An optional or labelled block may stand where one of its fields is enforced.
+Each field of `schema/` names who enforces it, and where only some of its values are. Every field
+may have its default, which asks for nothing beyond what is done. An optional or labelled block may
+stand where one of its fields is enforced.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def _is_enforced(shape: FieldShape, place: str, value: Any, version: int) -> boo
 
 
 def unenforced(policy: Policy) -> list[tuple[tuple[str | int, ...], str]]:
-    """Return the path of each field that asks for something this version does not enforce, with the reason."""
+    """Return the path of each field that asks for something this version does not enforce, with the
+    reason."""
     return list(_walk(policy, (), "", policy.appliance.schema_version))
 
 

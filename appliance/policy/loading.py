@@ -39,7 +39,8 @@ class InvalidPolicyError(PolicyError):
 
 @dataclass(frozen=True)
 class Positions:
-    """Where each field stands in the file, by path: HCL names and labels, `("model", "demo", "file")`."""
+    """Where each field stands in the file, by path: HCL names and labels, `("model", "demo",
+    "file")`."""
 
     text: Text
     spans: Mapping[bind.Path, Span]
@@ -123,7 +124,8 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
 
 
 def read(path: Path) -> bytes:
-    """Return a policy file's bytes, at most one more than allowed; raise `PolicyError` where it cannot be read."""
+    """Return a policy file's bytes, at most one more than allowed; raise `PolicyError` where it
+    cannot be read."""
     try:
         with os.fdopen(open_file(path)[0], "rb") as file:
             return file.read(source.MAX_BYTES + 1)
@@ -140,7 +142,8 @@ def check_file(path: str | Path) -> Checked:
 
 
 def load(path: str | Path) -> Loaded:
-    """Read and check a policy file; raise `PolicyError`, with `.diagnostics` where the text is at fault."""
+    """Read and check a policy file; raise `PolicyError`, with `.diagnostics` where the text is at
+    fault."""
     checked = check_file(path)
     if checked.policy is None:
         raise InvalidPolicyError(checked.diagnostics)

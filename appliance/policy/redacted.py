@@ -11,8 +11,8 @@ from appliance.policy.loading import Loaded, check
 def without_tenants(loaded: Loaded) -> str:
     """Return the policy's text with a commitment in place of its `tenant` blocks.
 
-    The whole `tenants` block is replaced, with the comments in it; all else stays as it is written. A policy with a
-    signed list is returned unchanged: no tenant stands in it.
+    The whole `tenants` block is replaced, with the comments in it; all else stays as it is written.
+    A policy with a signed list is returned unchanged: no tenant stands in it.
     """
     text = loaded.positions.text.text
     policy = loaded.policy

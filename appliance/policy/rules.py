@@ -1,7 +1,9 @@
-"""Rules that span several fields. Each is a generator of findings over one block and the whole policy.
+"""Rules that span several fields. Each is a generator of findings over one block and the whole
+policy.
 
-A rule may read any field: where that field is itself wrong, it is missing in the block, reading it raises
-`AttributeError`, and the rule is skipped for that block, because the field's own finding stands already.
+A rule may read any field. Where that field is itself wrong, it is missing in the block, and reading
+it raises `AttributeError`. The rule is then skipped for that block, because the field's own finding
+stands already.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ ESSENTIAL_FIELDS = frozenset({"messages", "messages.role", "messages.content", "
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found, at a path relative to the block that it looked at.
+    """The finding of a rule, at a path relative to the block that it looked at.
 
-    A rule that came with a schema version says so by `since`: under older versions, where such a file
-    was valid and has to stay so, an error is a warning.
+    A rule that came with a schema version says so by `since`: under older versions, where such a
+    file was valid and has to stay so, an error is a warning.
     """
 
     path: Path
@@ -83,7 +85,8 @@ def evidence(policy: Policy) -> Findings:
 
 
 def firmware(policy: Policy) -> Findings:
-    """Floors under the firmware of AMD's lines: none at all, of a line that is not accepted, out of reach."""
+    """Floors under the firmware of AMD's lines: none at all, of a line that is not accepted, out of
+    reach."""
     snp = policy.tee.evidence.sev_snp
     place: Path = ("tee", "evidence", "sev_snp", "min_tcb")
     if "sev-snp" not in policy.tee.platforms:
@@ -145,7 +148,7 @@ def approvals(policy: Policy) -> Findings:
 
 
 def state_users(policy: Policy) -> Findings:
-    """What is written needs the state disk."""
+    """Records that are written there need the state disk."""
     if policy.state is not None:
         return
     fix = "add a state block, or leave this out"
@@ -188,7 +191,8 @@ def quotas(policy: Policy) -> Findings:
 
 
 def tenants(policy: Policy) -> Findings:
-    """Either a signed list, or tenants in the policy itself, or the commitment of a redacted copy."""
+    """Either a signed list, or tenants in the policy itself, or the commitment of a redacted copy.
+    """
     block = policy.tenants
     ways = [name for name, given in (("authority", block.authority), ("tenant", block.tenants),
                                      ("commitment", block.commitment)) if given]
@@ -204,7 +208,8 @@ def tenants(policy: Policy) -> Findings:
 
 
 def inline_tenants(policy: Policy) -> Findings:
-    """Tenants in the policy are for development: each new API key would change what clients verify."""
+    """Tenants in the policy are for development: each new API key would change what clients verify.
+    """
     if policy.simulated:
         return
     places: list[Path] = [("tenant", tenant.name) for tenant in policy.tenants.tenants]
@@ -297,7 +302,8 @@ _PROVIDER_FIELDS = {"broker": "broker", "vault": "vault", "tpm": "pcrs", "file":
 
 
 def key(block: Key, policy: Policy) -> Findings:
-    """Each provider has its own fields; those that hand the key to the operator are for development."""
+    """Each provider has its own fields; those that hand the key to the operator are for
+    development."""
     own = _PROVIDER_FIELDS.get(block.provider)
     for name in sorted(set(_PROVIDER_FIELDS.values())):
         given = getattr(block, name) is not None
@@ -362,7 +368,8 @@ def listener_trust(block: Listener, policy: Policy) -> Findings:
 
 
 def listeners_apart(policy: Policy) -> Findings:
-    """Two listeners cannot share an address or a socket; 0.0.0.0 and :: are every address of their kind."""
+    """Two listeners cannot share an address or a socket; 0.0.0.0 and :: are every address of their
+    kind."""
     seen: dict[tuple[Any, ...], dict[str, str]] = {}  # kind of address and port, or path: listeners by address
     for block in policy.service.listeners:
         address, everywhere = "", False

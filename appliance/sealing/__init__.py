@@ -1,1 +1,2 @@
-"""Sealing models, and getting them back: for publishers, on machines of their own. Never in an image."""
+"""Sealing models, and getting them back: for publishers, on machines of their own. Never in an
+image."""

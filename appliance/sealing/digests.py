@@ -1,4 +1,5 @@
-"""SHA-256: pins as text, of a file, and of each tensor of a GGUF file, to be compared with those of another one."""
+"""SHA-256: pins as text, of a file, and of each tensor of a GGUF file, to be compared with those of
+another one."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ def sha256_of(path: Path, progress: Progress | None = None) -> tuple[bytes, int]
 
 
 def of(path: Path, progress: Progress | None = None) -> Digests:
-    """Read the GGUF file at `path`: tensors are of the bytes that the whole digest is of. FormatError for what is
-    none, ModelError for the disk, TamperedError when it becomes shorter meanwhile."""
+    """Read the GGUF file at `path`: tensors are of the bytes that the whole digest is of.
+    FormatError for what is none, ModelError for the disk, TamperedError when it becomes shorter
+    meanwhile."""
     if inspection.is_sealed(path):
         raise FormatError(f"{path} is sealed; needed: a GGUF file", hint="unseal it first")
     places = sorted(inspection.header(path).tensors.values(), key=lambda info: info.offset)

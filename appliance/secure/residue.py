@@ -1,9 +1,10 @@
-"""Overwriting what requests leave in memory that is free: keys, prompts and answers that no object holds any more.
+"""Overwriting what requests leave in memory that is free: keys, prompts and answers that no object
+holds any more.
 
-Python's objects cannot be wiped, but memory that is free can be overwritten. Large blocks are the C library's, which
-overwrites each as it is freed (`overwrite_on_free`). Blocks of up to 512 bytes are Python's own: it keeps them, as
-they are, until the next object of that size. `Scrubber` takes all of them once a second after requests have ended,
-filled with zeros, and gives them back.
+Python's objects cannot be wiped, but memory that is free can be overwritten. Large blocks are the C
+library's, which overwrites each as it is freed (`overwrite_on_free`). Blocks of up to 512 bytes are
+Python's own: it keeps them, as they are, until the next object of that size. `Scrubber` takes all
+of them once a second after requests have ended, filled with zeros, and gives them back.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ _POOLS_BYTES = 4 << 20  # of pools that no size class has, taken by the largest
 
 
 def overwrite_on_free() -> bool:
-    """Have the C library overwrite memory as it is freed, if it is glibc. It leaves out what a thread caches, so
-    `isolated.SET` switches these caches off. Returns whether the library agreed."""
+    """Have the C library overwrite memory as it is freed, if it is glibc. It leaves out what a
+    thread caches, so `isolated.SET` switches these caches off. Returns whether the library agreed.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_PERTURB, BYTE))
 
 
 def keep_what_is_there() -> None:
-    """Leave the objects of the boot, which stay, out of every later collection: so each is short."""
+    """Leave the objects of the boot, which stay, out of every later collection: so each is short.
+    """
     gc.collect()
     gc.freeze()
 

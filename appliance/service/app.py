@@ -28,14 +28,14 @@ from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.routes import HANDLERS
 
-# What the framework itself refuses -> our code
+# A refusal of the framework itself -> our code
 FRAMEWORK = {400: "malformed_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large",
              415: "unsupported_media_type"}
 
 
 def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
-    """Everything that handlers use, from the policy and what was booted by it. `closing` ends what was started, also
-    where the rest fails."""
+    """Everything that handlers use, from the policy and what was booted by it. `closing` ends what
+    was started, also where the rest fails."""
     policy = booted.policy
     limits = policy.limits
     booted.audit.admit_codes(PROBLEMS)
@@ -55,7 +55,8 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
 
 
 def create(service: Service) -> Guard:
-    """The ASGI application: the guard around Litestar, which has no logging, no documentation pages, no debugging."""
+    """The ASGI application: the guard around Litestar, which has no logging, no documentation
+    pages, no debugging."""
     app = Litestar(
         route_handlers=HANDLERS, state=State({"service": service}), exception_handlers={Exception: _refuse},
         openapi_config=None, logging_config=None, debug=False, pdb_on_exception=False, request_max_body_size=None,
@@ -93,8 +94,8 @@ def _rules(booted: Booted) -> tuple[Rule, ...]:
 
 
 def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Any exception as an answer in OpenAI's shape. Its class and code decide; of its words only those of a chat
-    template, against the messages, are told."""
+    """Any exception as an answer in OpenAI's shape. Its class and code decide; of its words only
+    those of a chat template, against the messages, are told."""
     service: Service = request.app.state.service
     if isinstance(error, HTTPException):
         error = RequestError(FRAMEWORK.get(error.status_code, "internal_error"))

@@ -1,7 +1,9 @@
-"""What the person who starts the service sees: progress, a short boot report, how to ask the first question.
+"""The output to the person who starts the service: progress, a short boot report, how to ask the
+first question.
 
-All of it goes to standard error; standard output belongs to the audit log. Nothing here is about a single request: who
-asks could fill a terminal. Refusals are counted by code when the service has stopped.
+All of it goes to standard error; standard output belongs to the audit log. Nothing here is about a
+single request: who asks could fill a terminal. Refusals are counted by code when the service has
+stopped.
 """
 
 from __future__ import annotations
@@ -91,7 +93,8 @@ class Console:
         self._out.flush()
 
     def tell(self, event: str, **facts: Any) -> None:
-        """Say what happens to a running service, in a line; a reader that has gone is no reason to end it."""
+        """Say what happens to a running service, in a line; a reader that has gone is no reason to
+        end it."""
         with contextlib.suppress(OSError, ValueError):
             if self._json:
                 self._emit({"event": event, **facts})
@@ -100,7 +103,7 @@ class Console:
                 self._out.flush()
 
     def findings(self, error: InvalidPolicyError) -> None:
-        """What is wrong with the policy."""
+        """The findings on the policy."""
         if self._json:
             self._emit({"event": "refused", "diagnostics": [found.as_json() for found in error.diagnostics]})
         else:
@@ -132,7 +135,7 @@ class Console:
 
 
 def _about_models(booted: Booted) -> list[str]:
-    """What is odd about models that run all the same."""
+    """The oddities of models that run all the same."""
     lines = [f"  no chats     {name} has no chat template: it continues prompts only"
              for name, model in booted.models.items() if model.template is None]
     return lines + [f"  warning      {name}: {warning}" for name, model in booted.models.items()
@@ -140,7 +143,8 @@ def _about_models(booted: Booted) -> list[str]:
 
 
 def _for_clients(url: str) -> str:
-    """With a word in the place of an address that stands for all of this machine: no client can use that."""
+    """With a word in the place of an address that stands for all of this machine: no client can use
+    that."""
     return url.replace("//0.0.0.0:", "//ADDRESS:").replace("//[::]:", "//ADDRESS:")
 
 
@@ -163,7 +167,8 @@ _SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def run(policy: Path, *, operator: Operator, model_folders: tuple[Path, ...], as_json: bool) -> int:
-    """Load, boot, serve; the exit code as cli/serve.py documents it. BootError when the boot is refused."""
+    """Load, boot, serve; the exit code as cli/serve.py documents it. BootError when the boot is
+    refused."""
     console = Console(sys.stderr, as_json=as_json)
     try:
         loaded = load(policy)

@@ -94,7 +94,8 @@ async def attestation(request: Incoming) -> Response[Any]:
 
 @get("/v1/attestation/activation")
 async def activation(request: Incoming) -> Response[Any]:
-    """A TPM's answer to a challenge. Open to all, as evidence is: it gives away nothing but that the TPM opened it."""
+    """A TPM's answer to a challenge. Open to all, as evidence is: it gives away nothing but that
+    the TPM opened it."""
     service, _exchange = context_of(request)
     answer = await service.activations.answer(request.query_params.getall("challenge", []))
     return Response(json.dumps({"format": FORMAT, "answer": answer.hex()}).encode(), media_type=JSON)

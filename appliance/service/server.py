@@ -1,9 +1,10 @@
 """Serve a booted appliance until it is told to stop: listeners, event loop, signals, drain.
 
-SIGTERM, SIGINT or SIGHUP: no new connections, requests in progress may end within the policy's `drain_timeout`, exit 0.
-A second one: whatever still runs is cancelled, exit 0 all the same; the audit log says what was cut off.
-Where a pass of a model then does not end, as it waits for a disk that hangs, it is waited for no longer than
-`PASS_SECONDS`: memory is wiped, exit 3. So it is where something else does not end, `LAST_SECONDS` later.
+SIGTERM, SIGINT or SIGHUP: no new connections, requests in progress may end within the policy's
+`drain_timeout`, exit 0. A second one: whatever still runs is cancelled, exit 0 all the same; the
+audit log says what was cut off. Where a pass of a model then does not end, as it waits for a disk
+that hangs, it is waited for no longer than `PASS_SECONDS`: memory is wiped, exit 3. So it is where
+something else does not end, `LAST_SECONDS` later.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ Announce = Callable[[list[Listening]], None]
 
 
 def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lambda event, **facts: None) -> int:
-    """Open the listeners, call `announce`, serve, drain; returns the exit code. `tell` hears of what happens meanwhile.
-    BootError when nothing can listen, AttestationError when a listener's key cannot be attested."""
+    """Open the listeners, call `announce`, serve, drain; returns the exit code. `tell` hears of
+    what happens meanwhile. BootError when nothing can listen, AttestationError when a listener's
+    key cannot be attested."""
     with contextlib.ExitStack() as stack:
         listening = []
         for listener in booted.policy.service.listeners:
@@ -92,8 +94,9 @@ def _abandoned(service: Service) -> list[str]:
 
 
 def _give_up(booted: Booted, listening: list[Listening]) -> NoReturn:
-    """Wipe, and end the process without its other threads, of which one would never end. Should its read return while
-    memory is wiped, it finds neither key nor tile, and ends the process a little sooner at worst."""
+    """Wipe, and end the process without its other threads, of which one would never end. Should its
+    read return while memory is wiped, it finds neither key nor tile, and ends the process a little
+    sooner at worst."""
     try:
         booted.close(abandoned=True)
         for place in listening:
@@ -156,7 +159,8 @@ class Server(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_SECONDS))
 
     async def startup(self, sockets: Any = None) -> None:
-        """Take over the event loop's way to report exceptions, then accept connections, each listener in its way."""
+        """Take over the event loop's way to report exceptions, then accept connections, each
+        listener in its way."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.booted.silence.asyncio_handler)
         await self.lifespan.startup()
@@ -171,7 +175,8 @@ class Server(uvicorn.Server):
         self.started = True
 
     def _renewed(self, identity: RaTls, error: Exception | None) -> None:
-        """Record a rotation, or that one failed: the key in use then stays, and another attempt follows."""
+        """Record a rotation, or that one failed: the key in use then stays, and another attempt
+        follows."""
         if error is not None:
             self._service.booted.silence.exception("asyncio", type(error), error.__traceback__)
             return
@@ -181,10 +186,11 @@ class Server(uvicorn.Server):
             self._service.lose_audit(lost)
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Drain: stop accepting, let requests in progress end, cancel them when the time is over or at a second signal.
+        """Drain: stop accepting, let requests in progress end, cancel them when the time is over or
+        at a second signal.
 
-        Not as uvicorn does it, which knows whole seconds, and from Python 3.12 on waits for all connections to close
-        when a second signal has come, too.
+        Not as uvicorn does it, which knows whole seconds, and from Python 3.12 on waits for all
+        connections to close when a second signal has come, too.
         """
         self._service.draining = True
         self._service.metrics.ready.set(0)
@@ -211,8 +217,9 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle what asks the process to end here, and do not raise it again: a drained service exits with 0. What
-        comes later is ignored, so that it does not interrupt wiping; and so is SIGHUP where it was before (nohup)."""
+        """Handle what asks the process to end here, and do not raise it again: a drained service
+        exits with 0. Later signals are ignored, so that they do not interrupt wiping; and so is
+        SIGHUP where it was before (nohup)."""
         deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         numbers = [number for number in POLITE if not (deaf and number == signal.SIGHUP)]
         for number in numbers:

@@ -1,1 +1,2 @@
-"""Ask the machine's own hardware for evidence. The only half of attestation that the service needs to run."""
+"""Ask the machine's own hardware for evidence. The only half of attestation that the service needs
+to run."""

@@ -1,7 +1,8 @@
 """The attestor: holds what the running appliance is, answers nonces with evidence.
 
-It lives as long as the service. Loading or swapping a model starts a new generation, and so does a new TLS key;
-evidence made before either then shows an older generation and cannot be mistaken for the present state.
+It lives as long as the service. Loading or swapping a model starts a new generation, and so does a
+new TLS key; evidence made before either then shows an older generation and cannot be mistaken for
+the present state.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class State:
 
 @dataclass(frozen=True)
 class BoundKey:
-    """The connection that evidence is given on: SHA-256 of its TLS key's SubjectPublicKeyInfo, None without TLS."""
+    """The connection that evidence is given on: SHA-256 of its TLS key's SubjectPublicKeyInfo, None
+    without TLS."""
 
     tls_spki_sha256: bytes | None
 
@@ -70,9 +72,11 @@ class Attestor:
             return self._state.generation
 
     def bind_tls_key(self, spki_sha256: bytes | None) -> int:
-        """Bind the SHA-256 of the TLS key's SubjectPublicKeyInfo; returns the new generation's number.
+        """Bind the SHA-256 of the TLS key's SubjectPublicKeyInfo; returns the new generation's
+        number.
 
-        The last key is the state's; connections on earlier ones stay attestable as what they are (`BoundKey`).
+        The last key is the state's; connections on earlier ones stay attestable as what they are
+        (`BoundKey`).
         """
         with self._lock:
             self._bound.add(spki_sha256)
@@ -83,8 +87,8 @@ class Attestor:
     def statement(self, nonces: Nonces, channel: BoundKey | None = None) -> ServeStatement:
         """The `serve/v1` statement about the present generation for this tree of nonces.
 
-        `channel`: the connection that it is given on, by default one with the state's own TLS key. Raises
-        AttestationError for a key that was never bound.
+        `channel`: the connection that it is given on, by default one with the state's own TLS key.
+        Raises AttestationError for a key that was never bound.
         """
         state = self._state
         if channel is not None:
@@ -107,7 +111,8 @@ class Attestor:
         return self.attest_all([raw])[0]
 
     def attest_all(self, nonces: Sequence[bytes], channel: BoundKey | None = None) -> list[evidence.Evidence]:
-        """One report for 1 to 65,536 nonces asked on one channel; each client's evidence has the proof of its own."""
+        """One report for 1 to 65,536 nonces asked on one channel; each client's evidence has the
+        proof of its own."""
         tree = merkle.Tree([check_nonce(nonce) for nonce in nonces])
         statement = self.statement(Nonces.of(tree), channel)
         report, collateral = self._provider.collect(report_data(statement))
@@ -117,8 +122,8 @@ class Attestor:
         return [made.model_copy(update={"proof": proof}) for proof in proofs]  # one text of the report for all
 
     def activate(self, challenge: bytes) -> bytes:
-        """A TPM's answer to a challenge (docs/formats/tpm-activation.md). Raises MalformedEvidenceError,
-        AttestationError when there is no TPM, or it does not open it."""
+        """A TPM's answer to a challenge (docs/formats/tpm-activation.md). Raises
+        MalformedEvidenceError, AttestationError when there is no TPM, or it does not open it."""
         return self._provider.activate(challenge)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """The source of evidence on this machine, chosen among the platforms that a policy allows.
 
-A hardware TEE comes before a TPM, and simulation is used only where the policy says so; policies cannot name it beside
-another. The interfaces are the kernel's, at fixed paths; a test may point at others.
+A hardware TEE comes before a TPM, and simulation is used only where the policy says so; policies
+cannot name it beside another. The interfaces are the kernel's, at fixed paths; a test may point at
+others.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ TPM = all_platforms.TPM.name
 
 @dataclass(frozen=True)
 class Places:
-    """Where this machine's interfaces are. A process that gives up its rights must keep read and write access to
-    `reports`, and opens the others before it does. `intel_root`: SHA-256 of the root above a TDX machine's quotes."""
+    """Where this machine's interfaces are. A process that gives up its rights must keep read and
+    write access to `reports`, and opens the others before it does. `intel_root`: SHA-256 of the
+    root above a TDX machine's quotes."""
 
     reports: Path = collect_tsm.REPORTS
     tpm: Path = tpm_client.DEVICE
@@ -40,8 +42,9 @@ MACHINE = Places()
 def provider(platforms: Sequence[str], host_data: bytes, places: Places = MACHINE) -> Provider:
     """The provider of the strongest platform that is both allowed and here.
 
-    `host_data`: the 32 bytes that a simulated platform claims to have been launched with. Raises AttestationError
-    `platform-absent` if the machine is none of `platforms`, or as the interface that it should have fails.
+    `host_data`: the 32 bytes that a simulated platform claims to have been launched with. Raises
+    AttestationError `platform-absent` if the machine is none of `platforms`, or as the interface
+    that it should have fails.
     """
     if tuple(platforms) == (SIMULATED,):
         return SimulatedProvider(host_data)

@@ -1,8 +1,10 @@
-"""RA-TLS certificates: self-signed by a key that was made where the evidence in it says. See docs/formats/ra-tls.md.
+"""RA-TLS certificates: self-signed by a key that was made where the evidence in it says. See
+docs/formats/ra-tls.md.
 
-The evidence's statement names the certificate's key, and its nonce follows from the key: valid evidence in another
-key's certificate is forged. Whether the evidence itself holds is `verify`'s question, and whether it suffices is
-`validate`'s. This module makes and reads certificates; it opens no connection.
+The evidence's statement names the certificate's key, and its nonce follows from the key: valid
+evidence in another key's certificate is forged. Whether the evidence itself holds is `verify`'s
+question, and whether it suffices is `validate`'s. This module makes and reads certificates; it
+opens no connection.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _OID = x509.ObjectIdentifier(x509dice.EVIDENCE_OID)
 
 @dataclass(frozen=True)
 class CertifiedEvidence:
-    """What a certificate that holds carries. `nonce` is the one that its evidence has to answer."""
+    """The contents of a certificate that holds. `nonce` is the one that its evidence has to answer.
+    """
 
     evidence: Evidence
     statement: ServeStatement
@@ -56,13 +59,15 @@ def spki(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def nonce_for(spki_of_key: bytes) -> bytes:
-    """The nonce that a certificate's evidence answers: SHA-256 over domain and SubjectPublicKeyInfo, 32 bytes."""
+    """The nonce that a certificate's evidence answers: SHA-256 over domain and
+    SubjectPublicKeyInfo, 32 bytes."""
     return hashlib.sha256(NONCE_DOMAIN + spki_of_key).digest()
 
 
 def issue(key: ec.EllipticCurvePrivateKey, carried: Evidence, names: Sequence[str], *, not_before: datetime,
           not_after: datetime) -> x509.Certificate:
-    """A certificate for `key` with this evidence. Raises MalformedEvidenceError if that is too large for one."""
+    """A certificate for `key` with this evidence. Raises MalformedEvidenceError if that is too
+    large for one."""
     fields = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
                             "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False)
     builder = x509.CertificateBuilder(
@@ -92,7 +97,8 @@ def _fitting(carried: Evidence) -> Evidence:
 
 
 def is_ours(data: bytes) -> bool:
-    """Whether a certificate (PEM or DER) carries the appliance's evidence; it may still be malformed."""
+    """Whether a certificate (PEM or DER) carries the appliance's evidence; it may still be
+    malformed."""
     try:
         extensions = der.certificate(x509dice.to_der(data)).extensions
         return _unwrap(extensions[x509dice.EVIDENCE_OID]) is not None
@@ -111,10 +117,12 @@ def _unwrap(extension: bytes) -> bytes | None:
 
 
 def parse(data: bytes) -> CertifiedEvidence:
-    """What a certificate (DER or PEM) carries, after its own signature and its binding to the evidence hold.
+    """Read the contents of a certificate (DER or PEM), after its own signature and its binding to
+    the evidence hold.
 
-    Whether the evidence holds, and the certificate is in force, is still to be asked. Raises MalformedEvidenceError,
-    UnsupportedEvidenceError; ForgedEvidenceError `ra-tls-signature`, `ra-tls-key`, `ra-tls-nonce`.
+    Whether the evidence holds, and the certificate is in force, is still to be asked. Raises
+    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError `ra-tls-signature`,
+    `ra-tls-key`, `ra-tls-nonce`.
     """
     certificate = _load(x509dice.to_der(data))
     key = _own_key(certificate)

@@ -1,6 +1,7 @@
 """Evidence for a key broker: the `key-release/v1` statement over its nonce and the release key.
 
-It is made before any model is unlocked, so it names no models and no TLS key: policy, self-test and build decide.
+It is made before any model is unlocked, so it names no models and no TLS key: policy, self-test and
+build decide.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from appliance.attestation.binding import Build, KeyReleaseStatement, Nonces, re
 
 @dataclass(frozen=True)
 class ReleaseAttestor:
-    """What a broker is told of this boot; digests are raw bytes."""
+    """The statement to a broker about this boot; digests are raw bytes."""
 
     provider: evidence.Provider
     policy_sha384: bytes
@@ -23,7 +24,8 @@ class ReleaseAttestor:
     def attest(self, nonce: bytes, release_spki_sha256: bytes) -> evidence.Evidence:
         """Evidence that whoever holds the release key is this boot.
 
-        Raises MalformedEvidenceError unless the nonce has 16 to 64 bytes, AttestationError without a report.
+        Raises MalformedEvidenceError unless the nonce has 16 to 64 bytes, AttestationError without
+        a report.
         """
         statement = KeyReleaseStatement(
             nonces=Nonces.over([nonce]), policy_sha384=self.policy_sha384.hex(),

@@ -1,7 +1,9 @@
-"""Evidence of a TPM: a quote over all PCRs of the SHA-256 bank by a key that only quotes, with all that shows it.
+"""Evidence of a TPM: a quote over all PCRs of the SHA-256 bank by a key that only quotes, with all
+that shows it.
 
-The key is the one that a cloud certified for this machine, if there is one, or else our own: a primary key of the
-endorsement hierarchy, which is the same at each boot. Neither says that the host is honest: a vTPM is the host's.
+The key is the one that a cloud certified for this machine, if there is one, or else our own: a
+primary key of the endorsement hierarchy, which is the same at each boot. Neither says that the host
+is honest: a vTPM is the host's.
 """
 
 from __future__ import annotations
@@ -70,14 +72,16 @@ class TpmProvider(Provider):
         raise AttestationError("TPM: its PCRs change all the time, or its quotes are of others", code="tpm-race")
 
     def endorsement(self) -> TpmEndorsement | None:
-        """What a verifier needs to make a challenge; None without a certificate."""
+        """The material from which a verifier makes a challenge; None without a certificate."""
         certificate = self._certificate()
         return None if certificate is None else TpmEndorsement(self._key.public, certificate, self._ek_chain)
 
     def activate(self, challenge: bytes) -> bytes:
-        """The answer to a challenge (docs/formats/tpm-activation.md): 32 bytes, which show that the TPM opened it.
+        """The answer to a challenge (docs/formats/tpm-activation.md): 32 bytes, which show that the
+        TPM opened it.
 
-        Raises MalformedEvidenceError; AttestationError `tpm-ek-absent`, `tpm-ek-other`, `tpm-activation`.
+        Raises MalformedEvidenceError; AttestationError `tpm-ek-absent`, `tpm-ek-other`,
+        `tpm-activation`.
         """
         tpm_credential.parse_challenge(challenge)
         if self._ek_certificate is None:
@@ -111,6 +115,7 @@ def _read_log(path: Path) -> bytes | None:
 
 
 def _azure_report(tpm: Tpm) -> bytes | None:
-    """What an Azure confidential VM keeps beside its vTPM: a hardware report that binds the vTPM's key."""
+    """The record that an Azure confidential VM keeps beside its vTPM: a hardware report that binds
+    the vTPM's key."""
     found = tpm_device.read_nv(tpm, tpm_device.AZURE_REPORT)
     return found.rstrip(b"\0") if found is not None and found.startswith(azure_abi.MAGIC) else None

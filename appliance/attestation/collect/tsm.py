@@ -1,8 +1,9 @@
 """Reports of SEV-SNP and TDX through the kernel's one interface for both, configfs-tsm.
 
-Source: Linux, Documentation/ABI/testing/configfs-tsm-report (kernel 6.7 and later). A folder is made, 64 bytes are
-written to `inblob`, and `outblob` is read; `generation` counts every write, so a reader knows whether the report is
-of its own input. `auxblob` holds the certificate table of an extended SNP report, if the host gave one.
+Source: Linux, Documentation/ABI/testing/configfs-tsm-report (kernel 6.7 and later). A folder is
+made, 64 bytes are written to `inblob`, and `outblob` is read; `generation` counts every write, so a
+reader knows whether the report is of its own input. `auxblob` holds the certificate table of an
+extended SNP report, if the host gave one.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _CHAIN = ("VCEK", "VLEK", "ASK", "ARK")  # entries of the table that are certifi
 
 
 class TsmProvider(Provider):
-    """One folder of configfs-tsm, kept for as long as the provider lives; safe to call from several threads.
+    """One folder of configfs-tsm, kept for as long as the provider lives; safe to call from several
+    threads.
 
-    Raises AttestationError if the kernel has no such interface, or has it for another kind of machine.
+    Raises AttestationError if the kernel has no such interface, or has it for another kind of
+    machine.
     """
 
     def __init__(self, reports: Path = REPORTS) -> None:
@@ -76,7 +79,8 @@ class TsmProvider(Provider):
             self._folder.rmdir()
 
     def _raise_privilege_level(self) -> None:
-        """Below an SVSM the guest may only ask at its own level or above, and has to say so (SNP alone has this)."""
+        """Below an SVSM the guest may only ask at its own level or above, and has to say so (SNP
+        alone has this)."""
         floor = self._optional("privlevel_floor").strip()
         if floor.isdigit() and int(floor) > 0:
             self._write("privlevel", floor)
@@ -111,14 +115,17 @@ class TsmProvider(Provider):
 
 
 def reported(platform: str, report: bytes) -> bytes:
-    """The report data in a report or quote. Raises MalformedEvidenceError, UnsupportedEvidenceError."""
+    """The report data in a report or quote. Raises MalformedEvidenceError,
+    UnsupportedEvidenceError."""
     return snp_abi.parse(report).report_data if platform == "sev-snp" else tdx_abi.parse(report).body.report_data
 
 
 def certificates(table: bytes) -> tuple[bytes, ...]:
-    """The certificates of an SNP certificate table, in the order leaf to root; empty if there is none.
+    """The certificates of an SNP certificate table, in the order leaf to root; empty if there is
+    none.
 
-    The table is the host's: one that is malformed is as good as none, since a verifier can find certificates itself.
+    The table is the host's: one that is malformed is as good as none, since a verifier can find
+    certificates itself.
     """
     try:
         _, found, _ = snp_table.split(bytes(snp_abi.REPORT_BYTES) + table)

@@ -2,7 +2,8 @@
 
     {"platform": "snp", "evidence": {"attestation_report": "AwAA...", "cert_chain": {"vcek": "MIIF..."}}}
 
-The platforms' JSON is that of Trustee, with the SEV-SNP report in base64, and dstack's for `dstack`.
+The platforms' JSON is that of Trustee, with the SEV-SNP report in base64, and dstack's for
+`dstack`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def fits(found: Members) -> bool:
 
 
 def read(found: Members) -> EnvelopeParts:
-    """What the platform's JSON carries."""
+    """Read the evidence in the platform's JSON."""
     strict.only(found, ("platform", "evidence", "nvidia_gpu"), _WHAT)
     platform = found["platform"]
     if platform not in PLATFORMS:

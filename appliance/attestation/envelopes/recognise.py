@@ -1,4 +1,4 @@
-"""What a file of evidence is, by its bytes alone."""
+"""The kind of a file of evidence, by its bytes alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _TEE_TYPE_AT, _TDX_TYPE = slice(4, 8), b"\x81\x00\x00\x00"
 
 
 def recognise(data: bytes) -> str | None:
-    """One of the names above, an envelope's name, or None. What is recognised may still be malformed."""
+    """One of the names above, an envelope's name, or None. A recognised file may still be
+    malformed."""
     if data.startswith(simulated_abi.MAGIC):
         return SIMULATED
     if data.startswith(tpm_evidence.MAGIC):

@@ -82,7 +82,8 @@ def recognise(data: bytes) -> str | None:
 
 
 def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
-    """What an envelope carries, and the bytes behind it. Raises MalformedEvidenceError or UnsupportedEvidenceError."""
+    """Read the evidence in an envelope, and the bytes behind it. Raises MalformedEvidenceError or
+    UnsupportedEvidenceError."""
     if dstack.fits(data):
         return dstack.read(data)
     found = strict.members(data)

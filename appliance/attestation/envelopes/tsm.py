@@ -2,8 +2,8 @@
 
     {"provider": "sev_guest", "outblob": "AwAA...", "auxblob": "...", "manifestblob": "..."}
 
-Source: Linux, Documentation/ABI/testing/configfs-tsm-report. Go programs that marshal the answer of go-configfs-tsm
-as it is write `Provider`, `OutBlob` and `AuxBlob`.
+Source: Linux, Documentation/ABI/testing/configfs-tsm-report. Go programs that marshal the answer of
+go-configfs-tsm as it is write `Provider`, `OutBlob` and `AuxBlob`.
 """
 
 from __future__ import annotations

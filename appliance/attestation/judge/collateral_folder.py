@@ -1,4 +1,5 @@
-"""A folder of collateral, as people keep it: everything in it that is understood, and why the rest is not."""
+"""A folder of collateral, as people keep it: everything in it that is understood, and why the rest
+is not."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from appliance.errors import UncheckedEvidenceError
 
 
 def load(folder: Path) -> Collateral:
-    """Everything in a folder that is collateral, without its sub-folders, in the order of file names.
+    """Everything in a folder that is collateral, without its sub-folders, in the order of file
+    names.
 
-    A file that cannot be read is a problem that is remembered; one that is not understood is named with the reason.
-    Raises UncheckedEvidenceError if the folder cannot be read.
+    A file that cannot be read is a problem that is remembered; one that is not understood is named
+    with the reason. Raises UncheckedEvidenceError if the folder cannot be read.
     """
     found = Collateral()
     try:
@@ -42,7 +44,8 @@ def load(folder: Path) -> Collateral:
 
 
 def ek_roots(folder: Path) -> EkRoots:
-    """The roots in a folder of certificates (PEM or DER, any names). Raises UncheckedEvidenceError if there is none."""
+    """The roots in a folder of certificates (PEM or DER, any names). Raises UncheckedEvidenceError
+    if there is none."""
     return ek.roots_of(load(folder).certificates, folder)
 
 

@@ -1,5 +1,5 @@
-"""Look into an envelope: judge the evidence in it as if it came alone, with the certificates, logs and quote pieces
-that travel with it."""
+"""Look into an envelope: judge the evidence in it as if it came alone, with the certificates, logs
+and quote pieces that travel with it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def examine(record: Record, material: Material, at: datetime, judge: Judge) -> R
 
 
 def _opened(data: bytes) -> tuple[EnvelopeParts, bytes]:
-    """What the envelope carries. Nobody signs an envelope, so one that is out of form forges nothing."""
+    """Judge the evidence in the envelope. Nobody signs an envelope, so one that is out of form
+    forges nothing."""
     try:
         return registry.read(data)
     except MalformedEvidenceError as error:
@@ -83,7 +84,8 @@ def _with_certificates(record: Record, collateral: Collateral, carried: Envelope
 
 
 def _with_quote(record: Record, material: Material, tpm: TpmFiles, at: datetime, judge: Judge) -> Record:
-    """Judge a TPM quote that travels in pieces, and the hardware that binds its key, if the envelope has any."""
+    """Judge a TPM quote that travels in pieces, and the hardware that binds its key, if the
+    envelope has any."""
     quote = replace(tpm, nonce=material.nonce)
     if tpm.azure is None:
         if material.key is not None:
@@ -108,7 +110,8 @@ def _read_key(material: Material) -> bytes:
 
 
 def _check_binding(azure: HclReport, quote: bytes) -> None:
-    """Raise ForgedEvidenceError unless a TDX quote's report data name the Azure report's runtime data."""
+    """Raise ForgedEvidenceError unless a TDX quote's report data name the Azure report's runtime
+    data."""
     data = tdx_abi.parse(tdx_abi.split(quote)[0]).body.report_data
     if not hmac.compare_digest(data[:32], hashlib.sha256(azure.runtime).digest()):
         raise ForgedEvidenceError("Azure report: the runtime data is not what the TDX quote binds",

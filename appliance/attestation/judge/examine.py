@@ -1,4 +1,5 @@
-"""Look at a file of evidence: recognise it and have it judged; the record tells every claim and every step.
+"""Look at a file of evidence: recognise it and have it judged; the record tells every claim and
+every step.
 
 The certificates come from untrusted collateral, the roots are pinned. No policy is judged here.
 """
@@ -41,9 +42,9 @@ MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Material:
-    """What an examination works with. `key` is for TPM quotes: the AK that is vouched for. `log`: the event log of a
-    TPM or TDX quote, in place of one beside it. `nonce` is what a TPM quote,
-    or the appliance's own evidence, must answer; of other kinds nothing can be told then.
+    """The material of an examination. `key` is for TPM quotes: the AK that is vouched for. `log`:
+    the event log of a TPM or TDX quote, in place of one beside it. `nonce` is what a TPM quote, or
+    the appliance's own evidence, must answer; of other kinds nothing can be told then.
 
     `roots` other than the vendors' are for tests.
     """
@@ -58,11 +59,12 @@ class Material:
     events: tuple[Event, ...] | None = None  # an envelope's event log, already read; `log` comes before it
 
     def given(self, report: bytes, at: datetime, tail: bytes = b"") -> Given:
-        """What a report in this material, with `tail` behind it, is verified with."""
+        """The means to verify a report in this material, with `tail` behind it."""
         return Given(report, b"", self.collateral, at, self.roots, tail, self.log_at_hand)
 
     def log_at_hand(self) -> bytes | tuple[Event, ...] | None:
-        """The event log of a TDX quote: the one that was named, else the envelope's, else the one beside the file."""
+        """The event log of a TDX quote: the one that was named, else the envelope's, else the one
+        beside the file."""
         if self.log is not None:
             return self.log
         return self.events if self.events is not None else tpm_files.log_beside(self.path)

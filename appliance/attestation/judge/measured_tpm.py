@@ -1,7 +1,8 @@
-"""PCR values against what an image is known to measure: every register that says what booted must be shown.
+"""PCR values against what an image is known to measure: every register that says what booted must
+be shown.
 
-A register that the evidence does not show fails, so that leaving one out is no way around it. PCR 0 and PCR 7 depend
-on firmware and machine shape: they must both be those of one recorded shape.
+A register that the evidence does not show fails, so that leaving one out is no way around it. PCR 0
+and PCR 7 depend on firmware and machine shape: they must both be those of one recorded shape.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ NOT_PREDICTED = "the measurements hold no TPM prediction of this image"
 
 
 def replay(events: Iterable[PcrEvent]) -> dict[int, bytes]:
-    """The registers (SHA-256) that predicted events give, from zero (TCG PC Client profile, extend operation)."""
+    """The registers (SHA-256) that predicted events give, from zero (TCG PC Client profile, extend
+    operation)."""
     values: dict[int, bytes] = {}
     for event in events:
         before = values.get(event.pcr, bytes(32))
@@ -29,11 +31,13 @@ def replay(events: Iterable[PcrEvent]) -> dict[int, bytes]:
 
 def judge(values: Mapping[int, bytes], measurements: Measurements, policy_sha384: bytes | None = None,
           log: Iterable[Event] = ()) -> tuple[Finding, ...]:
-    """One finding for each register, on `values`: authentic SHA-256 PCRs, from a quote that covers them.
+    """One finding for each register, on `values`: authentic SHA-256 PCRs, from a quote that covers
+    them.
 
-    Rules are `pcr2` to `pcr13`, `golden-pcrs` for 0 and 7 together, and, where the policy (48 bytes) is given, `pcr15`,
-    which the boot extends with it. Absent registers fail. A `log` whose replay gives `values` tells people, in the
-    detail of a register that fails, which event is another than predicted; it decides nothing.
+    Rules are `pcr2` to `pcr13`, `golden-pcrs` for 0 and 7 together, and, where the policy (48
+    bytes) is given, `pcr15`, which the boot extends with it. Absent registers fail. A `log` whose
+    replay gives `values` tells people, in the detail of a register that fails, which event is
+    another than predicted; it decides nothing.
     """
     tpm = measurements.tpm
     if tpm is None:
@@ -66,8 +70,8 @@ def _golden(values: Mapping[int, bytes], tpm: TpmPrediction) -> Finding:
 
 
 def _explained(finding: Finding, number: int, log: Iterable[Event], tpm: TpmPrediction) -> Finding:
-    """A finding that fails with the first event that departs from the predicted ones, of a register that both speak of
-    (the boot extends some after the firmware's log has ended)."""
+    """A finding that fails with the first event that departs from the predicted ones, of a register
+    that both speak of (the boot extends some after the firmware's log has ended)."""
     found = [each.digests["sha256"] for each in log
              if each.register == number and each.kind != EV_NO_ACTION and "sha256" in each.digests]
     wanted = [each for each in tpm.events if each.pcr == number]

@@ -1,8 +1,10 @@
-"""What hardware is expected to measure: `measurements.json`, as the builder of an image predicted and signed it.
+"""The values that hardware is expected to measure: `measurements.json`, as the builder of an image
+predicted and signed it.
 
-The specification is docs/formats/measurements.md. `parse` takes exactly the canonical form and gives immutable
-objects; `verify_signature` says whether the builder signed those bytes. Parsing needs no signature and proves nothing:
-a caller that takes the file from a stranger MUST verify it under a key that it knows, and `signed` does both.
+The specification is docs/formats/measurements.md. `parse` takes exactly the canonical form and
+gives immutable objects; `verify_signature` says whether the builder signed those bytes. Parsing
+needs no signature and proves nothing: a caller that takes the file from a stranger MUST verify it
+under a key that it knows, and `signed` does both.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def _base64(size: int) -> AfterValidator:
 
 
 class IdBlock(Frozen):
-    """AMD 56860, "ID Block" and "ID Authentication Information": what a host must pass for the launch to succeed."""
+    """AMD 56860, "ID Block" and "ID Authentication Information": what a host must pass for the
+    launch to succeed."""
 
     block: Annotated[str, Field(strict=True, max_length=128), _base64(ID_BLOCK_BYTES)]
     auth: Annotated[str, Field(strict=True, max_length=5464), _base64(ID_AUTH_BYTES)]
@@ -104,7 +107,8 @@ class PcrEvent(Frozen):
 
 
 class TpmPrediction(Frozen):
-    """PCRs in the SHA-256 bank: the values that are accepted for each, and the events that give the first of them."""
+    """PCRs in the SHA-256 bank: the values that are accepted for each, and the events that give the
+    first of them."""
 
     bank: Literal["sha256"]
     pcrs: dict[PcrName, Annotated[tuple[Hex32, ...], Field(min_length=1, max_length=16)]]
@@ -128,7 +132,8 @@ class TpmPrediction(Frozen):
 
 
 class Measurements(Frozen):
-    """The whole file. `policy_sha384` is the policy that is part of the image, None if it is given at launch."""
+    """The whole file. `policy_sha384` is the policy that is part of the image, None if it is given
+    at launch."""
 
     format: Literal["appliance/measurements/v1"]
     build: Build
@@ -139,7 +144,8 @@ class Measurements(Frozen):
     tpm: TpmPrediction | None
 
     def sev_snp_digests(self) -> frozenset[bytes]:
-        """The launch digests that are accepted, 48 bytes each; empty: no SEV-SNP launch of this image is known."""
+        """The launch digests that are accepted, 48 bytes each; empty: no SEV-SNP launch of this
+        image is known."""
         return frozenset(bytes.fromhex(each.launch_digest) for each in self.sev_snp)
 
     def tdx_mrtds(self) -> frozenset[bytes]:
@@ -147,7 +153,8 @@ class Measurements(Frozen):
         return frozenset(bytes.fromhex(each.mrtd) for each in self.tdx)
 
     def tdx_rtmrs(self) -> Mapping[int, frozenset[bytes]]:
-        """RTMR number to the values that are accepted; a register that some entry does not give is absent."""
+        """RTMR number to the values that are accepted; a register that some entry does not give is
+        absent."""
         return {number: frozenset(bytes.fromhex(each.rtmr[number] or "") for each in self.tdx)
                 for number in range(4) if self.tdx and all(each.rtmr[number] is not None for each in self.tdx)}
 
@@ -161,7 +168,8 @@ class Measurements(Frozen):
 
 
 def parse(data: bytes) -> Measurements:
-    """The measurements in `data`. Raises MalformedEvidenceError on anything that is not exactly the format."""
+    """The measurements in `data`. Raises MalformedEvidenceError on anything that is not exactly the
+    format."""
     if len(data) > MAX_BYTES:
         raise _malformed(f"{len(data)} bytes, at most {MAX_BYTES}")
     try:
@@ -187,12 +195,13 @@ def _malformed(what: str, hint: str | None = None) -> MalformedEvidenceError:
 
 
 def message(data: bytes) -> bytes:
-    """What the builder signs: a domain, then the file's bytes."""
+    """The bytes that the builder signs: a domain, then the file's bytes."""
     return DOMAIN + data
 
 
 def sign(data: bytes, private_key: Ed25519PrivateKey) -> bytes:
-    """The builder's signature, 64 bytes, over a measurements file. Raises MalformedEvidenceError if it is none."""
+    """The builder's signature, 64 bytes, over a measurements file. Raises MalformedEvidenceError if
+    it is none."""
     parse(data)
     return private_key.sign(message(data))
 
@@ -209,6 +218,7 @@ def verify_signature(data: bytes, signature: bytes, public_key: bytes) -> None:
 
 
 def signed(data: bytes, signature: bytes, public_key: bytes) -> Measurements:
-    """The measurements that the builder signed: the signature is verified before anything is parsed."""
+    """The measurements that the builder signed: the signature is verified before anything is
+    parsed."""
     verify_signature(data, signature, public_key)
     return parse(data)

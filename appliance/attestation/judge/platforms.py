@@ -32,11 +32,12 @@ class AuthenticReport:
 
 @dataclass(frozen=True)
 class Judge:
-    """A platform's row: `verify` gives authentic claims and records its steps, `validate` judges them by a policy.
+    """A platform's row: `verify` gives authentic claims and records its steps, `validate` judges
+    them by a policy.
 
-    `signer` says in words who signed authentic claims.
-    `launch` is what the launch field must hold for a policy digest of 48 bytes; None where there is no such field.
-    `image` names the findings that prove an image, and with its verity root the policy in it.
+    `signer` says in words who signed authentic claims. `launch` is what the launch field must hold
+    for a policy digest of 48 bytes; None where there is no such field. `image` names the findings
+    that prove an image, and with its verity root the policy in it.
     """
 
     verify: Callable[[Record, Given], AuthenticReport]

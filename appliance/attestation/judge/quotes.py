@@ -1,4 +1,5 @@
-"""Look at a TPM quote and the files beside it. Its best verdict alone is "measured boot, host trusted"."""
+"""Look at a TPM quote and the files beside it. Its best verdict alone is "measured boot, host
+trusted"."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this pro
 
 @dataclass(frozen=True)
 class BoundAk:
-    """An Azure report, and the attestation key that its runtime data name; hardware binds it if the report holds."""
+    """An Azure report, and the attestation key that its runtime data name; hardware binds it if the
+    report holds."""
 
     report: HclReport
     key: AttestationKey
@@ -43,7 +45,8 @@ class BoundAk:
 
 def examine(record: Record, path: Path, collateral: Collateral, *, key: Path | None, nonce: bytes | None,
             at: datetime, log: bytes | None = None, roots: Roots = VENDORS) -> Record:
-    """Verify the quote in `path` with what lies beside it; `key` is an AK that the caller vouches for."""
+    """Verify the quote in `path` with what lies beside it; `key` is an AK that the caller vouches
+    for."""
     files = tpm_files.gather(path, key)
     files = replace(files, log=files.log if log is None else log, nonce=files.nonce if nonce is None else nonce)
     return judge(record, files, collateral, vouched=key is not None, at=at, roots=roots)
@@ -87,8 +90,8 @@ def _joined(record: Record, files: tpm_files.TpmFiles, bound: BoundAk, signed: S
 def by_bound_key(record: Record, files: tpm_files.TpmFiles, azure: bytes) -> BoundAk:
     """Verify a quote that came in one piece with an Azure report by the key that the report names.
 
-    Whether hardware binds the report is for the caller to verify. Raises ForgedEvidenceError if another key signed,
-    UncheckedEvidenceError if the report names none.
+    Whether hardware binds the report is for the caller to verify. Raises ForgedEvidenceError if
+    another key signed, UncheckedEvidenceError if the report names none.
     """
     bound = _bound_key(azure)
     if bound is None:
@@ -168,7 +171,8 @@ def _record(record: Record, claims: TpmClaims, key_name: str, *, nonce_checked: 
 
 
 def _record_registers(record: Record, claims: TpmClaims) -> None:
-    """What the quote covers, and what came beside it. A quote over no register proves nothing of a boot."""
+    """Tell which registers the quote covers, and which values came beside it. A quote over no
+    register proves nothing of a boot."""
     if not claims.quote.covers:
         raise UncheckedEvidenceError("TPM quote: it covers no PCR, so it proves nothing of what booted",
                                      code="tpm-quote-empty", hint="quote the registers that you want to know")
@@ -218,8 +222,8 @@ def _keys(claims: TpmClaims) -> list[tuple[str, str]]:
 
 
 def record_origin(record: Record, claims: TpmClaims, key: Path | None = None) -> Record:
-    """Record the verified claims of TPM evidence. Without a root above its key nothing tells whose quote it is, unless
-    the caller vouches for it (`key`)."""
+    """Record the verified claims of TPM evidence. Without a root above its key nothing tells whose
+    quote it is, unless the caller vouches for it (`key`)."""
     record.warnings.append(_HOST)
     record.claims["claims"] = _describe(claims.quote)
     record.claims["keys"] = _keys(claims)

@@ -1,10 +1,11 @@
-"""The record of judging one piece of evidence: each step with its outcome, and all that the evidence says.
+"""The record of judging one piece of evidence: each step with its outcome, and all that the
+evidence says.
 
-Verification writes the record as it goes, and checks every signature once. A strict verdict is the record's outcome,
-and explaining is printing the record.
+Verification writes the record as it goes, and checks every signature once. A strict verdict is the
+record's outcome, and explaining is printing the record.
 
-Genuine is not acceptable: it means that the vendor's hardware said it. What it says must still be what was wanted,
-which a policy decides.
+Genuine is not acceptable: it means that the vendor's hardware said it. A policy decides whether its
+claims are the wanted ones.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ _AGAINST = (ForgedEvidenceError, MalformedEvidenceError)
 
 @dataclass
 class Record:
-    """`steps` are the checks in their order, `claims` what the evidence says in its vendor's terms: JSON, by section.
+    """`steps` are the checks in their order, `claims` what the evidence says in its vendor's terms:
+    JSON, by section.
 
-    `conclusion` is why the evidence is genuine, empty until everything held; `stopped` is the error that ended it.
+    `conclusion` is why the evidence is genuine, empty until everything held; `stopped` is the error
+    that ended it.
     """
 
     kind: str
@@ -54,7 +57,8 @@ class Record:
         return self
 
     def followed(self, tail: bytes) -> None:
-        """Record bytes behind the evidence: whoever wrote the file put them there, and nothing signs them."""
+        """Record bytes behind the evidence: whoever wrote the file put them there, and nothing
+        signs them."""
         if tail:
             self.warnings.append(f"TAIL: {len(tail)} bytes follow the evidence. Nothing signs them, and they are not "
                                  "judged.")
@@ -91,7 +95,7 @@ class Record:
 
     @property
     def hint(self) -> str | None:
-        """What to do about it."""
+        """The advice on it."""
         return None if self.stopped is None else self.stopped.hint
 
     @property

@@ -1,4 +1,5 @@
-"""Reports of hardware: each is parsed and verified once, and what it says and proves is recorded on the way."""
+"""Reports of hardware: each is parsed and verified once, and what it says and proves is recorded on
+the way."""
 
 from __future__ import annotations
 
@@ -34,10 +35,10 @@ def no_log() -> None:
 
 @dataclass(frozen=True)
 class Given:
-    """What a report is verified with. `bound`: what a quote has to answer, 64 bytes.
+    """The means to verify a report. `bound`: what a quote has to answer, 64 bytes.
 
-    `tail` is what follows the report, and `log` gives the event log of a TDX quote: neither is signed, and neither
-    decides anything.
+    `tail` is what follows the report, and `log` gives the event log of a TDX quote: neither is
+    signed, and neither decides anything.
     """
 
     raw: bytes
@@ -57,7 +58,8 @@ class Given:
 
 
 def snp(record: Record, given: Given) -> SnpClaims:
-    """Verify an SEV-SNP report; its claims are recorded whether they are proved or not. Raises as `snp.verify`."""
+    """Verify an SEV-SNP report; its claims are recorded whether they are proved or not. Raises as
+    `snp.verify`."""
     at, place = given.time("sev-snp"), len(record.warnings)
     parsed = snp_abi.parse(given.raw)
     record.kind = f"{recognise.SNP}, version {parsed.version}"
@@ -79,7 +81,8 @@ def snp(record: Record, given: Given) -> SnpClaims:
 
 
 def tdx(record: Record, given: Given) -> TdxClaims:
-    """Verify a TDX quote; its claims are recorded whether they are proved or not. Raises as `tdx.verify`."""
+    """Verify a TDX quote; its claims are recorded whether they are proved or not. Raises as
+    `tdx.verify`."""
     at, place = given.time("tdx"), len(record.warnings)
     parsed = tdx_abi.parse(given.raw)
     record.kind = f"{recognise.TDX}, version {parsed.version}"

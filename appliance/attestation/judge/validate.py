@@ -1,7 +1,7 @@
 """Policy on claims: whether authentic evidence is the evidence that was asked for.
 
-Every rule is judged and every failure told; a rule without an expectation is reported as not checked, so that
-what was proved and what was not can be read side by side.
+Every rule is judged and every failure told; a rule without an expectation is reported as not
+checked, so that what was proved and what was not can be read side by side.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Judgement:
 
     @property
     def genuine(self) -> bool:
-        """Whether hardware stands behind it: never so for the simulated platform, nor for a TPM alone."""
+        """Whether hardware stands behind it: never so for the simulated platform, nor for a TPM
+        alone."""
         return self.met and self.platform in TEES
 
     def require(self) -> None:
@@ -69,8 +70,8 @@ def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None) -> Fi
 
 
 def _launch_policy(claims: Claims, expected: Expected, hardware: tuple[Finding, ...]) -> Finding:
-    """What the launch field must hold: what stands for the policy digest on the platform; or zeros, for a policy in the
-    image that `hardware` proves."""
+    """The launch field must hold the platform's form of the policy digest, or zeros for a policy in
+    the image that `hardware` proves."""
     rule, judge = "launch-policy", JUDGES[claims.platform]
     if judge.launch is None:
         return Finding(rule, "not checked", "a TPM has no launch field; its registers tell what was booted")
@@ -98,7 +99,8 @@ def validate(claims: Claims, expected: Expected) -> Judgement:
 
 
 def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...]:
-    """What only one kind of statement says; the other kind where this one was expected fails."""
+    """Judge the fields of one kind of statement; the other kind fails where this one was expected.
+    """
     release = expected.release_spki_sha256 is not None
     if isinstance(statement, ServeStatement) and not release:
         spki = None if statement.tls_spki_sha256 is None else bytes.fromhex(statement.tls_spki_sha256)

@@ -1,7 +1,9 @@
-"""From evidence to authentic claims: signature, binding, nonce. Whether the claims suffice is validate's question.
+"""From evidence to authentic claims: signature, binding, nonce. Whether the claims suffice is
+validate's question.
 
-Nothing here knows a policy. Order matters: bytes are parsed (abi), then the signature is checked, then the report
-data is recomputed from the statement; only after that may a field of the statement be believed.
+Nothing here knows a policy. Order matters: bytes are parsed (abi), then the signature is checked,
+then the report data is recomputed from the statement; only after that may a field of the statement
+be believed.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ Hardware = SnpClaims | TdxClaims | TpmClaims
 
 @dataclass(frozen=True)
 class Claims:
-    """What authentic evidence says: by whom (platform), about what (statement), to whom (nonce).
+    """The claims of authentic evidence: by whom (platform), about what (statement), to whom
+    (nonce).
 
-    `host_data` is what the platform was launched with: HOST_DATA of SEV-SNP (32 bytes), MRCONFIGID of TDX (48), 32
-    bytes of a simulated report; empty for a TPM, which has no such field. `hardware` holds everything else that the
-    vendor's report says; None if simulated.
+    `host_data` is what the platform was launched with: HOST_DATA of SEV-SNP (32 bytes), MRCONFIGID
+    of TDX (48), 32 bytes of a simulated report; empty for a TPM, which has no such field.
+    `hardware` holds everything else that the vendor's report says; None if simulated.
     """
 
     platform: str
@@ -48,13 +51,14 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
            roots: Roots = VENDORS, record: Record | None = None, log: Log = no_log) -> Claims:
     """The claims of authentic evidence.
 
-    `record` takes each step, also where one fails; `log` gives an event log to compare the report with.
+    `record` takes each step, also where one fails; `log` gives an event log to compare the report
+    with.
 
-    `collateral` is used beside what the evidence carries; `at` is the time to judge certificates by, needed for
-    hardware platforms; `roots` other than the vendors' are for tests. Raises MalformedEvidenceError on bad bytes;
-    ForgedEvidenceError when a signature, a chain, the report data or the nonce's proof does not hold;
-    UncheckedEvidenceError when collateral is absent; UnsupportedEvidenceError for a version or product line that cannot
-    be verified.
+    `collateral` is used beside what the evidence carries; `at` is the time to judge certificates
+    by, needed for hardware platforms; `roots` other than the vendors' are for tests. Raises
+    MalformedEvidenceError on bad bytes, and ForgedEvidenceError when a signature, a chain, the
+    report data or the nonce's proof does not hold. Raises UncheckedEvidenceError when collateral is
+    absent, and UnsupportedEvidenceError for a version or product line that cannot be verified.
     """
     kind = f"{recognise.APPLIANCE}, platform {evidence.platform}"
     record = Record(kind) if record is None else record
@@ -71,13 +75,15 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
 
 
 def shown(claims: Claims) -> tuple[Finding, ...]:
-    """What verification has shown, for a verdict by a policy: who signed, and that it is about this statement."""
+    """The result of verification, for a verdict by a policy: who signed, and that it is about this
+    statement."""
     return (Finding("signature", "holds", JUDGES[claims.platform].signer(claims.hardware)),
             Finding("statement", "holds", claims.statement.type))
 
 
 def check_binding(statement: Statement, found: bytes) -> None:
-    """An authentic report's 64 bytes of report data are those of the statement. Raises ForgedEvidenceError."""
+    """An authentic report's 64 bytes of report data are those of the statement. Raises
+    ForgedEvidenceError."""
     if not hmac.compare_digest(found, report_data(statement)):
         raise ForgedEvidenceError(
             "report: report_data is not the digest of the statement", code="report-data-mismatch")

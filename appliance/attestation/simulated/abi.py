@@ -1,8 +1,8 @@
 """The bytes of a simulated report. SIMULATED: PROVES NOTHING.
 
-Shaped like a hardware report so that each rule of verification is exercised, signed by a key that anybody could
-have made. Layout in docs/formats/report-data.md, "Simulated reports". This module reads and writes bytes; it
-checks no signature and judges no claim.
+Shaped like a hardware report so that each rule of verification is exercised, signed by a key that
+anybody could have made. Layout in docs/formats/report-data.md, "Simulated reports". This module
+reads and writes bytes; it checks no signature and judges no claim.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The signature of a simulated report, by the key that it carries itself. SIMULATED: PROVES NOTHING."""
+"""The signature of a simulated report, by the key that it carries itself. SIMULATED: PROVES
+NOTHING."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from appliance.errors import ForgedEvidenceError
 
 
 def verify(raw: bytes) -> tuple[bytes, bytes]:
-    """Report data (64 bytes) and host data (32). Raises MalformedEvidenceError, ForgedEvidenceError."""
+    """Report data (64 bytes) and host data (32). Raises MalformedEvidenceError,
+    ForgedEvidenceError."""
     report = abi.parse(raw)
     try:
         Ed25519PublicKey.from_public_bytes(report.public_key).verify(report.signature, report.signed)

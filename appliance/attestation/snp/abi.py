@@ -1,8 +1,9 @@
 """The bytes of an AMD SEV-SNP attestation report, versions 2 to 5.
 
-Source: AMD publication 56860, "SEV Secure Nested Paging Firmware ABI Specification", table ATTESTATION_REPORT; all
-integers are little endian. This module reads bytes; it checks no signature and judges no claim. What a security
-version number (TCB_VERSION) means depends on the product line, so `SnpTcb.decode` decodes it for whoever knows that.
+Source: AMD publication 56860, "SEV Secure Nested Paging Firmware ABI Specification", table
+ATTESTATION_REPORT; all integers are little endian. This module reads bytes; it checks no signature
+and judges no claim. The meaning of a security version number (TCB_VERSION) depends on the product
+line, so `SnpTcb.decode` is called once that is known.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ VCEK, VLEK, UNSIGNED = 0, 1, 7      # KEY_INFO.SIGNING_KEY
 
 @dataclass(frozen=True)
 class SnpTcb:
-    """The security version of each firmware component. `fmc` exists on Turin; `reserved` is zero so far."""
+    """The security version of each firmware component. `fmc` exists on Turin; `reserved` is zero so
+    far."""
 
     bootloader: int
     tee: int
@@ -83,7 +85,7 @@ class SnpTcb:
 
 @dataclass(frozen=True)
 class GuestPolicy:
-    """What the guest's owner allowed the host to do, fixed at launch."""
+    """The host's permissions, fixed by the guest's owner at launch."""
 
     raw: int
     abi: tuple[int, int]            # bits 15:8, 7:0: lowest firmware ABI, major and minor
@@ -110,8 +112,8 @@ class GuestPolicy:
 
 @dataclass(frozen=True)
 class PlatformInfo:
-    """How the machine is set up: PLATFORM_INFO of AMD publication 56860, ATTESTATION_REPORT; bit 6 since its
-    revision 1.58."""
+    """How the machine is set up: PLATFORM_INFO of AMD publication 56860, ATTESTATION_REPORT; bit 6
+    since its revision 1.58."""
 
     raw: int
     smt: bool                       # bit 0
@@ -144,7 +146,8 @@ class KeyInfo:
 
 @dataclass(frozen=True)
 class SnpReport:
-    """A parsed report. TCBs are the raw 8 bytes; `cpuid` is family, model, stepping from version 3 on."""
+    """A parsed report. TCBs are the raw 8 bytes; `cpuid` is family, model, stepping from version 3
+    on."""
 
     version: int
     guest_svn: int
@@ -220,8 +223,8 @@ def _key_info(raw: int) -> KeyInfo:
 def parse(report: bytes) -> SnpReport:
     """Read a report.
 
-    Raises MalformedEvidenceError on another size or on reserved bytes or values, UnsupportedEvidenceError on a
-    version or a signature algorithm that is not known.
+    Raises MalformedEvidenceError on another size or on reserved bytes or values,
+    UnsupportedEvidenceError on a version or a signature algorithm that is not known.
     """
     version = _check_shape(report)
     vmpl = _number(report, VMPL_AT)

@@ -1,8 +1,8 @@
 """The extensions of AMD's VCEK and VLEK certificates.
 
-Source: AMD publication 57230, "Versioned Chip Endorsement Key (VCEK) Certificate and KDS Interface Specification",
-section 3.1. Below 1.3.6.1.4.1.3704.1: what the certificate says of the chip and of its firmware. This module reads
-bytes; it checks no signature.
+Source: AMD publication 57230, "Versioned Chip Endorsement Key (VCEK) Certificate and KDS Interface
+Specification", section 3.1. Below 1.3.6.1.4.1.3704.1: what the certificate says of the chip and of
+its firmware. This module reads bytes; it checks no signature.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _INTEGER, _OCTETS, _IA5 = 0x02, 0x04, 0x16
 
 @dataclass(frozen=True)
 class Endorsement:
-    """What a VCEK or VLEK certificate says. A VCEK has a hardware id, a VLEK a CSP id, never both."""
+    """The claims of a VCEK or VLEK certificate. A VCEK has a hardware id, a VLEK a CSP id, never
+    both."""
 
     product: str               # "Milan", without the stepping
     tcb: SnpTcb
@@ -93,7 +94,8 @@ def _hardware_id(raw: bytes) -> bytes:
 
 
 def parse(certificate: x509.Certificate) -> Endorsement:
-    """The endorsement in a certificate. Raises MalformedEvidenceError if an extension is absent or not in form."""
+    """The endorsement in a certificate. Raises MalformedEvidenceError if an extension is absent or
+    not in form."""
     values = _Extensions(certificate)
     if (HARDWARE_ID in values) == (CSP_ID in values):
         raise MalformedEvidenceError("AMD certificate: expected either a hardware id (VCEK) or a CSP id (VLEK)")

@@ -59,7 +59,7 @@ def _tcbs(report: SnpReport, claims: SnpClaims | None) -> Claims:
 
 
 def _newer(report: SnpReport) -> Claims:
-    """What later versions of the report added."""
+    """Describe the fields that later versions of the report added."""
     found: Claims = []
     if report.cpuid is not None:
         family, model, stepping = report.cpuid
@@ -72,7 +72,8 @@ def _newer(report: SnpReport) -> Claims:
 
 
 def describe(report: SnpReport, claims: SnpClaims | None) -> Claims:
-    """Every field of a report: name and value. `claims` are at hand once the report is proved authentic."""
+    """Every field of a report: name and value. `claims` are at hand once the report is proved
+    authentic."""
     vmpl = "the host" if report.vmpl == HOST_VMPL else str(report.vmpl)
     return [
         ("VERSION", str(report.version)), ("GUEST_SVN", str(report.guest_svn)), *_policy(report),
@@ -99,7 +100,8 @@ def _chain(claims: SnpClaims | None) -> Claims:
 
 
 def warnings(report: SnpReport, claims: SnpClaims | None, at: datetime) -> list[str]:
-    """What a reader must not overlook at a time, even where everything is authentic."""
+    """List the warnings at a time that a reader must not overlook, even where everything is
+    authentic."""
     found = []
     if report.policy.debug:
         found.append("DEBUG: the guest policy lets the host decrypt this guest. It keeps no secret from its operator.")

@@ -1,7 +1,8 @@
 """The requests to AMD's Key Distribution Service (KDS) that a SEV-SNP report needs.
 
-Source: AMD publication 57230, "Versioned Chip Endorsement Key (VCEK) Certificate and KDS Interface Specification",
-chapter 4. A VCEK is named by the product line, the chip's hardware id and the reported TCB.
+Source: AMD publication 57230, "Versioned Chip Endorsement Key (VCEK) Certificate and KDS Interface
+Specification", chapter 4. A VCEK is named by the product line, the chip's hardware id and the
+reported TCB.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _KEYS = {snp_abi.VCEK: "vcek", snp_abi.VLEK: "vlek"}
 
 
 def product_lines(report: SnpReport) -> tuple[str, ...]:
-    """The product lines that a report may be of. Version 2 tells no CPU: a short chip id is Turin's."""
+    """The product lines that a report may be of. Version 2 tells no CPU: a short chip id is
+    Turin's."""
     if report.cpuid is not None:
         family, model, _ = report.cpuid
         found = amd.product_of(family, model)
@@ -34,7 +36,8 @@ def _levels(tcb: SnpTcb) -> str:
 
 
 def leaf(report: SnpReport, product: str) -> Request:
-    """The VCEK of the report's chip and reported TCB, or the VLEK of that TCB, which AMD gives to its cloud alone."""
+    """The VCEK of the report's chip and reported TCB, or the VLEK of that TCB, which AMD gives to
+    its cloud alone."""
     key = _KEYS[report.key_info.signing_key]
     size = TURIN_HARDWARE_ID_BYTES if product == "Turin" else snp_abi.CHIP_ID_AT[1]
     chip = report.chip_id[:size].hex() if key == "vcek" else "cert"
@@ -59,7 +62,8 @@ def revocation_list(key: str, product: str) -> Request:
 
 
 def leaf_requests(report: SnpReport) -> list[Request]:
-    """What would fetch the report's leaf, one for each product line that it may be of; none where no request can."""
+    """The requests that would fetch the report's leaf, one for each product line that it may be of;
+    none where no request can."""
     if _no_leaf(report):
         return []
     return [leaf(report, product) for product in product_lines(report)]
@@ -88,7 +92,8 @@ def leaf_hint(report: SnpReport) -> str:
 
 
 def chain_hint(issuer: str) -> str:
-    """How to get the certificates of an authority, by the common name that a leaf or an authority gives it."""
+    """How to get the certificates of an authority, by the common name that a leaf or an authority
+    gives it."""
     product = issuer.rpartition("-")[2]
     if product not in amd.ROOTS:
         return f"AMD's KDS is {SERVICE}; product lines known here: {', '.join(amd.ROOTS)}"

@@ -1,7 +1,8 @@
 """A report with its certificates behind it, as an extended guest request gives it.
 
-Source: AMD publication 56421, "SEV-ES Guest-Hypervisor Communication Block Standardization", MSG_REPORT_REQ: entries
-of GUID, offset and length (little endian, offsets from the start of the table), closed by an entry of zeros.
+Source: AMD publication 56421, "SEV-ES Guest-Hypervisor Communication Block Standardization",
+MSG_REPORT_REQ: entries of GUID, offset and length (little endian, offsets from the start of the
+table), closed by an entry of zeros.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ CERTIFICATES = {
 
 
 def split(data: bytes) -> tuple[bytes, dict[str, bytes], bytes]:
-    """The report, the certificates of the table behind it by name (DER or PEM), and what is neither.
+    """The report, the certificates of the table behind it by name (DER or PEM), and what is
+    neither.
 
-    Nothing signs what follows a report, so bytes that are not a table are left for the caller to name. Zeros are
-    padding. Raises MalformedEvidenceError where the report is cut.
+    Nothing signs what follows a report, so bytes that are not a table are left for the caller to
+    name. Zeros are padding. Raises MalformedEvidenceError where the report is cut.
     """
     if len(data) < REPORT_BYTES:
         raise MalformedEvidenceError(f"SEV-SNP report: {len(data)} bytes, expected {REPORT_BYTES}")

@@ -1,7 +1,7 @@
 """Policy on SEV-SNP claims: whether an authentic report is one that the deployment policy accepts.
 
-Every rule is judged and every failure told. Genuine is not acceptable: a report whose guest policy allows debugging
-is signed by AMD's keys all the same, and fails here.
+Every rule is judged and every failure told. Genuine is not acceptable: a report whose guest policy
+allows debugging is signed by AMD's keys all the same, and fails here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp
 
 @dataclass(frozen=True)
 class SnpExpected:
-    """What a report must show beyond the policy's `evidence` block. None is not checked.
+    """The expectations of a report beyond the policy's `evidence` block. None is not checked.
 
-    Sizes in bytes: `report_data` 64, `host_data` 32, each of `measurements` 48, `family_id` and `image_id` 16.
+    Sizes in bytes: `report_data` 64, `host_data` 32, each of `measurements` 48, `family_id` and
+    `image_id` 16.
     """
 
     report_data: bytes | None = None
@@ -36,7 +37,8 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def _tcb(rule: str, found: SnpTcb, floor: LineTcb | None) -> Finding:
-    """Every component for itself: a high one does not make up for a low one. Without a floor nothing is too low."""
+    """Every component for itself: a high one does not make up for a low one. Without a floor
+    nothing is too low."""
     if floor is None:
         return judged(rule, True)
     wanted = {"fmc": floor.fmc, "bootloader": floor.bootloader, "tee": floor.tee, "snp": floor.snp,
@@ -47,7 +49,7 @@ def _tcb(rule: str, found: SnpTcb, floor: LineTcb | None) -> Finding:
 
 
 def _guest_policy(claims: SnpClaims, policy: Evidence) -> list[Finding]:
-    """What the guest's owner let the host do."""
+    """Judge what the guest's owner let the host do."""
     guest, platform, snp = claims.report.policy, claims.report.platform_info, policy.sev_snp
     return [
         judged("guest-policy", guest.unknown == 0,
@@ -134,7 +136,8 @@ def _revocation(claims: SnpClaims, policy: Evidence, at: datetime) -> Finding:
 
 
 def waived(finding: Finding) -> Finding:
-    """A finding on revocation for someone who does without: an old list is never worse than none."""
+    """A finding on revocation for someone who does without: an old list is never worse than none.
+    """
     if finding.rule != "revocation" or finding.outcome != "fails":
         return finding
     return Finding(finding.rule, "not checked", finding.detail)

@@ -1,8 +1,9 @@
-"""From a raw SEV-SNP report to authentic claims: signature, certificate chain, pinned root. No policy is known here.
+"""From a raw SEV-SNP report to authentic claims: signature, certificate chain, pinned root. No
+policy is known here.
 
-The chain is ARK -> ASK -> VCEK (a chip's own key) or ARK -> ASVK -> VLEK (a key that AMD loads for a cloud). The
-certificates come from untrusted collateral; ASK and ASVK are shipped as well. Only the ARK's fingerprint is trusted
-(trust/amd.py).
+The chain is ARK -> ASK -> VCEK (a chip's own key) or ARK -> ASVK -> VLEK (a key that AMD loads for
+a cloud). The certificates come from untrusted collateral; ASK and ASVK are shipped as well. Only
+the ARK's fingerprint is trusted (trust/amd.py).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _AUTHORITIES = {snp_abi.VCEK: "SEV-", snp_abi.VLEK: "SEV-VLEK-"}  # and of its i
 
 @dataclass(frozen=True)
 class SnpClaims:
-    """What an authentic report says, with what its chain adds, judged `at` a time. `revocation` is None if no list was
-    at hand."""
+    """The claims of an authentic report and its chain, judged `at` a time. `revocation` is None if
+    no list was at hand."""
 
     report: SnpReport
     product: str              # "Milan", "Genoa", "Turin"
@@ -62,7 +63,8 @@ class _Leaf:
 
 
 def _leaves(collateral: Collateral) -> list[_Leaf]:
-    """All VCEKs and VLEKs at hand. One whose extensions cannot be read is remembered as a problem."""
+    """All VCEKs and VLEKs at hand. One whose extensions cannot be read is remembered as a problem.
+    """
     found = []
     for certificate in collateral.certificates:
         for kind, name in _LEAVES.items():
@@ -75,7 +77,8 @@ def _leaves(collateral: Collateral) -> list[_Leaf]:
 
 
 def signed_by(report: SnpReport, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
-    """Whether the certificate's key signed the report (or `signed` in its place): ECDSA P-384 with SHA-384."""
+    """Whether the certificate's key signed the report (or `signed` in its place): ECDSA P-384 with
+    SHA-384."""
     key = certificate.public_key()
     r, s = report.signature
     if not (x509chain.is_p384(key) and isinstance(key, ec.EllipticCurvePublicKey)
@@ -96,7 +99,8 @@ def _raw(tcb: SnpTcb) -> bytes:
 
 
 def _altered(report: SnpReport, leaf: _Leaf) -> bool:
-    """Whether the leaf's key signed this report before its chip id, TCB or key selector was altered."""
+    """Whether the leaf's key signed this report before its chip id, TCB or key selector was
+    altered."""
     selector = report.signed[snp_abi.KEY_INFO_AT[0]] & ~0b11100 | leaf.kind << 2
     for (offset, size), value in (
             (snp_abi.CHIP_ID_AT, leaf.endorsement.hardware_id), (snp_abi.REPORTED_TCB_AT, _raw(leaf.endorsement.tcb)),
@@ -111,14 +115,16 @@ def _altered(report: SnpReport, leaf: _Leaf) -> bool:
 def _endorses(leaf: _Leaf, report: SnpReport) -> bool:
     """Whether the leaf is the one that the report names: the same kind, chip and TCB.
 
-    A VLEK names its cloud and no chip, and a host may mask the chip: then the leaf may be another key's.
+    A VLEK names its cloud and no chip, and a host may mask the chip: then the leaf may be another
+    key's.
     """
     return (leaf.kind == report.key_info.signing_key and _raw(leaf.endorsement.tcb) == report.reported_tcb
             and any(report.chip_id) and leaf.endorsement.hardware_id == report.chip_id)
 
 
 def _find_leaf(report: SnpReport, collateral: Collateral) -> _Leaf:
-    """The leaf whose key signed the report. Forged if it is at hand and its key did not; else unchecked."""
+    """The leaf whose key signed the report. Forged if it is at hand and its key did not; else
+    unchecked."""
     signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
     if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
         raise ForgedEvidenceError("SEV-SNP report: it says of itself that no key signed it", code="report-unsigned")
@@ -153,7 +159,8 @@ def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate
 
 
 def _misissued(child: x509.Certificate, nearest: list[x509.Certificate], collateral: Collateral) -> AttestationError:
-    """The error for a certificate that nobody at hand issued as AMD does; `nearest` have the issuer's name."""
+    """The error for a certificate that nobody at hand issued as AMD does; `nearest` have the
+    issuer's name."""
     if not nearest:
         if any(x509chain.signed_with_pss_sha384(child, each.public_key()) for each in collateral.certificates):
             return ForgedEvidenceError(
@@ -222,17 +229,19 @@ def verify(report: bytes, collateral: Collateral, *, at: datetime,
            roots: Mapping[str, str] = amd.ROOTS) -> SnpClaims:
     """The claims of an authentic report.
 
-    `report`: 1,184 bytes. `roots`: product line to SHA-256 of its ARK; others than AMD's are for tests only.
-    Raises MalformedEvidenceError on bad bytes; ForgedEvidenceError when the signature, the chain, the root or an
-    extension does not hold, or a certificate is revoked; UnsupportedEvidenceError naming a version or product line
-    that is not known; UncheckedEvidenceError when a certificate is absent, or not valid at `at`.
+    `report`: 1,184 bytes. `roots`: product line to SHA-256 of its ARK; others than AMD's are for
+    tests only. Raises MalformedEvidenceError on bad bytes. Raises ForgedEvidenceError when the
+    signature, the chain, the root or an extension does not hold, or a certificate is revoked.
+    Raises UnsupportedEvidenceError naming a version or product line that is not known, and
+    UncheckedEvidenceError when a certificate is absent, or not valid at `at`.
     """
     return authenticate(snp_abi.parse(report), collateral, at=at, roots=roots)
 
 
 def authenticate(parsed: SnpReport, collateral: Collateral, *, at: datetime,
                  roots: Mapping[str, str] = amd.ROOTS) -> SnpClaims:
-    """The claims of a report that was read, if it is authentic. Raises as `verify` does, but for bad bytes."""
+    """The claims of a report that was read, if it is authentic. Raises as `verify` does, but for
+    bad bytes."""
     leaf = _find_leaf(parsed, collateral)
     signing_key = parsed.key_info.signing_key
     product, chain = _walk(leaf.certificate, collateral, signing_key, roots)

@@ -1,8 +1,8 @@
 """The bytes of Intel TDX quotes, versions 4 and 5.
 
-Source: Intel, "Intel TDX DCAP: Quote Generation Library and Quote Verification Library", appendix A (quote formats),
-and "Intel TDX Module Base Architecture Specification" (TDREPORT, TD attributes). Integers are little endian. This
-module reads bytes; it checks no signature and judges no claim.
+Source: Intel, "Intel TDX DCAP: Quote Generation Library and Quote Verification Library", appendix A
+(quote formats), and "Intel TDX Module Base Architecture Specification" (TDREPORT, TD attributes).
+Integers are little endian. This module reads bytes; it checks no signature and judges no claim.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEPT_VE_DISABLE, MIGRATABLE, PKS, KEY_LOCKER, PERFMON = 1 << 28, 1 << 29, 1 << 3
 
 @dataclass(frozen=True)
 class Body:
-    """What the TDX module says of the TD. Registers have 48 bytes, `report_data` 64."""
+    """The TDX module's report of the TD. Registers have 48 bytes, `report_data` 64."""
 
     kind: int                       # TD10 or TD15
     tee_tcb_svn: bytes              # 16 bytes
@@ -61,7 +61,8 @@ class QeReport:
 
 @dataclass(frozen=True)
 class TdxQuote:
-    """A parsed quote. `signed` is what the attestation key signed; `chain` the PCK's certificates in PEM."""
+    """A parsed quote. `signed` is what the attestation key signed; `chain` the PCK's certificates
+    in PEM."""
 
     version: int
     qe_vendor_id: bytes
@@ -92,7 +93,8 @@ def _body(raw: bytes, kind: int) -> Body:
 
 
 def _qe(cursor: Cursor) -> QeReport:
-    """SGX REPORT body, 384 bytes: MRENCLAVE at 64, MRSIGNER at 128, ISVPRODID at 256, ISVSVN at 258, data at 320."""
+    """SGX REPORT body, 384 bytes: MRENCLAVE at 64, MRSIGNER at 128, ISVPRODID at 256, ISVSVN at
+    258, data at 320."""
     raw = cursor.take(QE_REPORT_BYTES, "QE report")
     return QeReport(
         raw=raw, mr_enclave=raw[64:96], mr_signer=raw[128:160], isv_prod_id=int.from_bytes(raw[256:258], "little"),
@@ -123,7 +125,8 @@ def _describe_body(cursor: Cursor, version: int) -> tuple[int, int]:
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
-    """The quote at the front of `data`, and what follows it, which nothing signs; zeros count as padding of the quote.
+    """The quote at the front of `data`, and what follows it, which nothing signs; zeros count as
+    padding of the quote.
 
     Only the lengths are read. Raises MalformedEvidenceError where the quote is cut.
     """
@@ -139,8 +142,8 @@ def split(data: bytes) -> tuple[bytes, bytes]:
 def parse(quote: bytes) -> TdxQuote:
     """Read a quote; zeros may follow it.
 
-    Raises MalformedEvidenceError, or UnsupportedEvidenceError naming a version, TEE, key type, body type or
-    certification data type that is not known.
+    Raises MalformedEvidenceError, or UnsupportedEvidenceError naming a version, TEE, key type, body
+    type or certification data type that is not known.
     """
     if len(quote) > MAX_QUOTE_BYTES:
         raise MalformedEvidenceError(f"TDX quote: {len(quote)} bytes, at most {MAX_QUOTE_BYTES}")

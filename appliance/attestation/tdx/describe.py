@@ -13,7 +13,8 @@ _ATTRIBUTES = {
 
 
 def describe(quote: TdxQuote, claims: TdxClaims | None) -> Claims:
-    """Every field of a quote: name and value; with the TCB's standing once the quote is proved authentic."""
+    """Every field of a quote: name and value; with the TCB's standing once the quote is proved
+    authentic."""
     body = quote.body
     found = [
         ("version", str(quote.version)), ("TEE_TCB_SVN", body.tee_tcb_svn.hex()), ("MRSEAM", body.mr_seam.hex()),
@@ -43,7 +44,7 @@ def describe(quote: TdxQuote, claims: TdxClaims | None) -> Claims:
 
 
 def warnings(quote: TdxQuote, claims: TdxClaims | None) -> list[str]:
-    """What a reader must not overlook, even where everything is authentic."""
+    """List the warnings that a reader must not overlook, even where everything is authentic."""
     found = []
     if quote.body.td_attributes & tdx_abi.DEBUG_GROUP:
         found.append("DEBUG: the host may debug or profile this TD. It keeps no secret from its operator.")

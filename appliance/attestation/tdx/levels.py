@@ -1,7 +1,9 @@
-"""The TCB levels of Intel's signed documents: security versions, and what Intel says of a platform that has them.
+"""The TCB levels of Intel's signed documents: security versions, and what Intel says of a platform
+that has them.
 
-Source: Intel, "API for Intel Software Guard Extensions Provisioning Certification Service" version 4 (TCB information
-version 3, QE identity version 2). Readers raise ValueError, LookupError, TypeError or AttributeError for another form.
+Source: Intel, "API for Intel Software Guard Extensions Provisioning Certification Service" version
+4 (TCB information version 3, QE identity version 2). Readers raise ValueError, LookupError,
+TypeError or AttributeError for another form.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ STATUSES = (UP_TO_DATE, HARDENING, CONFIGURATION, BOTH, OUT_OF_DATE, OUT_OF_DATE
 
 @dataclass(frozen=True)
 class Level:
-    """What Intel says of one level of security versions. `date`: advisories published until then are dealt with."""
+    """Intel's statement about one level of security versions. `date`: advisories published until
+    then are dealt with."""
 
     status: str
     date: datetime

@@ -1,7 +1,8 @@
-"""What Intel's PCK certificate says of the platform that it stands for.
+"""The claims of Intel's PCK certificate about the platform that it stands for.
 
-Source: Intel, "Intel SGX PCK Certificate and Certificate Revocation List Profile Specification", section 1.3.5: an
-extension of (name, value) pairs. The certificate's signature is checked elsewhere.
+Source: Intel, "Intel SGX PCK Certificate and Certificate Revocation List Profile Specification",
+section 1.3.5: an extension of (name, value) pairs. The certificate's signature is checked
+elsewhere.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Pck:
 
 
 def _pairs(content: bytes) -> dict[str, der.Element]:
-    """The (name, value) pairs of a sequence. Raises MalformedEvidenceError if a name stands twice."""
+    """The (name, value) pairs of a sequence. Raises MalformedEvidenceError if a name stands twice.
+    """
     found: dict[str, der.Element] = {}
     for pair in der.elements(content):
         parts = der.elements(pair.content)
@@ -76,7 +78,8 @@ def _read(extension: bytes) -> Pck:
 def read(certificate: x509.Certificate) -> Pck:
     """The platform that a PCK certificate names.
 
-    Raises UnsupportedEvidenceError where it names none: Intel's root stands above it, so that is not a forgery.
+    Raises UnsupportedEvidenceError where it names none: Intel's root stands above it, so that is
+    not a forgery.
     """
     try:
         extension = certificate.extensions.get_extension_for_oid(x509.ObjectIdentifier(OID)).value

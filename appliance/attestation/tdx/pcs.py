@@ -1,8 +1,10 @@
-"""The requests to Intel's Provisioning Certification Service (PCS) that a TDX quote needs, and its raw answers.
+"""The requests to Intel's Provisioning Certification Service (PCS) that a TDX quote needs, and its
+raw answers.
 
-Source: "API Documentation, Intel SGX and Intel TDX Provisioning Certification Service", version 4. The TCB information
-is named by the platform's FMSPC, which the PCK certificate in the quote tells. Answers are JSON whose signature covers
-the bytes of one value, and whose signers' certificates come in a response header.
+Source: "API Documentation, Intel SGX and Intel TDX Provisioning Certification Service", version 4.
+The TCB information is named by the platform's FMSPC, which the PCK certificate in the quote tells.
+Answers are JSON whose signature covers the bytes of one value, and whose signers' certificates come
+in a response header.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def fmspc(pck: x509.Certificate) -> str | None:
 
 
 def tcb(platform: str) -> Request:
-    """What Intel knows of the TCB of a kind of platform."""
+    """The request for Intel's TCB information of a kind of platform."""
     return Request(f"{SERVICE}/tdx/certification/v4/tcb?fmspc={platform.upper()}",
                    f"intel-tdx-tcb-{platform.lower()}.json", f"Intel's judgement of the platform {platform.lower()}",
                    "json", ("TCB-Info-Issuer-Chain", "SGX-TCB-Info-Issuer-Chain"))
@@ -60,7 +62,7 @@ def root_list() -> Request:
 
 
 def quote_requests(chain: Sequence[x509.Certificate]) -> list[Request]:
-    """What a quote needs, by the chain in it: PCK, intermediate, root."""
+    """The requests that a quote needs, by the chain in it: PCK, intermediate, root."""
     platform = fmspc(chain[0])
     first = [] if platform is None else [tcb(platform)]
     return [*first, identity(), pck_list(x509chain.common_name(chain[0].issuer) or ""), root_list()]
@@ -68,7 +70,8 @@ def quote_requests(chain: Sequence[x509.Certificate]) -> list[Request]:
 
 @dataclass(frozen=True)
 class Found:
-    """The parts of collateral for one quote that are at hand, each the newest; `lacking`: what would fetch the rest."""
+    """The parts of collateral for one quote that are at hand, each the newest; `lacking`: what
+    would fetch the rest."""
 
     document: dict[str, str]
     lacking: list[Request]
@@ -76,7 +79,8 @@ class Found:
 
 def join(chain: Sequence[x509.Certificate], answers: Sequence[PcsAnswer], crls: Sequence[
         x509.CertificateRevocationList], certificates: Sequence[x509.Certificate]) -> Found:
-    """Raw answers and lists as one document, in the form of Intel's own quote library; nothing of it is verified."""
+    """Raw answers and lists as one document, in the form of Intel's own quote library; nothing of
+    it is verified."""
     pck, authority, root = chain
     platform = fmspc(pck)
     document: dict[str, str] = {"pck_crl_issuer_chain": _pem([authority, root])}
@@ -114,7 +118,8 @@ def _pem(chain: Sequence[x509.Certificate]) -> str:
 
 
 def _signing_chain(certificates: Sequence[x509.Certificate], root: x509.Certificate) -> str:
-    """The certificate of Intel's TCB signing key and the quote's root; empty where it is not at hand."""
+    """The certificate of Intel's TCB signing key and the quote's root; empty where it is not at
+    hand."""
     signing = [each for each in certificates
                if x509chain.common_name(each.subject) == _SIGNING and x509chain.fits(each, root)]
     newest = max(signing, key=lambda each: each.not_valid_after_utc, default=None)

@@ -1,8 +1,9 @@
 """How Intel judges the TCB of a platform, of its TDX module and of its quoting enclave.
 
-Source: Intel, "API for Intel Software Guard Extensions Provisioning Certification Service" version 4 (TCB information
-version 3, QE identity version 2), and Intel's Quote Verification Library, section 4.1.2.4.17: which level is matched,
-and how statuses converge. The documents come with their signatures checked: this module reads no certificate.
+Source: Intel, "API for Intel Software Guard Extensions Provisioning Certification Service" version
+4 (TCB information version 3, QE identity version 2). Section 4.1.2.4.17 of Intel's Quote
+Verification Library says which level is matched, and how statuses converge. The documents come with
+their signatures checked: this module reads no certificate.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ BEHIND = (OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, REVOKED)
 
 @dataclass(frozen=True)
 class Standing:
-    """The worst of platform, TDX module and QE. `since` and `overdue`: the oldest date of the levels that are out of
-    date, and their advisories."""
+    """The worst of platform, TDX module and QE. `since` and `overdue`: the oldest date of the
+    levels that are out of date, and their advisories."""
 
     status: str
     advisories: tuple[str, ...]
@@ -49,13 +50,14 @@ def _rejected(text: str) -> RejectedEvidenceError:
 
 
 def _first(svn: bytes) -> int:
-    """The first TDX component that levels judge: those before it are the module's, which has levels of its own where
-    its version is not 0."""
+    """The first TDX component that levels judge: those before it are the module's, which has levels
+    of its own where its version is not 0."""
     return 2 if svn[1] else 0
 
 
 def _behind(pck: Pck, svn: bytes, level: Level) -> list[str]:
-    """Each security version that is below a level's, by name; SGX components are numbered from 1, as in the PCK."""
+    """Each security version that is below a level's, by name; SGX components are numbered from 1,
+    as in the PCK."""
     sgx = [(f"SGX component {n + 1}", pck.components[n], level.components[n], level.types[n])
            for n in range(COMPONENTS)]
     tdx = [(f"TDX component {n + 1}", svn[n], level.tdx[n], level.types[COMPONENTS + n])
@@ -65,7 +67,8 @@ def _behind(pck: Pck, svn: bytes, level: Level) -> list[str]:
 
 
 def _match(pck: Pck, svn: bytes, levels: Sequence[Level]) -> Level:
-    """The newest level that a platform reaches; else what keeps it from the one that it comes closest to."""
+    """The newest level that a platform reaches; else what keeps it from the one that it comes
+    closest to."""
     closest: list[str] = []
     for level in levels:
         behind = _behind(pck, svn, level)
@@ -84,7 +87,8 @@ def _reached(what: str, found: int, levels: Sequence[Level]) -> Level:
 
 
 def _module(info: Mapping[str, Any], body: Body, svn: bytes) -> Level | None:
-    """The level of the TDX module; None for the first ones, of version 0, which the platform's levels cover."""
+    """The level of the TDX module; None for the first ones, of version 0, which the platform's
+    levels cover."""
     module, level = info["tdxModule"], None
     if svn[1]:
         name = f"TDX_{svn[1]:02X}"
@@ -102,12 +106,14 @@ def _module(info: Mapping[str, Any], body: Body, svn: bytes) -> Level | None:
 
 
 def _masked(found: bytes, mask: bytes, wanted: bytes) -> bool:
-    """Whether `found` is `wanted` in the bits of a mask; all of one length. Raises ValueError if they are not."""
+    """Whether `found` is `wanted` in the bits of a mask; all of one length. Raises ValueError if
+    they are not."""
     return all(a & m == w & m for a, m, w in zip(found, mask, wanted, strict=True))
 
 
 def _converged(status: str, other: str) -> str:
-    """A platform's status beside that of its TDX module or QE, which are up to date, out of date or revoked."""
+    """A platform's status beside that of its TDX module or QE, which are up to date, out of date or
+    revoked."""
     if REVOKED in (status, other):
         return REVOKED
     if other == UP_TO_DATE:
@@ -116,7 +122,8 @@ def _converged(status: str, other: str) -> str:
 
 
 def _relaunched(status: str, pck: Pck, body: Body, info: Mapping[str, Any], levels: Sequence[Level]) -> str:
-    """The status of a TD that a newer TDX module runs than the one that launched it (TDREPORT 1.5)."""
+    """The status of a TD that a newer TDX module runs than the one that launched it (TDREPORT 1.5).
+    """
     if body.tee_tcb_svn2 is None:
         return status
     level, module = _match(pck, body.tee_tcb_svn2, levels), _module(info, body, body.tee_tcb_svn2)
@@ -130,8 +137,8 @@ def _relaunched(status: str, pck: Pck, body: Body, info: Mapping[str, Any], leve
 
 
 def _quoting_enclave(report: QeReport, identity: Mapping[str, Any]) -> Level:
-    """The level of the quoting enclave, after it is shown to be Intel's (SGX REPORT: MISCSELECT at 16, ATTRIBUTES at
-    48, of which bit 1 is DEBUG)."""
+    """The level of the quoting enclave, after it is shown to be Intel's (SGX REPORT: MISCSELECT at
+    16, ATTRIBUTES at 48, of which bit 1 is DEBUG)."""
     miscselect, attributes = report.raw[16:20], report.raw[48:64]
     if report.mr_signer != bytes.fromhex(identity["mrsigner"]) or report.isv_prod_id != identity["isvprodid"]:
         raise ForgedEvidenceError("TDX quote: the quoting enclave is not Intel's", code="tdx-collateral-invalid")
@@ -166,8 +173,9 @@ def _advisories(levels: Sequence[Level]) -> tuple[str, ...]:
 def judge(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> Standing:
     """How the platform of a quote stands by TCB information and QE identity, whose signatures hold.
 
-    Raises RejectedEvidenceError, with what is too old, for a platform below every level; ForgedEvidenceError where the
-    quoting enclave is not Intel's; MalformedEvidenceError for a document that is not in Intel's form.
+    Raises RejectedEvidenceError, with what is too old, for a platform below every level;
+    ForgedEvidenceError where the quoting enclave is not Intel's; MalformedEvidenceError for a
+    document that is not in Intel's form.
     """
     try:
         return _judge(quote, pck, info, identity)

@@ -18,9 +18,10 @@ _MEANWHILE = {OUT_OF_DATE: UP_TO_DATE, OUT_OF_DATE_CONFIGURATION: CONFIGURATION}
 
 @dataclass(frozen=True)
 class TdxExpected:
-    """What a quote must show beyond the policy's `evidence` block. None is not checked.
+    """The expectations of a quote beyond the policy's `evidence` block. None is not checked.
 
-    Sizes in bytes: `report_data` 64, the rest 48. `rtmrs`: register number to the values that are accepted.
+    Sizes in bytes: `report_data` 64, the rest 48. `rtmrs`: register number to the values that are
+    accepted.
     """
 
     report_data: bytes | None = None
@@ -33,7 +34,7 @@ class TdxExpected:
 
 
 def _attributes(claims: TdxClaims, policy: Evidence) -> list[Finding]:
-    """What the TD was launched with."""
+    """Judge how the TD was launched."""
     body = claims.quote.body
     attributes = body.td_attributes
     untrusted = attributes & tdx_abi.DEBUG_GROUP
@@ -56,7 +57,8 @@ def _attributes(claims: TdxClaims, policy: Evidence) -> list[Finding]:
 
 
 def _service_td(body: Body, tdx: Tdx) -> Finding:
-    """The service TD that a TD is bound to: it may see or move the TD, so that a policy has to name it."""
+    """The service TD that a TD is bound to: it may see or move the TD, so that a policy has to name
+    it."""
     bound = body.mr_service_td or b""
     if not any(bound):
         return Finding("service-td", "holds")
@@ -65,7 +67,8 @@ def _service_td(body: Body, tdx: Tdx) -> Finding:
 
 
 def _module(body: Body, tdx: Tdx) -> list[Finding]:
-    """The TDX module, by its measurement and by security versions, of which a TD 1.5 report has those of now too."""
+    """The TDX module, by its measurement and by security versions, of which a TD 1.5 report has
+    those of now too."""
     floor = bytes.fromhex(tdx.min_tee_tcb_svn or "")
     low = [f"{name} component {number} is {found}, at least {least}"
            for name, svn in (("TEE_TCB_SVN", body.tee_tcb_svn), ("TEE_TCB_SVN2", body.tee_tcb_svn2))
@@ -86,13 +89,15 @@ def _xfam(body: Body, tdx: Tdx, expected: int | None) -> Finding:
 
 
 def _in_grace(tcb: TdxTcb, tdx: Tdx, at: datetime) -> bool:
-    """Whether what is out of date was not so long ago, by the date of its level: what was published since is open."""
+    """Whether what is out of date was not so long ago, by the date of its level: what was published
+    since is open."""
     return (tdx.tcb_grace_ms is not None and tcb.since is not None and tcb.status in _MEANWHILE
             and at - tcb.since <= timedelta(milliseconds=tdx.tcb_grace_ms))
 
 
 def _tcb_status(tcb: TdxTcb, tdx: Tdx, grace: bool) -> list[Finding]:
-    """Status and advisories; in the time of grace, those of a platform that is not out of date yet."""
+    """Status and advisories; in the time of grace, those of a platform that is not out of date yet.
+    """
     status = _MEANWHILE[tcb.status] if grace else tcb.status
     excused = (*tdx.accepted_advisories, *(tcb.overdue if grace else ()))
     open_advisories = [each for each in tcb.advisories if each not in excused]
@@ -106,7 +111,7 @@ def _tcb_status(tcb: TdxTcb, tdx: Tdx, grace: bool) -> list[Finding]:
 
 
 def _standing(claims: TdxClaims, policy: Evidence, at: datetime) -> list[Finding]:
-    """What Intel says of the platform, and how old that is."""
+    """Judge what Intel says of the platform, and how old that is."""
     tcb, tdx = claims.tcb, policy.tdx
     smt = (Finding("smt", "not checked", "the PCK does not tell") if tcb.smt is None else
            judged("smt", policy.smt or not tcb.smt, f"SMT is {'on' if tcb.smt else 'off'} on the host"))

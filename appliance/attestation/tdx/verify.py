@@ -1,9 +1,11 @@
-"""From a TDX quote to authentic claims: signatures, chain, and the TCB's standing by Intel's signed documents.
+"""From a TDX quote to authentic claims: signatures, chain, and the TCB's standing by Intel's signed
+documents.
 
-The quote is signed by an attestation key, which the quoting enclave (QE) made; the QE's report, signed by the
-platform's PCK, binds that key; the PCK's chain, inside of the quote, leads to Intel's root. That is checked here. It
-proves little by itself: whether that QE is Intel's and what is known of the platform's TCB only Intel's signed
-documents tell (collateral): their signatures and dates are checked here, `tdx_tcb` judges by what they say.
+The quote is signed by an attestation key, which the quoting enclave (QE) made. The QE's report,
+signed by the platform's PCK, binds that key. The PCK's chain, inside of the quote, leads to Intel's
+root. That is checked here. It proves little by itself. Only Intel's signed documents (collateral)
+tell whether that QE is Intel's, and what is known of the platform's TCB. Their signatures and dates
+are checked here, and `tdx_tcb` judges by their contents.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ _TIME_HINT = "fetch collateral again, or judge by another time with --at"
 
 @dataclass(frozen=True)
 class TdxTcb:
-    """Intel's judgement of the platform: the worse of platform and QE, and the documents it rests on."""
+    """Intel's judgement of the platform: the worse of platform and QE, and the documents it rests
+    on."""
 
     status: str                     # "UpToDate", "OutOfDate", ... as Intel spells it
     advisories: tuple[str, ...]
@@ -71,7 +74,8 @@ class TdxTcb:
 
 @dataclass(frozen=True)
 class SignedTdxQuote:
-    """A quote whose signatures hold up to the pinned root; that its quoting enclave is Intel's is not yet shown."""
+    """A quote whose signatures hold up to the pinned root; that its quoting enclave is Intel's is
+    not yet shown."""
 
     quote: TdxQuote
     chain: tuple[x509.Certificate, ...]  # PCK, intermediate, root
@@ -84,7 +88,7 @@ class SignedTdxQuote:
 
 @dataclass(frozen=True)
 class TdxClaims:
-    """What an authentic quote says, and how its platform stands."""
+    """The claims of an authentic quote, and how its platform stands."""
 
     quote: TdxQuote
     tcb: TdxTcb
@@ -108,7 +112,8 @@ def _attestation_key(quote: TdxQuote) -> ec.EllipticCurvePublicKey:
 
 
 def _chain(quote: TdxQuote) -> list[x509.Certificate]:
-    """The certificates, which must be PEM in its usual form to the byte: PCK, intermediate, root."""
+    """The certificates, which must be PEM in its usual form to the byte: PCK, intermediate, root.
+    """
     text = quote.chain.rstrip(b"\x00")
     chain = x509chain.load(text, "TDX quote")
     if text.rstrip(b"\n") != b"".join(each.public_bytes(Encoding.PEM) for each in chain).rstrip(b"\n"):
@@ -171,8 +176,8 @@ def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collatera
 
 
 def _issuers(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> dict[str, Chain]:
-    """The chains that come with Intel's documents, by field: each text is checked once. The documents are verified by
-    the first certificate of each."""
+    """The chains that come with Intel's documents, by field: each text is checked once. The
+    documents are verified by the first certificate of each."""
     chains: dict[str, Chain] = {}
     for name in _ISSUERS:
         same = [chain for other, chain in chains.items() if fields[other] == fields[name]]
@@ -181,7 +186,8 @@ def _issuers(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: d
 
 
 def _issuer_chain(name: str, text: str, known: x509.Certificate, root: str, at: datetime) -> Chain:
-    """One chain: usual PEM to the byte, up to the root, and valid at `at`; `known` is a root that is its own issuer."""
+    """One chain: usual PEM to the byte, up to the root, and valid at `at`; `known` is a root that
+    is its own issuer."""
     data = text.encode(errors="replace")
     chain = x509chain.load(data, f"TDX collateral, {name}")
     if data.strip() != b"".join(each.public_bytes(Encoding.PEM) for each in chain).strip() or len(chain) != 2:
@@ -208,7 +214,8 @@ def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
 
 
 def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping[str, str], at: datetime) -> datetime:
-    """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in force.
+    """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in
+    force.
 
     Returns when the PCK's list was issued: the root's lives for a year.
     """
@@ -241,7 +248,8 @@ def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate
 
 
 def _once(check: SignedCrl) -> SignedCrl:
-    """A check that asks only once about the same list and authority; a list has no hash, so its place stands for it."""
+    """A check that asks only once about the same list and authority; a list has no hash, so its
+    place stands for it."""
     known: dict[tuple[int, x509.Certificate], bool] = {}
 
     def checked(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
@@ -254,7 +262,8 @@ def _once(check: SignedCrl) -> SignedCrl:
 
 
 def _signed(fields: Mapping[str, str], signer: x509.Certificate, name: str, at: datetime) -> dict[str, Any]:
-    """One of Intel's documents, signed over its exact text by the TCB signing certificate and in its time at `at`."""
+    """One of Intel's documents, signed over its exact text by the TCB signing certificate and in
+    its time at `at`."""
     key, text = signer.public_key(), fields[name].encode(errors="replace")
     if not _SIGNATURE.fullmatch(fields[f"{name}_signature"]):
         raise MalformedEvidenceError(f"TDX collateral: the signature of {name} is not 64 bytes in hex")
@@ -282,16 +291,19 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
            root_der: bytes | None = None) -> TdxClaims:
     """The claims of an authentic quote.
 
-    `root`: fingerprint of another root than Intel's, for tests only; `root_der` is no longer read. Raises
-    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if a signature, the chain or the collateral
-    does not hold, or the platform is revoked; UncheckedEvidenceError if collateral is absent or not of the time `at`;
-    RejectedEvidenceError for a platform below every TCB level that Intel lists, or another TDX module than Intel's.
+    `root`: fingerprint of another root than Intel's, for tests only; `root_der` is no longer read.
+    Raises MalformedEvidenceError and UnsupportedEvidenceError. Raises ForgedEvidenceError if a
+    signature, the chain or the collateral does not hold, or the platform is revoked. Raises
+    UncheckedEvidenceError if collateral is absent or not of the time `at`. Raises
+    RejectedEvidenceError for a platform below every TCB level that Intel lists, or another TDX
+    module than Intel's.
     """
     return authenticate(verify_signatures(tdx_abi.parse(quote), at=at, root=root), collateral, at=at, root=root)
 
 
 def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime, root: str = intel.ROOT) -> TdxClaims:
-    """The claims of a quote whose signatures hold, if Intel's documents vouch for its platform. Raises as `verify`."""
+    """The claims of a quote whose signatures hold, if Intel's documents vouch for its platform.
+    Raises as `verify`."""
     pck = tdx_pck.read(signed.chain[0])
     fields = _document(pck, signed.chain, collateral)
     chains = _issuers(fields, signed, root, at)

@@ -1,8 +1,8 @@
 """The bytes of TPM 2.0 quotes: TPMS_ATTEST, TPMT_SIGNATURE, TPM2B_PUBLIC, and PCR values.
 
-Source: Trusted Computing Group, "TPM 2.0 Library, Part 2: Structures" (sections named at each function). Integers are
-big endian, but for the PCR file of tpm2-tools, which is a C structure of the machine that wrote it. This module reads
-bytes; it checks no signature and judges no claim.
+Source: Trusted Computing Group, "TPM 2.0 Library, Part 2: Structures" (sections named at each
+function). Integers are big endian, but for the PCR file of tpm2-tools, which is a C structure of
+the machine that wrote it. This module reads bytes; it checks no signature and judges no claim.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _selections(cursor: Cursor) -> tuple[Selection, ...]:
 
 
 def parse_quote(message: bytes) -> TpmQuote:
-    """TPMS_ATTEST, section 10.12.12. Raises MalformedEvidenceError, UnsupportedEvidenceError for another type."""
+    """TPMS_ATTEST, section 10.12.12. Raises MalformedEvidenceError, UnsupportedEvidenceError for
+    another type."""
     cursor = Cursor(message, "TPM quote", "big")
     quote = _quote(cursor, message)
     cursor.end()
@@ -89,7 +90,8 @@ def parse_quote(message: bytes) -> TpmQuote:
 
 
 def split_quote(message: bytes) -> tuple[bytes, bytes]:
-    """The quote at the front of `message`, and what follows it, which no TPM signed. Raises as `parse_quote` does."""
+    """The quote at the front of `message`, and what follows it, which no TPM signed. Raises as
+    `parse_quote` does."""
     cursor = Cursor(message, "TPM quote", "big")
     _quote(cursor, message)
     return message[:cursor.at], message[cursor.at:]
@@ -121,7 +123,8 @@ class Signature:
 
 
 def parse_signature(data: bytes) -> Signature:
-    """TPMT_SIGNATURE, section 11.3.4. Raises MalformedEvidenceError, UnsupportedEvidenceError for other schemes."""
+    """TPMT_SIGNATURE, section 11.3.4. Raises MalformedEvidenceError, UnsupportedEvidenceError for
+    other schemes."""
     cursor = Cursor(data, "TPM signature", "big")
     scheme = cursor.number(2, "scheme")
     if scheme not in (RSASSA, RSAPSS, ECDSA):
@@ -138,7 +141,8 @@ def parse_signature(data: bytes) -> Signature:
 
 @dataclass(frozen=True)
 class PublicArea:
-    """TPMT_PUBLIC of a signing key. `name` is what the TPM calls it: algorithm and digest of the public area."""
+    """TPMT_PUBLIC of a signing key. `name` is what the TPM calls it: algorithm and digest of the
+    public area."""
 
     key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey
     attributes: int
@@ -152,13 +156,15 @@ class PublicArea:
 
 
 def _scheme(cursor: Cursor, details: int) -> None:
-    """A scheme or a symmetric definition: an algorithm, and unless it is NULL so many further bytes."""
+    """A scheme or a symmetric definition: an algorithm, and unless it is NULL so many further
+    bytes."""
     if cursor.number(2, "scheme") != NULL:
         cursor.take(details, "scheme details")
 
 
 def parse_public(data: bytes) -> PublicArea:
-    """TPM2B_PUBLIC, section 12.2.5. Raises MalformedEvidenceError, UnsupportedEvidenceError for other key types."""
+    """TPM2B_PUBLIC, section 12.2.5. Raises MalformedEvidenceError, UnsupportedEvidenceError for
+    other key types."""
     outer = Cursor(data, "TPM public key", "big")
     area = outer.sized(2, "public area")
     outer.end()
@@ -206,8 +212,8 @@ def _ecc(cursor: Cursor) -> ec.EllipticCurvePublicKey:
         raise MalformedEvidenceError("TPM public key: the point is not on the curve") from None
 
 
-# The file that `tpm2_quote --pcr` writes: TPML_PCR_SELECTION with room for 16 banks, then the number of
-# TPML_DIGEST lists, each of up to 8 digests in rooms of 64 bytes. Little endian.
+# The file that `tpm2_quote --pcr` writes: TPML_PCR_SELECTION with room for 16 banks, then the
+# number of TPML_DIGEST lists, each of up to 8 digests in rooms of 64 bytes. Little endian.
 _LISTS, _DIGESTS, _ROOM = 16, 8, 64
 
 

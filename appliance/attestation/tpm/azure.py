@@ -1,8 +1,10 @@
-"""What an Azure confidential VM keeps in its vTPM's NV index 0x01400001: a hardware report and runtime data.
+"""The content of NV index 0x01400001 of an Azure confidential VM's vTPM: a hardware report and
+runtime data.
 
-Source: Microsoft, "Guest attestation for confidential VMs" (hardware report, runtime data). All integers are little
-endian. The firmware below the guest puts SHA-256 of the runtime data, which names the vTPM's attestation key, into the
-hardware report's report data: that is what ties a vTPM to the hardware. This module reads bytes.
+Source: Microsoft, "Guest attestation for confidential VMs" (hardware report, runtime data). All
+integers are little endian. The firmware below the guest puts SHA-256 of the runtime data, which
+names the vTPM's attestation key, into the hardware report's report data: that is what ties a vTPM
+to the hardware. This module reads bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def _number(text: object) -> int:
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
-    """The report at the front of `data`, and what follows it, which nothing signs; zeros count as its padding.
+    """The report at the front of `data`, and what follows it, which nothing signs; zeros count as
+    its padding.
 
     Only the lengths are read. Raises MalformedEvidenceError where the report is cut.
     """
@@ -62,7 +65,8 @@ def split(data: bytes) -> tuple[bytes, bytes]:
 
 
 def parse(data: bytes) -> HclReport:
-    """Read a report; zeros may follow it. Raises MalformedEvidenceError or UnsupportedEvidenceError."""
+    """Read a report; zeros may follow it. Raises MalformedEvidenceError or
+    UnsupportedEvidenceError."""
     cursor = Cursor(data, "Azure report", "little")
     if cursor.take(4, "magic") != MAGIC:
         raise MalformedEvidenceError("Azure report: the magic is another")

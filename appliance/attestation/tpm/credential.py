@@ -1,8 +1,10 @@
-"""A credential that one TPM alone opens, and only beside one key: the verifier's half of credential activation.
+"""A credential that one TPM alone opens, and only beside one key: the verifier's half of credential
+activation.
 
-Source: Trusted Computing Group, "TPM 2.0 Library", revision 1.59, Part 1: section 24 (credential protection), 11.4.10
-(KDFa, which is NIST SP 800-108 in counter mode; KDFe, which is NIST SP 800-56A's concatenation KDF), annexes B.10 and
-C.6 (the seed by RSA and by ECDH). The format around it: docs/formats/tpm-activation.md.
+Source: Trusted Computing Group, "TPM 2.0 Library", revision 1.59, Part 1. Section 24 has credential
+protection, annexes B.10 and C.6 the seed by RSA and by ECDH. Section 11.4.10 has KDFa (NIST SP
+800-108 in counter mode) and KDFe (NIST SP 800-56A's concatenation KDF). The format around it:
+docs/formats/tpm-activation.md.
 
 Nothing here says whose the endorsement key is: that is `tpm_ek`'s question.
 """
@@ -34,7 +36,8 @@ EndorsementPublic = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 @dataclass(frozen=True)
 class Scheme:
-    """Name algorithm and bits of AES of an endorsement key: fixed by its kind in the TCG's default templates."""
+    """Name algorithm and bits of AES of an endorsement key: fixed by its kind in the TCG's default
+    templates."""
 
     hash: type[hashes.SHA256 | hashes.SHA384 | hashes.SHA512]
     aes: int
@@ -48,7 +51,8 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 def scheme_of(key: object) -> Scheme:
-    """The scheme of an endorsement key. Raises UnsupportedEvidenceError for a key of no default template."""
+    """The scheme of an endorsement key. Raises UnsupportedEvidenceError for a key of no default
+    template."""
     kind = (f"rsa{key.key_size}" if isinstance(key, rsa.RSAPublicKey)
             else key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else type(key).__name__)
     if kind not in SCHEMES:
@@ -80,8 +84,9 @@ def _seed(key: EndorsementPublic, scheme: Scheme) -> tuple[bytes, bytes]:
 
 
 def challenge(key: EndorsementPublic, name: bytes, secret: bytes) -> bytes:
-    """TPM2B_ID_OBJECT || TPM2B_ENCRYPTED_SECRET: `secret` (1 to 32 bytes) for the TPM that has the endorsement key,
-    which gives it out only while the object of this `name` is loaded. Raises UnsupportedEvidenceError."""
+    """TPM2B_ID_OBJECT || TPM2B_ENCRYPTED_SECRET: `secret` (1 to 32 bytes) for the TPM that has the
+    endorsement key, which gives it out only while the object of this `name` is loaded. Raises
+    UnsupportedEvidenceError."""
     scheme = scheme_of(key)
     if name[:2] == _SHA1:
         raise UnsupportedEvidenceError("activation: the attestation key's name is by SHA-1, which is too weak",
@@ -98,7 +103,8 @@ def challenge(key: EndorsementPublic, name: bytes, secret: bytes) -> bytes:
 
 
 def parse_challenge(data: bytes) -> tuple[bytes, bytes]:
-    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET without their sizes. Raises MalformedEvidenceError."""
+    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET without their sizes. Raises
+    MalformedEvidenceError."""
     if len(data) > MAX_CHALLENGE_BYTES:
         raise MalformedEvidenceError(f"activation: a challenge of {len(data)} bytes, at most {MAX_CHALLENGE_BYTES}")
     cursor = Cursor(data, "activation", "big")
@@ -110,7 +116,7 @@ def parse_challenge(data: bytes) -> tuple[bytes, bytes]:
 
 
 def answer(secret: bytes, question: bytes) -> bytes:
-    """What shows that `secret` was found in a challenge, without giving it away: 32 bytes."""
+    """The proof that `secret` was found in a challenge, without giving it away: 32 bytes."""
     return hmac.digest(secret, FORMAT.encode() + b"\n" + question, "sha256")
 
 

@@ -1,8 +1,10 @@
-"""Endorsement key certificates: whether a TPM's maker, one of those that the verifier names, certified this key.
+"""Endorsement key certificates: whether a TPM's maker, one of those that the verifier names,
+certified this key.
 
-Source: TCG "EK Credential Profile for TPM Family 2.0", version 2.5, section 3 (fields of the certificate). There is no
-root in here: makers of TPMs are many, and a virtual TPM's maker is whoever runs it. The verifier names roots, or the
-certificates of its own machines' endorsement keys.
+Source: TCG "EK Credential Profile for TPM Family 2.0", version 2.5, section 3 (fields of the
+certificate). There is no root in here: makers of TPMs are many, and a virtual TPM's maker is
+whoever runs it. The verifier names roots, or the certificates of its own machines' endorsement
+keys.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ HINT = "--ek-roots is a folder with the TPM maker's root and intermediate certif
 
 @dataclass(frozen=True)
 class EkRoots:
-    """Whom a verifier believes about TPMs: `pins` (SHA-256 of a certificate to its name) are self-signed authorities,
-    and endorsement key certificates themselves; `certificates` is everything to build chains with."""
+    """Whom a verifier believes about TPMs: `pins` (SHA-256 of a certificate to its name) are
+    self-signed authorities, and endorsement key certificates themselves; `certificates` is
+    everything to build chains with."""
 
     pins: Mapping[str, str]
     certificates: tuple[x509.Certificate, ...]
@@ -39,7 +42,8 @@ class EkRoots:
 
 @dataclass(frozen=True)
 class EndorsementKey:
-    """A key whose certificate holds: `root` is the name of the authority, or of the certificate that was named."""
+    """A key whose certificate holds: `root` is the name of the authority, or of the certificate
+    that was named."""
 
     key: EndorsementPublic
     root: str
@@ -52,14 +56,16 @@ class EndorsementKey:
 
 @dataclass(frozen=True)
 class Activated:
-    """What a challenge has shown: the key of this name is in the TPM whose endorsement key has this certificate."""
+    """The result of a challenge: the key of this name is in the TPM whose endorsement key has this
+    certificate."""
 
     name: bytes
     certificate: bytes  # DER
 
 
 def roots_of(found: Sequence[x509.Certificate], folder: Path) -> EkRoots:
-    """The roots among the certificates of a folder. Raises UncheckedEvidenceError if there is none."""
+    """The roots among the certificates of a folder. Raises UncheckedEvidenceError if there is none.
+    """
     pins = {x509chain.fingerprint(each): x509chain.name_of(each) for each in found
             if _is_self_signed(each) or not _is_authority(each)}
     if not pins:
@@ -81,11 +87,13 @@ def _is_self_signed(certificate: x509.Certificate) -> bool:
 
 
 def check(data: bytes, roots: EkRoots, others: Iterable[x509.Certificate], *, at: datetime) -> EndorsementKey:
-    """The endorsement key of a certificate in DER that holds under `roots`; `others` help to build the chain.
+    """The endorsement key of a certificate in DER that holds under `roots`; `others` help to build
+    the chain.
 
-    Raises MalformedEvidenceError; UnsupportedEvidenceError for a key of no default template; ForgedEvidenceError if it
-    is no certificate of an endorsement key, or its chain does not hold; UncheckedEvidenceError `certificate-expired`,
-    or `tpm-ek-root` if an issuer is absent or the root is none of `roots`.
+    Raises MalformedEvidenceError, and UnsupportedEvidenceError for a key of no default template.
+    Raises ForgedEvidenceError if it is not a certificate of an endorsement key, or its chain does
+    not hold. Raises UncheckedEvidenceError `certificate-expired`, or `tpm-ek-root` if an issuer is
+    absent or the root is none of `roots`.
     """
     certificate = x509chain.load(data, "EK certificate")[0]
     key = certificate.public_key()
@@ -108,7 +116,8 @@ def check(data: bytes, roots: EkRoots, others: Iterable[x509.Certificate], *, at
 
 
 def _check_use(certificate: x509.Certificate) -> None:
-    """Issued for an endorsement key: no authority, its key encrypts or agrees, and any use named includes this one."""
+    """Issued for an endorsement key: no authority, its key encrypts or agrees, and any use named
+    includes this one."""
     wrong = "an authority's" if _is_authority(certificate) else None
     for extension in certificate.extensions:
         value = extension.value

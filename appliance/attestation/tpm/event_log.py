@@ -1,8 +1,10 @@
-"""The TCG event log: what was measured into which register, and the register values that follow from it.
+"""The TCG event log: what was measured into which register, and the register values that follow
+from it.
 
-Source: TCG "PC Client Platform Firmware Profile", section 10 (crypto-agile log: TCG_PCR_EVENT with the Spec ID event,
-then TCG_PCR_EVENT2). TDX firmware writes the same format (CCEL) with RTMR numbers plus one. Little endian. The log is
-untrusted: it says something only as far as its replay gives the values that a quote signs.
+Source: TCG "PC Client Platform Firmware Profile", section 10 (crypto-agile log: TCG_PCR_EVENT with
+the Spec ID event, then TCG_PCR_EVENT2). TDX firmware writes the same format (CCEL) with RTMR
+numbers plus one. Little endian. The log is untrusted: it says something only as far as its replay
+gives the values that a quote signs.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def _event(cursor: Cursor, sizes: dict[int, int]) -> Event:
 
 
 def parse(log: bytes) -> list[Event]:
-    """The events in order; zeros or ones behind the last event are the rest of the buffer, however many.
+    """The events in order; zeros or ones behind the last event are the rest of the buffer, however
+    many.
 
     Raises MalformedEvidenceError.
     """
@@ -88,10 +91,12 @@ def parse(log: bytes) -> list[Event]:
 
 
 def _extensions(events: Sequence[Event], bank: str) -> Iterator[tuple[int, bytes]]:
-    """Each register with its new value, event by event, its first value included where the log names one.
+    """Each register with its new value, event by event, its first value included where the log
+    names one.
 
     Registers begin at zero, but for PCR 0 where the log names the locality of its start. Raises
-    MalformedEvidenceError if an event has no digest in this bank, or the start of PCR 0 stands behind what it begins.
+    MalformedEvidenceError if an event has no digest in this bank, or the start of PCR 0 stands
+    behind what it begins.
     """
     size = hashlib.new(bank).digest_size
     values: dict[int, bytes] = {}
@@ -111,18 +116,19 @@ def _extensions(events: Sequence[Event], bank: str) -> Iterator[tuple[int, bytes
 
 
 def replay(events: Sequence[Event], bank: str) -> dict[int, bytes]:
-    """Return the value of each register that the events extend, in one bank. Raises MalformedEvidenceError if an
-    event has no digest in this bank, or PCR 0 starts twice."""
+    """Return the value of each register that the events extend, in one bank. Raises
+    MalformedEvidenceError if an event has no digest in this bank, or PCR 0 starts twice."""
     return dict(_extensions(events, bank))
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a log says of quoted registers; both fields map a bank to registers.
+    """The log's explanation of quoted registers; both fields map a bank to registers.
 
-    `explained`: register to how many of the log's events after the one that gave the quoted value extend it further
-    (0: the log ends where the quote does). `unexplained`: registers whose quoted value the log does not give. The
-    operating system extends registers without writing into the firmware's log, so an honest quote may have some.
+    `explained`: register to how many of the log's events after the one that gave the quoted value
+    extend it further (0: the log ends where the quote does). `unexplained`: registers whose quoted
+    value the log does not give. The operating system extends registers without writing into the
+    firmware's log, so an honest quote may have some.
     """
 
     explained: Mapping[str, Mapping[int, int]]
@@ -137,8 +143,8 @@ class Explanation:
 
 
 def explain(events: Sequence[Event], values: Mapping[str, Mapping[int, bytes]]) -> Explanation:
-    """Compare quoted `values` (bank to register to value) with the replay of a log. Raises MalformedEvidenceError as
-    `replay` does."""
+    """Compare quoted `values` (bank to register to value) with the replay of a log. Raises
+    MalformedEvidenceError as `replay` does."""
     explained: dict[str, dict[int, int]] = {}
     unexplained: dict[str, tuple[int, ...]] = {}
     for bank, quoted in values.items():
@@ -155,7 +161,8 @@ def explain(events: Sequence[Event], values: Mapping[str, Mapping[int, bytes]]) 
 
 
 def told(explanation: Explanation, register: str = "PCR") -> list[str]:
-    """Say where a log and a quote part, one sentence for each way and bank; nothing where they do not."""
+    """Say where a log and a quote part, one sentence for each way and bank; nothing where they do
+    not."""
     if explanation.problem:
         return [f"the log cannot be read ({explanation.problem}), so it explains no register"]
     found = [f"it does not explain {register} {listed(numbers)} ({bank}), which something extended beyond the log"
@@ -182,5 +189,6 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def _at_reset(value: bytes) -> bool:
-    """Whether a register was never extended: all zeros, or all ones (the registers of a dynamic launch)."""
+    """Whether a register was never extended: all zeros, or all ones (the registers of a dynamic
+    launch)."""
     return not any(value) or set(value) == {0xFF}

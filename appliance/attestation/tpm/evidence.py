@@ -1,4 +1,5 @@
-"""TPM evidence in one piece: quote, signature, key, PCR values, event log. The format: docs/formats/tpm-evidence.md.
+"""TPM evidence in one piece: quote, signature, key, PCR values, event log. The format:
+docs/formats/tpm-evidence.md.
 
     magic      8 bytes: "TPMEVID" and the version, 1
     records    number (1 byte), length (4 bytes, big endian), content; in ascending order of number, each at most once
@@ -28,7 +29,8 @@ _LIMITS = {"quote": 4096, "signature": 1024, "key": 1024, "pcrs": 24 * 64 * 3, "
 
 @dataclass(frozen=True)
 class TpmEvidence:
-    """The records. `pcrs`: the quoted values in the order of the quote; None for what is not there."""
+    """The records. `pcrs`: the quoted values in the order of the quote; None for what is not there.
+    """
 
     quote: bytes                            # TPMS_ATTEST
     signature: bytes                        # TPMT_SIGNATURE
@@ -49,7 +51,8 @@ class TpmEvidence:
         return out
 
     def values(self) -> dict[str, dict[int, bytes]]:
-        """PCR values by bank and number, as the quote selects them. Raises MalformedEvidenceError."""
+        """PCR values by bank and number, as the quote selects them. Raises MalformedEvidenceError.
+        """
         cursor = Cursor(self.pcrs, "TPM evidence, PCR values", "big")
         found: dict[str, dict[int, bytes]] = {}
         for selection in tpm_abi.parse_quote(self.quote).selections:
@@ -66,7 +69,8 @@ class TpmEvidence:
 
 
 def parse(data: bytes) -> TpmEvidence:
-    """Read a container. Raises MalformedEvidenceError, or UnsupportedEvidenceError on another version."""
+    """Read a container. Raises MalformedEvidenceError, or UnsupportedEvidenceError on another
+    version."""
     cursor = Cursor(data, "TPM evidence", "big")
     if cursor.take(len(MAGIC), "magic") != MAGIC:
         raise MalformedEvidenceError("TPM evidence: the magic is another")
@@ -90,5 +94,6 @@ def parse(data: bytes) -> TpmEvidence:
 
 
 def qualifying_data(report_data: bytes) -> bytes:
-    """The quote's extraData for 64 bytes of report data: 32 bytes, since a TPM need not take more than 34."""
+    """The quote's extraData for 64 bytes of report data: 32 bytes, since a TPM need not take more
+    than 34."""
     return hashlib.sha256(DOMAIN + report_data).digest()

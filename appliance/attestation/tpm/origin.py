@@ -1,8 +1,8 @@
 """From TPM evidence in one piece to authentic claims, and whose the attestation key is.
 
-The key's certificate, if it has one, is checked up to a pinned root. An Azure confidential VM's evidence also carries
-a hardware report that names the key; if that report verifies, the key is bound in hardware. Without either the claims
-are only those of whoever holds the key.
+The key's certificate, if it has one, is checked up to a pinned root. An Azure confidential VM's
+evidence also carries a hardware report that names the key; if that report verifies, the key is
+bound in hardware. Without either the claims are only those of whoever holds the key.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def verify(raw: bytes, report_data: bytes, collateral: Collateral, *, at: dateti
     """The claims of TPM evidence whose quote answers `report_data` (64 bytes).
 
     `at` is needed to judge certificates by; without it there is no `root` and no `bound_by`. Raises
-    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if signature, qualifying data, PCR values,
-    event log, a certificate or the hardware report do not hold.
+    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if signature, qualifying
+    data, PCR values, event log, a certificate or the hardware report do not hold.
     """
     evidence = tpm_evidence.parse(raw)
     claims = tpm_verify.verify(
@@ -47,7 +47,8 @@ def verify(raw: bytes, report_data: bytes, collateral: Collateral, *, at: dateti
 
 
 def _root(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at: datetime, roots: Roots) -> str | None:
-    """The pinned root above the key's certificate; None without a certificate, an issuer at hand, or a pin."""
+    """The pinned root above the key's certificate; None without a certificate, an issuer at hand,
+    or a pin."""
     if evidence.key_certificate is None:
         return None
     certificate = x509chain.load(evidence.key_certificate, "AK certificate")[0]
@@ -59,7 +60,8 @@ def _root(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at
 
 def _bound_by(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at: datetime,
               roots: Roots) -> SnpClaims | None:
-    """The SEV-SNP claims that bind the key; None without a report, or without the certificates to check it with."""
+    """The SEV-SNP claims that bind the key; None without a report, or without the certificates to
+    check it with."""
     report = None if evidence.azure_report is None else azure_abi.parse(evidence.azure_report)
     if report is None or report.kind != azure_abi.SNP:
         return None
@@ -72,8 +74,8 @@ def _bound_by(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral
 def bound_by(report: HclReport, key: AttestationKey, collateral: Collateral, at: datetime, roots: Roots) -> SnpClaims:
     """The SEV-SNP claims of an Azure report that binds `key`.
 
-    Raises UncheckedEvidenceError without an SEV-SNP report or the certificates to check it with, ForgedEvidenceError
-    if report or binding do not hold.
+    Raises UncheckedEvidenceError without an SEV-SNP report or the certificates to check it with,
+    ForgedEvidenceError if report or binding do not hold.
     """
     if report.kind != azure_abi.SNP:
         raise UncheckedEvidenceError("Azure report: a TDREPORT, which only the CPU that made it can check",

@@ -1,4 +1,5 @@
-"""Policy on TPM claims. However many rules hold, a quote alone never says more than that the host measured a boot."""
+"""Policy on TPM claims. However many rules hold, a quote alone never says more than that the host
+measured a boot."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ BANKS = ("sha256", "sha384", "sha512")  # SHA-1 measures nothing any more
 
 @dataclass(frozen=True)
 class TpmExpected:
-    """What a quote must show beyond the policy's `evidence.tpm` block. None is not checked.
+    """The expectations of a quote beyond the policy's `evidence.tpm` block. None is not checked.
 
-    `nonce`: the quote's extraData. `pcrs`: PCR number to the values that are accepted, in `bank`. `bound_key`: DER
-    SubjectPublicKeyInfo of an AK that an SEV-SNP or TDX report binds; only with it is the host not trusted.
+    `nonce`: the quote's extraData. `pcrs`: PCR number to the values that are accepted, in `bank`.
+    `bound_key`: DER SubjectPublicKeyInfo of an AK that an SEV-SNP or TDX report binds; only with it
+    is the host not trusted.
     """
 
     nonce: bytes | None = None
@@ -51,7 +53,8 @@ def validate(claims: TpmClaims, expected: TpmExpected, policy: Tpm) -> tuple[Fin
 
 
 def _event_log(claims: TpmClaims) -> Finding:
-    """Whether the log explains every quoted register. It never fails: registers are judged by measurements."""
+    """Whether the log explains every quoted register. It never fails: registers are judged by
+    measurements."""
     if claims.log is None:
         return Finding("event-log", "not checked", "no event log, or no quoted values to compare it with")
     if claims.log.whole:
@@ -60,7 +63,8 @@ def _event_log(claims: TpmClaims) -> Finding:
 
 
 def endorsed(claims: TpmClaims) -> tuple[bytes, bytes]:
-    """The certificate of the endorsement key (DER) and the attestation key's name: what a challenge is made for.
+    """The certificate of the endorsement key (DER) and the attestation key's name: what a challenge
+    is made for.
 
     Raises UncheckedEvidenceError `tpm-ek-absent`.
     """
@@ -71,8 +75,9 @@ def endorsed(claims: TpmClaims) -> tuple[bytes, bytes]:
 
 
 def activation(claims: TpmClaims, roots: EkRoots | None, activated: Activated | None, *, at: datetime) -> Finding:
-    """Whether the attestation key is in the same TPM as an endorsement key that one of `roots` certified: shown only by
-    a challenge just now (`activated`). Raises as `endorsed` and `tpm_ek.check` do."""
+    """Whether the attestation key is in the same TPM as an endorsement key that one of `roots`
+    certified: shown only by a challenge just now (`activated`). Raises as `endorsed` and
+    `tpm_ek.check` do."""
     if roots is None:
         return Finding("ek-activation", "not checked", "the TPM was not challenged")
     certificate, name = endorsed(claims)
@@ -85,9 +90,11 @@ def activation(claims: TpmClaims, roots: EkRoots | None, activated: Activated | 
 
 
 def origin(claims: TpmClaims, enrolled: Collection[bytes], *, bound: bool, activated: bool = False) -> Finding:
-    """Who says that a TPM holds the key: a pinned root, a hardware report of a known guest (`bound`), the verifier
-    itself, which has `enrolled` it by SHA-256 of its SubjectPublicKeyInfo, or a TPM of a maker that the verifier named
-    (`activated`). Without any of them it is anybody's; where keys were enrolled, activation makes no other key one."""
+    """Judge the word that a TPM holds the key. It is a pinned root's, or that of a hardware report
+    of a known guest (`bound`). It may be the verifier's own, which has `enrolled` the key by
+    SHA-256 of its SubjectPublicKeyInfo. Or it is that of a TPM of a maker that the verifier named
+    (`activated`). Without any of them it is anybody's; where keys were enrolled, activation makes
+    no other key one."""
     digest = hashlib.sha256(claims.key.spki()).digest()
     if claims.root is not None or bound:
         return Finding("ak-origin", "holds", f"certificate by {claims.root}" if claims.root

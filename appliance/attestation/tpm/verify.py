@@ -1,7 +1,9 @@
-"""From a TPM quote to authentic claims: signature, nonce, PCR digest, event log, and whose key it is.
+"""From a TPM quote to authentic claims: signature, nonce, PCR digest, event log, and whose key it
+is.
 
-A virtual TPM belongs to whoever runs it. A quote alone therefore gives at best "measured boot, host trusted"; it means
-more only if its attestation key (AK) is bound in an SEV-SNP or TDX report, which the caller has verified.
+A virtual TPM belongs to whoever runs it. A quote alone therefore gives at best "measured boot, host
+trusted"; it means more only if its attestation key (AK) is bound in an SEV-SNP or TDX report, which
+the caller has verified.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 @dataclass(frozen=True)
 class AttestationKey:
-    """An AK's public key. `area` is known if it came as TPM2B_PUBLIC, which also tells its attributes."""
+    """An AK's public key. `area` is known if it came as TPM2B_PUBLIC, which also tells its
+    attributes."""
 
     key: PublicKey
     area: PublicArea | None = None
@@ -63,8 +66,9 @@ class SignedTpmQuote:
 
 @dataclass(frozen=True)
 class TpmClaims:
-    """What an authentic quote says. `pcrs` holds only values that the signed digest covers; empty if none came.
-    `uncovered` names those that came beside them: nothing is signed about these."""
+    """The claims of an authentic quote. `pcrs` holds only values that the signed digest covers;
+    empty if none came. `uncovered` names those that came beside them: nothing is signed about
+    these."""
 
     quote: TpmQuote
     key: AttestationKey
@@ -84,7 +88,8 @@ def spki(key: PublicKey) -> bytes:
 
 
 def load_key(data: bytes) -> AttestationKey:
-    """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC or a certificate. Raises MalformedEvidenceError."""
+    """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC or a certificate. Raises
+    MalformedEvidenceError."""
     if b"-----BEGIN CERTIFICATE-----" in data:
         return AttestationKey(_usable(x509chain.load(data, "AK")[0].public_key()))
     if data[:1] not in (b"\x30", b"-"):
@@ -111,8 +116,9 @@ def _usable(key: object) -> PublicKey:
 
 
 def load_signature(data: bytes, key: PublicKey, quote: TpmQuote) -> Signature:
-    """TPMT_SIGNATURE, or the plain form, which names no algorithm: RSASSA or RSAPSS, or ECDSA in DER, with the hash of
-    the quote's own PCR digest, which is the scheme's (Part 3, section 18.4.1)."""
+    """TPMT_SIGNATURE, or the plain form, which names no algorithm: RSASSA or RSAPSS, or ECDSA in
+    DER, with the hash of the quote's own PCR digest, which is the scheme's (Part 3, section
+    18.4.1)."""
     name = _BY_SIZE.get(len(quote.pcr_digest), f"a hash of {len(quote.pcr_digest)} bytes")
     if isinstance(key, rsa.RSAPublicKey) and len(data) == (key.key_size + 7) // 8:
         return Signature(tpm_abi.NULL, name, data)
@@ -161,7 +167,8 @@ def signed_by(quote: TpmQuote, signature: bytes, key: AttestationKey) -> SignedT
 
 
 def verify_signature(quote: TpmQuote, signature: bytes, key: AttestationKey) -> SignedTpmQuote:
-    """The quote, which `key` must have signed. Raises as `verify` does on account of key and signature."""
+    """The quote, which `key` must have signed. Raises as `verify` does on account of key and
+    signature."""
     if key.area is not None and not key.area.attests:
         raise ForgedEvidenceError(
             f"AK: attributes {key.area.attributes:#x} are not those of a restricted signing key fixed to its TPM, so "
@@ -193,8 +200,9 @@ def _quoted(quote: TpmQuote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, 
 
 def explained(log: bytes, pcrs: Mapping[str, Mapping[int, bytes]]
               ) -> tuple[tuple[tpm_log.Event, ...], tpm_log.Explanation]:
-    """The events of a log, and which quoted registers they explain. The log is untrusted, and is no part of the quote:
-    one that cannot be read, or that gives other values, explains nothing and refutes nothing."""
+    """The events of a log, and which quoted registers they explain. The log is untrusted, and is no
+    part of the quote: one that cannot be read, or that gives other values, explains nothing and
+    refutes nothing."""
     try:
         events = tuple(tpm_log.parse(log))
         return events, tpm_log.explain(events, pcrs)
@@ -210,10 +218,12 @@ def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
 
 
 def is_ak_certificate(certificate: x509.Certificate) -> bool:
-    """Whether a certificate was issued for an attestation key: for the use 2.23.133.8.3, or for signatures alone.
+    """Whether a certificate was issued for an attestation key: for the use 2.23.133.8.3, or for
+    signatures alone.
 
-    Google's certificates name no use, or, until 2022, that of an endorsement key (2.23.133.8.1). Its authority
-    certifies endorsement keys as well: their key usage tells them apart, since these do not sign.
+    Google's certificates name no use, or, until 2022, that of an endorsement key (2.23.133.8.1).
+    Its authority certifies endorsement keys as well: their key usage tells them apart, since these
+    do not sign.
     """
     found = {each.oid: each.value for each in certificate.extensions}
     uses, usage = found.get(x509.ExtendedKeyUsage.oid), found.get(x509.KeyUsage.oid)
@@ -228,8 +238,9 @@ def certify(key: AttestationKey, certificate: x509.Certificate, others: Iterable
             at: datetime, roots: Mapping[str, str] = tpm.ROOTS) -> str:
     """The name of the pinned root above an AK's certificate.
 
-    `roots`: SHA-256 of a root certificate to its name. Raises ForgedEvidenceError if the certificate is for another
-    key or the chain does not hold, UncheckedEvidenceError if an issuer or its root's pin is absent.
+    `roots`: SHA-256 of a root certificate to its name. Raises ForgedEvidenceError if the
+    certificate is for another key or the chain does not hold, UncheckedEvidenceError if an issuer
+    or its root's pin is absent.
     """
     if not certifies(certificate, key):
         raise ForgedEvidenceError(
@@ -247,9 +258,9 @@ def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: byte
            pcrs: Pcrs | None = None, log: bytes | None = None) -> TpmClaims:
     """The claims of a quote that `key` signed; where the key comes from is `certify`'s question.
 
-    `nonce` and `pcrs` are checked if given. `log` is compared with the values, and decides nothing. Raises
-    MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if signature, nonce or PCR digest do not
-    hold; UncheckedEvidenceError if a quoted PCR's value is absent.
+    `nonce` and `pcrs` are checked if given. `log` is compared with the values, and decides nothing.
+    Raises MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if signature, nonce
+    or PCR digest do not hold; UncheckedEvidenceError if a quoted PCR's value is absent.
     """
     signed = verify_signature(tpm_abi.parse_quote(message), signature, key)
     return authenticate(signed, nonce=nonce, pcrs=pcrs, log=log)

@@ -1,4 +1,5 @@
-"""Roots of trust, pinned by fingerprint: the only keys that are believed without a signature over them."""
+"""Roots of trust, pinned by fingerprint: the only keys that are believed without a signature over
+them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from appliance.attestation.trust import amd, intel, tpm
 class Roots:
     """Whom to believe: the vendors, unless a test names a hierarchy of its own.
 
-    `amd`: product line to SHA-256 of its ARK. `intel`: SHA-256 of the root, and `intel_der` the certificate itself
-    where it is not Intel's. `tpm`: SHA-256 of a root above attestation keys to its name.
+    `amd`: product line to SHA-256 of its ARK. `intel`: SHA-256 of the root, and `intel_der` the
+    certificate itself where it is not Intel's. `tpm`: SHA-256 of a root above attestation keys to
+    its name.
     """
 
     amd: Mapping[str, str] = field(default_factory=lambda: amd.ROOTS)

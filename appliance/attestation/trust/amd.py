@@ -1,12 +1,14 @@
-"""AMD's root keys (ARK), one for each product line, pinned by the SHA-256 of the whole DER certificate.
+"""AMD's root keys (ARK), one for each product line, pinned by the SHA-256 of the whole DER
+certificate.
 
-AMD serves them at https://kdsintf.amd.com/vcek/v1/{Milan,Genoa,Turin}/cert_chain (and the same roots under /vlek/).
-Each value below was compared with the copies that three independent public projects ship (google/go-sev-guest,
-virtee/sev, microsoft/TEE-Attestation-Verification); they agree. A product line that is not here is named and
-refused, never guessed.
+AMD serves them at https://kdsintf.amd.com/vcek/v1/{Milan,Genoa,Turin}/cert_chain (and the same
+roots under /vlek/). Each value below was compared with the copies that three independent public
+projects ship (google/go-sev-guest, virtee/sev, microsoft/TEE-Attestation-Verification); they agree.
+A product line that is not here is named and refused, never guessed.
 
-The authorities below them (ASK above VCEKs, ASVK above VLEKs) are shipped beside this file, as `amd_<line>.pem`, so
-that a report with its leaf alone can be verified. Nothing is trusted for being shipped: a chain has to reach its ARK.
+The authorities below them (ASK above VCEKs, ASVK above VLEKs) are shipped beside this file, as
+`amd_<line>.pem`, so that a report with its leaf alone can be verified. Nothing is trusted for being
+shipped: a chain has to reach its ARK.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ ROOTS: Mapping[str, str] = MappingProxyType({
     "Turin": "1f084161a44bb6d93778a904877d4819cafa5d05ef4193b2ded9dd9c73dd3f6a",
 })
 
-# Common name -> SHA-256 of the DER certificate. The six were compared in google/go-sev-guest, confidential-containers/
-# trustee and confidential-dot-ai/attestation-rs, which agree.
+# Common name -> SHA-256 of the DER certificate. The six were compared in google/go-sev-guest,
+# confidential-containers/ trustee and confidential-dot-ai/attestation-rs, which agree.
 AUTHORITIES: Mapping[str, str] = MappingProxyType({
     "SEV-Milan": "67d303bd3905fd38db8b20e0793699870e7fa612eaad5dec358293fd8c0bac1b",
     "SEV-VLEK-Milan": "c5e081f59b7efab1fe2f8b505e159704e72f29cab7ef7cf628a05a42439082f5",
@@ -39,8 +41,9 @@ AUTHORITIES: Mapping[str, str] = MappingProxyType({
     "SEV-VLEK-Turin": "104e10a8bd060a3c20a434261a57d0588fd65a88915b4f65b08bdecaf8df1a3c",
 })
 
-# Zen 3 and 4 are family 0x19, Zen 5 is 0x1A: (family, first model, last model) -> the product line whose keys
-# AMD issues for it (57230, VCEK and KDS interface). Bergamo and Siena (0xA0..0xAF) have Genoa's.
+# Zen 3 and 4 are family 0x19, Zen 5 is 0x1A: (family, first model, last model) -> the product line
+# whose keys AMD issues for it (57230, VCEK and KDS interface). Bergamo and Siena (0xA0..0xAF) have
+# Genoa's.
 _MODELS = (
     (0x19, 0x00, 0x0F, "Milan"),
     (0x19, 0x10, 0x1F, "Genoa"),
@@ -59,7 +62,8 @@ def product_of(family: int, model: int) -> str | None:
 
 @functools.cache
 def shipped() -> tuple[x509.Certificate, ...]:
-    """The ASK, ASVK and ARK of each product line. Raises DamagedError where a file is not what was pinned."""
+    """The ASK, ASVK and ARK of each product line. Raises DamagedError where a file is not what was
+    pinned."""
     return tuple(each for product in ROOTS for each in _line(product))
 
 

@@ -1,8 +1,8 @@
 """Intel's root of SGX and TDX attestation, pinned by the SHA-256 of its DER certificate.
 
 Intel serves it at https://certificates.trustedservices.intel.com, and its revocation list there as
-`IntelSGXRootCA.der`. The value was compared with the copies that google/go-tdx-guest and flashbots/attested-tls ship,
-and with the chains inside of quotes.
+`IntelSGXRootCA.der`. The value was compared with the copies that google/go-tdx-guest and
+flashbots/attested-tls ship, and with the chains inside of quotes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Roots above attestation keys of virtual TPMs: SHA-256 of the DER certificate to its name.
 
-A key under one of these is held by that cloud's virtual TPM, that is, by the host: it makes a quote's origin known, not
-the host honest. Google's roots, of 2022 and of 2018 (above keys made until 2022), are in google/go-tpm-tools. The Azure
-root was compared in agentrust-io/cmcp and flashbots/attested-tls, which agree.
+A key under one of these is held by that cloud's virtual TPM, that is, by the host: it makes a
+quote's origin known, not the host honest. Google's roots, of 2022 and of 2018 (above keys made
+until 2022), are in google/go-tpm-tools. The Azure root was compared in agentrust-io/cmcp and
+flashbots/attested-tls, which agree.
 """
 
 from __future__ import annotations

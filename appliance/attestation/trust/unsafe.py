@@ -11,8 +11,9 @@ from appliance.attestation.x509 import chain as x509chain
 
 
 def with_roots(certificates: Sequence[bytes]) -> Roots:
-    """The vendors' roots and these (PEM or DER): `ARK-<product>` stands for AMD's of that product, a name that begins
-    with `Intel` for Intel's, any other above attestation keys of TPMs. Raises MalformedEvidenceError."""
+    """The vendors' roots and these (PEM or DER): `ARK-<product>` stands for AMD's of that product,
+    a name that begins with `Intel` for Intel's, any other above attestation keys of TPMs. Raises
+    MalformedEvidenceError."""
     amd, tpm, intel, intel_der = dict(VENDORS.amd), dict(VENDORS.tpm), VENDORS.intel, VENDORS.intel_der
     for data in certificates:
         certificate = x509chain.load(data, "root")[0]

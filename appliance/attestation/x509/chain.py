@@ -1,8 +1,10 @@
-"""Short, explicit certificate walks for vendors' hierarchies that RFC 5280 path building does not fit.
+"""Short, explicit certificate walks for vendors' hierarchies that RFC 5280 path building does not
+fit.
 
-`cryptography.x509.verification` refuses AMD's certificates (RSASSA-PSS, no subject alternative name, serial number 0),
-so each rule is spelled out here: who issued what, with which signature parameters, for which use, at which time.
-Each function that depends on the time takes `at`. Nothing here knows a vendor's extensions.
+`cryptography.x509.verification` refuses AMD's certificates (RSASSA-PSS, no subject alternative
+name, serial number 0), so each rule is spelled out here: who issued what, with which signature
+parameters, for which use, at which time. Each function that depends on the time takes `at`. Nothing
+here knows a vendor's extensions.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ MIN_RSA_BITS = 2048
 _PEM = b"-----BEGIN CERTIFICATE-----"
 
 
-# Beside basic constraints and key usage: extensions that a short walk may meet as critical, and that ask nothing of it
+# Beside basic constraints and key usage: extensions that a short walk may meet as critical, and
+# that ask nothing of it
 READ = (x509.ExtendedKeyUsage.oid, x509.SubjectAlternativeName.oid, x509.CertificatePolicies.oid)
 
 
 @contextmanager
 def lenient() -> Iterator[None]:
-    """The parser's doubts are not told: AMD numbers every VCEK 0, which RFC 5280 forbids, and others' names are too
-    long. The signature counts here."""
+    """The parser's doubts are not told: AMD numbers every VCEK 0, which RFC 5280 forbids, and
+    others' names are too long. The signature counts here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -48,7 +51,8 @@ def lenient() -> Iterator[None]:
 
 @lenient()
 def load(data: bytes, what: str) -> list[x509.Certificate]:
-    """The certificates in PEM text or one DER certificate. Raises MalformedEvidenceError naming `what`."""
+    """The certificates in PEM text or one DER certificate. Raises MalformedEvidenceError naming
+    `what`."""
     try:
         found = x509.load_pem_x509_certificates(data) if _PEM in data else [x509.load_der_x509_certificate(data)]
         for certificate in found:
@@ -78,8 +82,8 @@ def name_of(certificate: x509.Certificate) -> str:
 
 
 def shown(name: x509.Name) -> str:
-    """A name for people: the common name, or the whole where there is not exactly one. Anybody can write one, so what
-    a terminal would obey is taken out, and long ones are cut."""
+    """A name for people: the common name, or the whole where there is not exactly one. Anybody can
+    write one, so what a terminal would obey is taken out, and long ones are cut."""
     return plain(common_name(name) or name.rfc4514_string() or "(no name)", MAX_NAME)
 
 
@@ -91,8 +95,9 @@ def common_name(name: x509.Name) -> str | None:
 
 def signed_with_pss_sha384(certificate: x509.Certificate | x509.CertificateRevocationList,
                            key: object) -> bool:
-    """Whether `key` (RSA, of 2,048 bits at least) signed by RSASSA-PSS with SHA-384, MGF1 with SHA-384 and a salt of 48
-    bytes; nothing else, and the algorithm that the signature covers is the one beside it."""
+    """Whether `key` (RSA, of 2,048 bits at least) signed by RSASSA-PSS with SHA-384, MGF1 with
+    SHA-384 and a salt of 48 bytes. Nothing else passes, and the algorithm that the signature covers
+    is the one beside it."""
     if certificate.signature_algorithm_oid != SignatureAlgorithmOID.RSASSA_PSS or not isinstance(
             key, rsa.RSAPublicKey) or key.key_size < MIN_RSA_BITS:
         return False
@@ -111,8 +116,8 @@ def signed_with_pss_sha384(certificate: x509.Certificate | x509.CertificateRevoc
 def check_issued(child: x509.Certificate, issuer: x509.Certificate) -> None:
     """`issuer` names and signed `child`, by whatever algorithm the certificate names consistently.
 
-    Raises ForgedEvidenceError: `chain-name` or `chain-signature`; UnsupportedEvidenceError `chain-algorithm` for a hash
-    in which two certificates can be made to collide.
+    Raises ForgedEvidenceError: `chain-name` or `chain-signature`; UnsupportedEvidenceError
+    `chain-algorithm` for a hash in which two certificates can be made to collide.
     """
     if isinstance(child.signature_hash_algorithm, hashes.SHA1 | hashes.MD5):
         raise UnsupportedEvidenceError(
@@ -130,8 +135,8 @@ def check_issued(child: x509.Certificate, issuer: x509.Certificate) -> None:
 
 
 def check_valid(certificate: x509.Certificate, at: datetime) -> None:
-    """`at` is within the certificate's validity. Raises UncheckedEvidenceError `certificate-expired`: its time says
-    nothing against what it signed."""
+    """`at` is within the certificate's validity. Raises UncheckedEvidenceError
+    `certificate-expired`: its time says nothing against what it signed."""
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not first <= at <= last:
         raise UncheckedEvidenceError(
@@ -141,7 +146,8 @@ def check_valid(certificate: x509.Certificate, at: datetime) -> None:
 
 
 def check_authority(certificate: x509.Certificate, below: int) -> None:
-    """A critical CA constraint with room for `below` authorities under it, and the right to sign certificates.
+    """A critical CA constraint with room for `below` authorities under it, and the right to sign
+    certificates.
 
     Raises ForgedEvidenceError `chain-authority`.
     """
@@ -160,7 +166,8 @@ def check_authority(certificate: x509.Certificate, below: int) -> None:
 
 
 def check_critical(certificate: x509.Certificate, known: Iterable[x509.ObjectIdentifier] = ()) -> None:
-    """Every critical extension is one that is checked. Raises ForgedEvidenceError `chain-extension`."""
+    """Every critical extension is one that is checked. Raises ForgedEvidenceError
+    `chain-extension`."""
     understood = {x509.BasicConstraints.oid, x509.KeyUsage.oid, *known}
     for extension in certificate.extensions:
         if extension.critical and extension.oid not in understood:
@@ -175,7 +182,8 @@ def is_p384(key: object) -> bool:
 
 
 def named_issuers(child: x509.Certificate, candidates: Sequence[x509.Certificate]) -> list[x509.Certificate]:
-    """The candidates that are named as the child's issuer; whether one signed it is still to be asked."""
+    """The candidates that are named as the child's issuer; whether one signed it is still to be
+    asked."""
     return [each for each in candidates if each.subject == child.issuer]
 
 
@@ -208,10 +216,11 @@ def fits(child: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 def root_of(certificate: x509.Certificate, others: Iterable[x509.Certificate], *, at: datetime,
             roots: Mapping[str, str]) -> str:
-    """The name of the pinned root above a certificate; `roots`: SHA-256 of a root certificate to its name.
+    """The name of the pinned root above a certificate; `roots`: SHA-256 of a root certificate to
+    its name.
 
-    Raises ForgedEvidenceError if the chain does not hold at that time, UncheckedEvidenceError if an issuer is absent
-    or the root is not pinned.
+    Raises ForgedEvidenceError if the chain does not hold at that time, UncheckedEvidenceError if an
+    issuer is absent or the root is not pinned.
     """
     pool, child = list(others), certificate
     check_valid(child, at)

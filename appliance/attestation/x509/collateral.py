@@ -1,7 +1,7 @@
 """Collateral: certificates, revocation lists and TCB documents that travel with evidence.
 
-Nothing in it is trusted: it is a heap of candidates, in any order and under any file name. What cannot be read is
-remembered, so that a verdict that lacks something can say why.
+Nothing in it is trusted: it is a heap of candidates, in any order and under any file name.
+Unreadable files are remembered, so that a verdict that lacks something can say why.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _DER_NAMES = (".der", ".cer", ".crt", ".crl", ".pem")
 
 @dataclass
 class Collateral:
-    """What was found. `documents` are JSON objects that name a vendor's TCB information, `answers` raw ones of Intel's
-    service; `ignored`: files that were not understood, by name, and why."""
+    """The collateral that was found. `documents` are JSON objects that name a vendor's TCB
+    information, `answers` raw ones of Intel's service; `ignored`: files that were not understood,
+    by name, and why."""
 
     certificates: list[x509.Certificate] = field(default_factory=list)
     crls: list[x509.CertificateRevocationList] = field(default_factory=list)
@@ -121,7 +122,8 @@ class Collateral:
         return False
 
     def not_understood(self) -> str:
-        """The files that were not understood and why, `MAX_IGNORED` of them; empty where there are none."""
+        """The files that were not understood and why, `MAX_IGNORED` of them; empty where there are
+        none."""
         if not self.ignored:
             return ""
         shown = "; ".join(f"{plain(name, MAX_NAME)}: {reason}" for name, reason in self.ignored[:MAX_IGNORED])

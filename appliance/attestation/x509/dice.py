@@ -1,8 +1,8 @@
 """Evidence inside X.509 certificates: the TCG DICE conceptual message wrapper, OID 2.23.133.5.4.9.
 
-Source: TCG "DICE Attestation Architecture", and for Intel quotes "Interoperable RA-TLS" of the Confidential Computing
-Consortium: the extension holds a tagged CBOR value, whose tag says what the evidence is (IANA registry of CBOR tags).
-This module reads bytes; it verifies nothing.
+Source: TCG "DICE Attestation Architecture", and for Intel quotes "Interoperable RA-TLS" of the
+Confidential Computing Consortium: the extension holds a tagged CBOR value, whose tag says what the
+evidence is (IANA registry of CBOR tags). This module reads bytes; it verifies nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _NAMES = {INTEL_REPORT: "an Intel TEE report (TDREPORT), which only the CPU that
 
 @dataclass(frozen=True)
 class DiceEvidence:
-    """What a certificate carries: the key it is for, an Intel quote, and the claims that the quote is to bind."""
+    """The contents of a certificate: the key it is for, an Intel quote, and the claims that the
+    quote is to bind."""
 
     spki: bytes           # DER SubjectPublicKeyInfo of the certificate
     quote: bytes
@@ -76,8 +77,9 @@ _HASHES = {1: "sha256", 7: "sha384", 8: "sha512"}  # IANA, "Named Information Ha
 def check_binding(evidence: DiceEvidence, report_data: bytes) -> None:
     """Authentic report data bind the claims, and the claims the certificate's key.
 
-    `report_data`: SHA-256 of the claims, then zeros. The claim `pubkey-hash` is a CBOR array of algorithm and digest
-    over the SubjectPublicKeyInfo. Raises MalformedEvidenceError, ForgedEvidenceError `dice-claims`, `dice-key`.
+    `report_data`: SHA-256 of the claims, then zeros. The claim `pubkey-hash` is a CBOR array of
+    algorithm and digest over the SubjectPublicKeyInfo. Raises MalformedEvidenceError,
+    ForgedEvidenceError `dice-claims`, `dice-key`.
     """
     if report_data != hashlib.sha256(evidence.claims_buffer).digest() + bytes(len(report_data) - 32):
         raise ForgedEvidenceError("certificate: the quote does not bind the claims", code="dice-claims")

@@ -15,7 +15,8 @@ _WANTED_ID = {TCB: "TDX", IDENTITY: "TD_QE"}
 
 @dataclass(frozen=True)
 class PcsAnswer:
-    """A raw answer: `name` says which, `text` is what the signature covers, to the byte; nothing of it is verified."""
+    """A raw answer: `name` says which, `text` is what the signature covers, to the byte; nothing of
+    it is verified."""
 
     name: str
     text: str

@@ -1,6 +1,7 @@
 """One request to a vendor's public service, told whole, so that a person or a program can make it.
 
-Nothing here opens a connection: `kds` (AMD) and `pcs` (Intel) compute requests, and errors name them.
+Nothing here opens a connection: `kds` (AMD) and `pcs` (Intel) compute requests, and errors name
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ Kind = Literal["certificates", "list", "json"]
 class Request:
     """A GET request: `url`, `why` it is needed, and the `file` that keeps its answer.
 
-    `chain_headers`: the response header with the certificates above the answer, URL-encoded; its names, any of them.
+    `chain_headers`: the response header with the certificates above the answer, URL-encoded; its
+    names, any of them.
     """
 
     url: str

@@ -1,4 +1,5 @@
-"""Certificate revocation lists (RFC 5280, section 5), including entries for certificates of another issuer."""
+"""Certificate revocation lists (RFC 5280, section 5), including entries for certificates of another
+issuer."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _PEM = b"-----BEGIN X509 CRL-----"
 
 @dataclass(frozen=True)
 class Revocation:
-    """The newest list that was consulted: in force, or, where none was, one whose time has ended."""
+    """The newest list that was consulted: in force, or, where none was, one whose time has ended.
+    """
 
     this_update: datetime
     next_update: datetime
@@ -42,7 +44,8 @@ def load(data: bytes, what: str) -> x509.CertificateRevocationList:
 
 
 def _entries(crl: x509.CertificateRevocationList) -> Iterable[tuple[x509.Name, int]]:
-    """(issuer, serial number) of each revoked certificate; an entry's issuer holds until the next that names one."""
+    """(issuer, serial number) of each revoked certificate; an entry's issuer holds until the next
+    that names one."""
     issuer = crl.issuer
     for entry in crl:
         for extension in entry.extensions:
@@ -53,8 +56,8 @@ def _entries(crl: x509.CertificateRevocationList) -> Iterable[tuple[x509.Name, i
 
 
 def _partial(crl: x509.CertificateRevocationList) -> bool:
-    """Whether a list may leave certificates out: a delta, one of a part (RFC 5280, sections 5.2.4 and 5.2.5), or one
-    with a critical extension that is not known here."""
+    """Whether a list may leave certificates out: a delta, one of a part (RFC 5280, sections 5.2.4
+    and 5.2.5), or one with a critical extension that is not known here."""
     for extension in crl.extensions:
         part = extension.value
         if isinstance(part, x509.IssuingDistributionPoint):
@@ -70,12 +73,13 @@ def _partial(crl: x509.CertificateRevocationList) -> bool:
 def check(chain: Sequence[x509.Certificate], crls: Iterable[x509.CertificateRevocationList], *,
           signed: Callable[[x509.CertificateRevocationList, x509.Certificate], bool],
           at: datetime) -> Revocation | None:
-    """No certificate of `chain` (leaf first, root last) is revoked by a list that its authorities signed.
+    """No certificate of `chain` (leaf first, root last) is revoked by a list that its authorities
+    signed.
 
-    Lists of strangers are passed over. Lists of the future, or about some certificates only, count for nothing but what
-    they revoke; None if none is left. Of lists whose time has ended the newest is returned where none is in force. A
-    list that bears an authority's name but not its signature raises ForgedEvidenceError `crl-signature`, a revoked
-    certificate `certificate-revoked`.
+    Lists of strangers are passed over. Lists of the future, or about some certificates only, count
+    for nothing but what they revoke; None if none is left. Of lists whose time has ended the newest
+    is returned where none is in force. A list that bears an authority's name but not its signature
+    raises ForgedEvidenceError `crl-signature`, a revoked certificate `certificate-revoked`.
     """
     newest: Revocation | None = None
     for crl in crls:

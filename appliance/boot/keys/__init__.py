@@ -1,1 +1,1 @@
-"""Who delivers the keys of models and disks, by the policy."""
+"""The providers of keys of models and disks, by the policy."""

@@ -4,9 +4,9 @@
     version 3
     key 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
 
-Specified in docs/formats/key-release.md. A key without a version may stand alone, as `decode` reads it.
-Everything secret stays in `SecretBytes`, which are wiped, and which have their size from the beginning: what grows may
-move, and leave what it held so far where it was.
+Specified in docs/formats/key-release.md. A key without a version may stand alone, as `decode` reads
+it. Everything secret stays in `SecretBytes`, which are wiped, and which have their size from the
+beginning: what grows may move, and leave what it held so far where it was.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _BODY = re.compile(rb"version ([1-9][0-9]{0,9})\nkey ([0-9a-f]{64})\n?")
 
 
 def make(key: bytearray, version: int) -> bytearray:
-    """The document of 32 bytes of key; the caller wipes it. ValueError for a version outside of 1 to 2^31."""
+    """The document of 32 bytes of key; the caller wipes it. ValueError for a version outside of 1
+    to 2^31."""
     if len(key) != NBYTES or not 1 <= version <= LAST_VERSION:
         raise ValueError(f"a key of {len(key)} bytes, or version {version}")
     return line(key, MAGIC + b"version %d\nkey " % version)
@@ -46,8 +47,9 @@ def line(key: bytearray, head: bytes = b"") -> bytearray:
 def accept(text: bytearray, where: str, version: int | None, *, bare: bool = False) -> bytearray:
     """The 32 bytes of the key in a document or a bare key; both are the caller's to wipe.
 
-    `version` is the only one accepted; None accepts any, and a key without one, as `bare` does. ModelKeyError, which
-    tells nothing of the key, for malformed text (`model-key`) or another version (`key-version`).
+    `version` is the only one accepted; None accepts any, and a key without one, as `bare` does.
+    ModelKeyError, which tells nothing of the key, for malformed text (`model-key`) or another
+    version (`key-version`).
     """
     found, hexed = None, text
     if text.startswith(MAGIC):
@@ -73,8 +75,9 @@ def accept(text: bytearray, where: str, version: int | None, *, bare: bool = Fal
 
 
 def decode(text: bytearray, where: str) -> bytearray:
-    """The 32 bytes of a key as text: 64 lower-case hexadecimal digits, or 44 characters of base64 with its padding; a
-    line feed may follow. ModelKeyError, which tells nothing of the text, for anything else."""
+    """The 32 bytes of a key as text: 64 lower-case hexadecimal digits, or 44 characters of base64
+    with its padding; a line feed may follow. ModelKeyError, which tells nothing of the text, for
+    anything else."""
     end = len(text) - 1 if text.endswith(b"\n") else len(text)
     found = SecretBytes(NBYTES)
     if (end == 64 and _from_digits(text, found)) or (end == 44 and _from_base64(text, found)):
@@ -95,7 +98,8 @@ def _from_digits(text: bytearray, found: bytearray) -> bool:
 
 
 def _from_base64(text: bytearray, found: bytearray) -> bool:
-    """The same for 43 characters, of 6 bits each but the last, which counts 4, and their padding."""
+    """The same for 43 characters, of 6 bits each but the last, which counts 4, and their padding.
+    """
     bits = count = at = 0
     for index in range(43):
         six = _BASE64.find(text[index])

@@ -30,7 +30,7 @@ def wanted(policy: Policy) -> dict[str, Key]:
 
 
 def provider(key: Key) -> KeyProvider:
-    """Who hands out this key. ModelKeyError for a provider that this version does not have."""
+    """The provider of this key. ModelKeyError for a provider that this version does not have."""
     if key.provider not in _PROVIDERS:
         raise ModelKeyError(f"key provider {key.provider!r} is not in this version; there are: "
                             f"{', '.join(sorted(_PROVIDERS))}")
@@ -43,11 +43,11 @@ def opened(files: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def release(models: Iterable[Model], fetched: Mapping[str, Secret] | None = None) -> dict[str, Secret]:
-    """The key of each sealed model, by the model's name; the caller wipes them. `fetched`: what brokers and the TPM
-    released, named as `wanted` does.
+    """The key of each sealed model, by the model's name; the caller wipes them. `fetched`: what
+    brokers and the TPM released, named as `wanted` does.
 
-    ModelKeyError, which names the model, for the first that cannot be had; then none is left. Environment variables
-    that held keys are removed."""
+    ModelKeyError, which names the model, for the first that cannot be had; then none is left.
+    Environment variables that held keys are removed."""
     models = tuple(models)
     keys: dict[str, Secret] = {}
     try:
@@ -66,8 +66,8 @@ def release(models: Iterable[Model], fetched: Mapping[str, Secret] | None = None
 
 
 def state_key(policy: Policy, fetched: Mapping[str, Secret] | None = None) -> Secret | None:
-    """The key of the state disk, if the policy has one; an ephemeral one is made here. The caller wipes it.
-    ModelKeyError when it cannot be had."""
+    """The key of the state disk, if the policy has one; an ephemeral one is made here. The caller
+    wipes it. ModelKeyError when it cannot be had."""
     if policy.state is None:
         return None
     key = policy.state.key
@@ -98,7 +98,8 @@ def wipe(keys: Mapping[str, Secret]) -> None:
 
 
 def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None) -> None:
-    """PinError unless the publisher signed the pins. A signature that the policy does not give never verifies."""
+    """PinError unless the publisher signed the pins. A signature that the policy does not give
+    never verifies."""
     given = (publisher.signature or "").removeprefix("ed25519:")
     signature.check(bytes.fromhex(publisher.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
                     header_sha256)

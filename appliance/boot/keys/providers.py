@@ -1,11 +1,12 @@
 """Keys of sealed models: how they are kept while they are needed, and who provides them.
 
-A provider hands out one secret of 32 bytes and is asked once. The providers here read it from the operator (a file,
-an environment variable, a systemd credential): the policy allows them on the simulated platform alone. Providers that
-release a key after attestation implement the same protocol.
+A provider hands out one secret of 32 bytes and is asked once. The providers here read it from the
+operator (a file, an environment variable, a systemd credential): the policy allows them on the
+simulated platform alone. Providers that release a key after attestation implement the same
+protocol.
 
-Secrets live in a bytearray that is wiped after use, at the latest when nothing refers to it. Python and the kernel may
-still hold copies that nothing can reach: of an environment variable, for one.
+Secrets live in a bytearray that is wiped after use, at the latest when nothing refers to it. Python
+and the kernel may still hold copies that nothing can reach: of an environment variable, for one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Secret:
     """32 secret bytes. Use as a context manager: they are wiped at its end."""
 
     def __init__(self, data: bytearray) -> None:
-        """Take over `data`, which this object wipes. ModelKeyError unless it is 32 bytes, not all zero."""
+        """Take over `data`, which this object wipes. ModelKeyError unless it is 32 bytes, not all
+        zero."""
         if len(data) != NBYTES or not any(data):
             length = len(data)
             wipe(data)
@@ -81,12 +83,13 @@ class FileKey:
     """A key in a file that only its owner can read."""
 
     def __init__(self, path: Path, version: int | None = None, *, bare: bool = False) -> None:
-        """`version`: the one that is accepted, here and in the other providers; None for any. `bare`: a key that tells
-        no version is, too."""
+        """`version`: the one that is accepted, here and in the other providers; None for any.
+        `bare`: a key that tells no version is, too."""
         self._path, self._version, self._bare = path, version, bare
 
     def key(self) -> Secret:
-        """Read the file. ModelKeyError for a file that others may read, or that holds anything but one key."""
+        """Read the file. ModelKeyError for a file that others may read, or that holds anything but
+        one key."""
         text = _read_private(self._path)
         try:
             return Secret(keydocument.accept(text, str(self._path), self._version, bare=self._bare))
@@ -139,8 +142,8 @@ class CredentialKey:
 
 
 def new_key_file(path: Path, version: int | None = None) -> None:
-    """Write 32 random bytes into a new file that only its owner can read: in hex, or with a `version` as a key
-    document. ModelKeyError when the file exists."""
+    """Write 32 random bytes into a new file that only its owner can read: in hex, or with a
+    `version` as a key document. ModelKeyError when the file exists."""
     with Secret.random() as key:
         text = keydocument.line(key.data) if version is None else keydocument.make(key.data, version)
     try:

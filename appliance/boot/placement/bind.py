@@ -1,9 +1,10 @@
 """Which policy is in force, and what binds it to this boot. docs/concepts/boot.md has the table.
 
-A policy is *baked* into the verity root, which the launch measurement covers, or *given* at launch on a disk of the
-host's. A given one must be the one that the hardware was told of: HOST_DATA of SEV-SNP, MRCONFIGID of TDX. Whoever
-verifies evidence checks the same field; the boot checks it so that no other policy ever sees a model or a key. A TPM
-has no such field: there the policy goes into PCR 15, and verifiers judge it.
+A policy is *baked* into the verity root, which the launch measurement covers, or *given* at launch
+on a disk of the host's. A given one must be the one that the hardware was told of: HOST_DATA of
+SEV-SNP, MRCONFIGID of TDX. Verifiers of evidence check the same field; the boot checks it so that
+no other policy ever sees a model or a key. A TPM has no such field: there the policy goes into PCR
+15, and verifiers judge it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ GIVEN: Final = Path("/run/appliance/policy")  # on tmpfs
 
 
 class Reporter(Protocol):
-    """Whoever reports what the platform was launched with: a provider of evidence."""
+    """The reporter of what the platform was launched with: a provider of evidence."""
 
     @property
     def platform(self) -> str:
@@ -47,8 +48,9 @@ class Reporter(Protocol):
 
 
 def find_policy(*, baked: Path = BAKED, launch: Path | None = None, given: Path = GIVEN) -> Path:
-    """The policy file. A baked one is in force whatever else there is; else that of the launch disk, copied to the
-    folder `given`, so that the host cannot change it between two reads. BootError when there is none."""
+    """The policy file. A baked one is in force whatever else there is; else that of the launch
+    disk, copied to the folder `given`, so that the host cannot change it between two reads.
+    BootError when there is none."""
     if baked.is_file():
         return baked
     if launch is None:
@@ -67,11 +69,12 @@ def find_policy(*, baked: Path = BAKED, launch: Path | None = None, given: Path 
 
 
 def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, root: str = intel.ROOT) -> bytes | None:
-    """What the platform was told at launch: 32 bytes of HOST_DATA, 48 of MRCONFIGID; None where nothing tells.
+    """The value that the platform was told at launch: 32 bytes of HOST_DATA, 48 of MRCONFIGID; None
+    where nothing tells.
 
-    The report answers bytes of ours. SEV-SNP's comes from the security processor through a channel that the host cannot
-    enter; TDX' quote passes through the host, so its signatures are verified, at the host's time `at`. Raises
-    AttestationError.
+    The report answers bytes of ours. SEV-SNP's comes from the security processor through a channel
+    that the host cannot enter; TDX' quote passes through the host, so its signatures are verified,
+    at the host's time `at`. Raises AttestationError.
     """
     if reporter.platform not in ("sev-snp", "tdx"):
         return None
@@ -91,7 +94,8 @@ def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, roo
 
 def require(loaded: Loaded, reporter: Reporter, *, baked: bool, at: datetime | None = None,
             root: str = intel.ROOT) -> str:
-    """Compare the policy with what the platform was told; how it is bound, in words. BootError when it is not."""
+    """Compare the policy with what the platform was told; how it is bound, in words. BootError when
+    it is not."""
     try:
         told = launch_policy_binding(reporter, at=at, root=root)
     except ApplianceError as error:
@@ -110,8 +114,9 @@ def require(loaded: Loaded, reporter: Reporter, *, baked: bool, at: datetime | N
 
 
 def measure(loaded: Loaded, tpm: Tpm) -> str:
-    """Extend PCR 15 with the policy, unless this boot has done so; what was done, in words. Raises AttestationError, or
-    BootError when the PCR holds anything else: then no verifier could read it."""
+    """Extend PCR 15 with the policy, unless this boot has done so; what was done, in words. Raises
+    AttestationError, or BootError when the PCR holds anything else: then no verifier could read it.
+    """
     expected = policy_pcr(loaded.digest)
     before = tpm_device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
     if before == bytes(32):
@@ -126,8 +131,8 @@ def measure(loaded: Loaded, tpm: Tpm) -> str:
 
 
 def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, root: str = intel.ROOT) -> str:
-    """What the boot does before anything else looks at the policy: `require`, or `measure` where a TPM is all there is.
-    BootError when the policy is not the one that this boot is bound to."""
+    """Bind the policy before anything else looks at it: `require`, or `measure` where a TPM is all
+    there is. BootError when the policy is not the one that this boot is bound to."""
     if isinstance(reporter, TpmProvider):
         return measure(loaded, reporter.device)
     return require(loaded, reporter, baked=loaded.path == baked_at, root=root)

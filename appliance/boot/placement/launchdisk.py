@@ -1,7 +1,9 @@
-"""The launch disk: a policy that is given to an image when it is started. Spec: docs/formats/launch-disk.md.
+"""The launch disk: a policy that is given to an image when it is started. Spec:
+docs/formats/launch-disk.md.
 
-The disk is a plain archive (ustar, POSIX.1-1988) without a file system, so that no file system driver of the kernel
-reads what the host wrote. It is read once, into memory, and parsed strictly; what decides is the binding (placement).
+The disk is a plain archive (ustar, POSIX.1-1988) without a file system, so that no file system
+driver of the kernel reads what the host wrote. It is read once, into memory, and parsed strictly;
+what decides is the binding (placement).
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def _entries(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def parse(data: bytes) -> dict[str, bytes]:
-    """Every file by name; what stands behind the end of the archive is not looked at. BootError for anything else."""
+    """Every file by name; what stands behind the end of the archive is not looked at. BootError for
+    anything else."""
     files: dict[str, bytes] = {}
     for name, content in _entries(data):
         if name in files or len(files) >= MAX_FILES:

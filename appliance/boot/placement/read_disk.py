@@ -1,4 +1,5 @@
-"""A process of its own that reads the launch disk: what parses the host's bytes is not process 1."""
+"""A process of its own that reads the launch disk: what parses the host's bytes is not process 1.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from appliance.errors import ApplianceError
 
 
 def main(arguments: list[str]) -> int:
-    """Copy the policy of a launch disk to where the service reads it; 0, or 1 with the reason on standard error."""
+    """Copy the policy of a launch disk to where the service reads it; 0, or 1 with the reason on
+    standard error."""
     try:
         placement.find_policy(launch=Path(arguments[0]) if arguments else None)
     except ApplianceError as error:

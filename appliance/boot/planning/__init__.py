@@ -1,1 +1,1 @@
-"""What fits: memory, threads, residency and speed, from headers alone."""
+"""The plan of what fits: memory, threads, residency and speed, from headers alone."""

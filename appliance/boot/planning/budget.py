@@ -1,10 +1,12 @@
-"""How a policy's models share the memory: reckoned before anything is loaded, and carried out as reckoned.
+"""How a policy's models share the memory: reckoned before anything is loaded, and carried out as
+reckoned.
 
-First everything gets the least with which it runs: weights streamed where the policy allows it, one slot of keys and
-values, passes of a few rows. If that is too much, the boot is refused with the sum. Then, step by step, slots become
-more and passes grow, and what is left keeps weights resident. Which steps there are, and from which room on each is
-taken, does not depend on the room that there is, and weights leave room for the next one: so nothing becomes less with
-more memory, and speed rises without a step.
+First everything gets the least with which it runs: weights streamed where the policy allows it, one
+slot of keys and values, passes of a few rows. If that is too much, the boot is refused with the
+sum. Then, step by step, slots become more and passes grow, and what is left keeps weights resident.
+The steps, and the room from which each is taken, do not depend on the room that there is. Weights
+leave room for the next step. So nothing becomes less with more memory, and speed rises without a
+step.
 """
 
 from __future__ import annotations
@@ -29,22 +31,22 @@ interpreter, libraries, service, thread stacks, and what the kernel keeps for it
 COMPILER_BYTES = 260 << 20
 """As much more where kernels are compiled as they are needed."""
 
-CONNECTIONS = 1024  # at the same time, at most; and
+CONNECTIONS = 1024  # most open connections, over all listeners
 _CONNECTIONS_BESIDE = 128  # beside two for each request that may be in progress, and one for each that may wait
 _FILES = 64  # beside those: a served model has some ten open, and evidence takes a few for a while
 _CONNECTION_BYTES = 96 << 10  # of buffers and objects of each, with a part of a request that waits
-_REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body,
-_TOKEN_BYTES = 64  # and of each token of its prompt: a number, and its place in two or three lists
+_REQUEST_BYTES = 256 << 10  # of Python objects of one request that runs or waits, beside its body
+_TOKEN_BYTES = 64  # of each token of a request's prompt: a number, and its place in two or three lists
 _CHARACTER_BYTES = 4  # of text that waits to be tokenized, where one of its characters is beyond U+FFFF
 _ANSWER_TOKEN_BYTES = 160  # of each token of an answer, in lists, counts and what waits for its client, beside its text
 _KEY_BYTES = 72 << 10  # of an API key whose limits' windows are full
-_ENTRY_BYTES = 16  # and of each of its log-probabilities, where the policy allows them;
-_EVENT_BYTES = 768 << 10  # of an event with many of them, where events leave on a grid: it may be there three times
-_READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much,
-_LETTER_BYTES = 200  # and of each letter of a prompt, while it is tokenized: a long word takes that much
-_SPARE_BYTES = 64 << 20  # and
-_SPARE_SHARE = 4  # one part in this many of what is left stay free, whoever else may want it,
-_SHORT_BYTES, _SHORT_SHARE = 24 << 20, 32  # or this, where passes wait for a disk otherwise
+_ENTRY_BYTES = 16  # of each log-probability of an answer's token, where the policy allows them
+_EVENT_BYTES = 768 << 10  # of an event with many log-probabilities: three may be there where a grid is kept
+_READING_SHARE = 48  # bytes for each of a body's, while it is read: lists in lists take that much
+_LETTER_BYTES = 200  # of each letter of a prompt, while it is tokenized: a long word takes that much
+_SPARE_BYTES = 64 << 20  # stay free, whoever else may want them
+_SPARE_SHARE = 4  # one part in this many of what is left stays free besides
+_SHORT_BYTES, _SHORT_SHARE = 24 << 20, 32  # the same, where passes would else wait for a disk
 _UNKNOWN = 1 << 62  # bytes of a machine that does not say what it has: nobody is kept short
 _LEAST_ROWS = 32  # of a pass; the engine wants no fewer
 _ROWS_SHARE = 6  # activations grow up to one part in this many of the memory
@@ -54,7 +56,8 @@ _CACHE_SHARE = 4  # keys and values of all models up to one part in this many; o
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Who gets what of `room` bytes (None: unknown, so nobody is kept short). `refusal`: why it does not suffice."""
+    """Divide `room` bytes (None: unknown, so nobody is kept short). `refusal`: why it does not
+    suffice."""
 
     shares: Mapping[str, Share]
     lines: tuple[Line, ...]
@@ -71,21 +74,23 @@ class Division:
 
 
 def room(policy: Policy) -> int | None:
-    """Bytes for everything: the least of the policy's budget and what this machine gives; None if neither is known."""
+    """Bytes for everything: the least of the policy's budget and what this machine gives; None if
+    neither is known."""
     known = (policy.tee.memory_budget_bytes, machine.available_memory())
     return min((size for size in known if size is not None), default=None)
 
 
 def divide(policy: Policy, catalogue: Catalogue, room: int | None, *, models: Sequence[Model] | None = None,
            compiles: bool = False, threads: int | None = None) -> Division:
-    """Divide `room` among the policy's models (or those of `models`). `compiles`: kernels are compiled as needed."""
+    """Divide `room` among the policy's models (or those of `models`). `compiles`: kernels are
+    compiled as needed."""
     prints = [read(model, policy, catalogue) for model in (policy.models if models is None else models)]
     return _Divider(policy, prints, room, compiles, quota.cpus() if threads is None else threads).division()
 
 
 def fitting(policy: Policy, catalogue: Catalogue, *, models: Sequence[Model] | None = None,
             compiles: bool = False) -> Division:
-    """Who gets what on this machine, now. BootError where it does not suffice, with the sum."""
+    """Divide what this machine has now. BootError where it does not suffice, with the sum."""
     found = divide(policy, catalogue, room(policy), models=models, compiles=compiles)
     if found.refusal is not None:
         raise BootError(f"memory: {found.refusal}", code="memory", hint="give the machine more memory, or lower the "
@@ -94,11 +99,12 @@ def fitting(policy: Policy, catalogue: Catalogue, *, models: Sequence[Model] | N
 
 
 def hold(policy: Policy, division: Division) -> None:
-    """With everything loaded and all threads started: let the kernel refuse what would take the process beyond
-    `tee.memory_budget`.
+    """With everything loaded and all threads started: let the kernel refuse what would take the
+    process beyond `tee.memory_budget`.
 
-    All that was reckoned is allocated, so what may still come is what the budget leaves. No thread can count on a
-    stack from here on: it would be allocated whole. OSError or ValueError where the kernel refuses the limit.
+    All that was reckoned is allocated, so what may still come is what the budget leaves. No thread
+    can count on a stack from here on: it would be allocated whole. OSError or ValueError where the
+    kernel refuses the limit.
     """
     budget = policy.tee.memory_budget_bytes
     if budget is not None:
@@ -106,8 +112,8 @@ def hold(policy: Policy, division: Division) -> None:
 
 
 def allow_files(limits: Limits) -> None:
-    """Let the process have as many files open as all connections and its own take. BootError where it may not: whoever
-    can reach the port could take those away that evidence is collected with."""
+    """Let the process have as many files open as all connections and its own take. BootError where
+    it may not: whoever can reach the port could take those away that evidence is collected with."""
     needed = connections(limits) + _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY != hard < needed:
@@ -129,7 +135,8 @@ def queued(limits: Limits) -> int:
 
 
 def _answer_nbytes(policy: Policy, tokens: int, longest: int) -> int:
-    """Bytes of an answer of so many tokens, of up to `longest` characters each, whose client does not read."""
+    """Bytes of an answer of so many tokens, of up to `longest` characters each, whose client does
+    not read."""
     logged = max((model.sampling.max_logprobs for model in policy.models), default=0)
     entries = _ENTRY_BYTES * (1 + logged) if logged else 0
     event = policy.privacy.size_padding_bytes or 0
@@ -139,7 +146,7 @@ def _answer_nbytes(policy: Policy, tokens: int, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What is given from a room of `room` bytes on; all lines together are `taken` bytes then."""
+    """The division from a room of `room` bytes on; all lines together are `taken` bytes then."""
 
     room: int
     taken: int
@@ -152,8 +159,8 @@ def _last(steps: Sequence[_Step], room: int) -> _Step:
 
 
 def _left(steps: Sequence[_Step], step: _Step, room: int, *, cached: bool = False) -> int:
-    """What a step leaves of the room, but no more than each later one leaves of its own; with `cached`, the page cache
-    has its part of that."""
+    """The room that a step leaves, but no more than each later one leaves of its own; with
+    `cached`, the page cache has its part of that."""
     later = [(each.room, each.taken) for each in steps if each.room > room]
     return max(0, min(size - taken - (size // _CACHED_SHARE if cached else 0)
                       for size, taken in ((room, step.taken), *later)))
@@ -190,9 +197,10 @@ class _Divider:
             shares, min(_left(streamed, step, self._room), self._room // _CACHED_SHARE)))
 
     def _steps(self, nbytes: int) -> list[_Step]:
-        """From the least, which takes so many bytes, to the most: wider passes for all models, as long as they take no
-        more than their part and prompts may fill them; and more slots of each, as many as its part for keys and values
-        holds. In the order in which a growing room has these parts."""
+        """From the least, which takes so many bytes, to the most. Passes get wider for all models,
+        as long as they take no more than their part and prompts may fill them. Each gets more
+        slots, as many as its part for keys and values holds. In the order in which a growing room
+        has these parts."""
         rows, most = [_LEAST_ROWS], min(ROWS, self._limits.prompt_tokens * self._limits.concurrent_requests)
         while rows[-1] < most:
             rows.append(2 * rows[-1])
@@ -217,8 +225,9 @@ class _Divider:
         return found
 
     def _resident(self, steps: list[_Step], more: int) -> list[_Step]:
-        """The steps with all weights that may be resident, which take so many bytes more: from the first on that there
-        is room for before the next one is taken. What streams beside is left its part."""
+        """The steps with all weights that may be resident, which take so many bytes more: from the
+        first on that there is room for before the next one is taken. Models that stream beside keep
+        their part."""
         mixed = {each.streaming for each in self._prints} >= {True, "auto"}
         found = []
         for step in steps:
@@ -233,14 +242,16 @@ class _Divider:
                 for each, slots in zip(self._prints, step.slots, strict=True)}
 
     def _with_weights(self, shares: Mapping[str, Share], left: int) -> Mapping[str, Share]:
-        """So many bytes for weights of the models that may keep some, in proportion to their size."""
+        """So many bytes for weights of the models that may keep some, in proportion to their size.
+        """
         sizes = {each.name: each.weights for each in self._prints if each.streaming == "auto"}
         whole = max(sum(sizes.values()), 1)  # a file need not have any matrix: loading says what it lacks
         return {name: replace(share, resident=min(sizes[name], left * sizes[name] // whole)) if name in sizes else share
                 for name, share in shares.items()}
 
     def _with_records(self, shares: Mapping[str, Share], left: int) -> Mapping[str, Share]:
-        """Of so many bytes, room for the records of models that must be streamed, so that no pass waits for a disk."""
+        """Of so many bytes, room for the records of models that must be streamed, so that no pass
+        waits for a disk."""
         sizes = {each.name: each.records for each in self._prints
                  if each.model.streaming_decrypt is True and each.records}
         whole = sum(sizes.values())
@@ -269,7 +280,8 @@ class _Divider:
         return connections(self._limits) * _CONNECTION_BYTES
 
     def _requests(self) -> int:
-        """Those in progress; beside their own tokens, text of as many requests, in progress or not."""
+        """Those in progress; beside their own tokens, text of as many requests, in progress or not.
+        """
         text = max(self._limits.request_size_bytes, _CHARACTER_BYTES * self._letters)
         return self._limits.concurrent_requests * (text + self._tokens()) + self._keys * _KEY_BYTES
 
@@ -278,11 +290,12 @@ class _Divider:
         return queued(self._limits) * self._tokens()
 
     def _tokens(self) -> int:
-        """What a request takes whose prompt is tokens."""
+        """The bytes of a request whose prompt is tokens."""
         return _REQUEST_BYTES + _TOKEN_BYTES * min(self._limits.prompt_tokens, self._limits.request_size_bytes)
 
     def _reading(self) -> int:
-        """What reading the longest body takes for a while, and tokenizing the longest prompt."""
+        """The bytes that reading the longest body takes for a while, and tokenizing the longest
+        prompt."""
         return _READING_SHARE * self._limits.request_size_bytes + _LETTER_BYTES * self._letters
 
     def _total(self, shares: Mapping[str, Share]) -> int:

@@ -34,7 +34,7 @@ from appliance.policy.schema import Model, Policy
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """What becomes of a file here."""
+    """The fate of a file here."""
 
     refusal: ApplianceError | None  # why it cannot run
     warnings: tuple[str, ...] = ()  # what is odd about one that can
@@ -46,13 +46,15 @@ class Fitness:
 
 
 def judge(metadata: Metadata) -> None:
-    """Refuse a file by its metadata: UnsupportedError and FormatError for its kind and architecture."""
+    """Refuse a file by its metadata: UnsupportedError and FormatError for its kind and
+    architecture."""
     gguf_kind.check(metadata)
     architecture_of(metadata)
 
 
 def of_header(header: GGUFFile, *, template: str | None = None, fallback: Fallback = "refuse") -> Fitness:
-    """The fitness of a file with this header. `template` and `fallback`: what a policy says of chat templates."""
+    """The fitness of a file with this header. `template` and `fallback`: what a policy says of chat
+    templates."""
     try:
         shape = _check_tensors(header)
         words = tokenizer.load(header.metadata)
@@ -73,8 +75,8 @@ def of_file(path: Path) -> Fitness:
 
 
 def header(file: ModelFile) -> GGUFFile:
-    """The header of a file, also with tensors in formats that do not run here. Where it cannot be read to its end, what
-    its metadata say against it comes first. ModelError."""
+    """The header of a file, also with tensors in formats that do not run here. Where it cannot be
+    read to its end, what its metadata say against it comes first. ModelError."""
     try:
         return file.gguf
     except ModelError:
@@ -85,8 +87,9 @@ def header(file: ModelFile) -> GGUFFile:
 
 def refusals(policy: Policy, catalogue: Catalogue, models: Sequence[Model] | None = None, *,
              whole: bool = False) -> Iterator[tuple[Model, ApplianceError]]:
-    """The policy's models (or those of `models`) whose files cannot run here, and why. A file that is not there is not
-    among them. `whole`: their tokenizers and chat templates are looked at, too, which takes time and memory."""
+    """The policy's models (or those of `models`) whose files cannot run here, and why. A file that
+    is not there is not among them. `whole`: their tokenizers and chat templates are looked at, too,
+    which takes time and memory."""
     for model in policy.models if models is None else models:
         file = catalogue.of(model)
         there = os.path.isfile(file.path)  # noqa: PTH113 - it raises nothing
@@ -96,8 +99,8 @@ def refusals(policy: Policy, catalogue: Catalogue, models: Sequence[Model] | Non
 
 
 def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
-    """A warning at each model of a policy whose file is there and cannot run here. The policy is as valid as before:
-    files come and go."""
+    """A warning at each model of a policy whose file is there and cannot run here. The policy is as
+    valid as before: files come and go."""
     if checked.policy is None:
         return
     report = Report(checked.positions.text)
@@ -127,14 +130,16 @@ def _refusal(policy: Policy, model: Model, file: ModelFile, *, whole: bool) -> A
 
 
 def _header_of(model: Model, file: ModelFile) -> GGUFFile:
-    """The header of a policy's model: that of a sealed one is not parsed unless it is the pinned one."""
+    """The header of a policy's model: that of a sealed one is not parsed unless it is the pinned
+    one."""
     if model.sealed_header_sha256 is None and file.sealed:
         gguf.parse(sealed_header.MAGIC)  # says that it is sealed, and what to do
     return header(file)
 
 
 def _check_tensors(file: GGUFFile) -> Architecture:
-    """The architecture of a file that can run, as far as kind, architecture and tensors tell. Errors as `judge`."""
+    """The architecture of a file that can run, as far as kind, architecture and tensors tell.
+    Errors as `judge`."""
     gguf_kind.check(file.metadata, len(file.tensors))
     shape = architecture_of(file.metadata)
     check_runnable(file)

@@ -1,4 +1,4 @@
-"""What a model takes of the memory, part by part, reckoned from its header before anything is loaded.
+"""The memory of a model, part by part, reckoned from its header before anything is loaded.
 
 The header is read for this, and not believed: what is loaded later decides its own size again.
 """
@@ -51,10 +51,11 @@ _VECTOR_BYTES = 256  # by which a copy is aligned, and what may be read behind i
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a model is given. `slots` of keys and values; passes of up to `rows` rows; `resident` bytes of its weights
-    kept decrypted and the rest streamed, None: all of it resident; `kept` bytes of the rest kept encrypted, and what is
-    left of it read in each pass: with `drop`, there is no memory for it in the page cache. `foreign`: why llama.cpp
-    runs it, if it does."""
+    """The share of a model. It has `slots` of keys and values, and passes of up to `rows` rows.
+    `resident` bytes of its weights are kept decrypted and the rest streamed; None: all of it
+    resident. `kept` bytes of the rest are kept encrypted, and the others read in each pass. With
+    `drop`, there is no memory for them in the page cache. `foreign`: why llama.cpp runs it, if it
+    does."""
 
     slots: int
     rows: int
@@ -74,8 +75,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """One model of a policy, by its header. A file that says nothing usable has its size as weights, and no shape:
-    loading reports it."""
+    """One model of a policy, by its header. A file that says nothing usable has its size as
+    weights, and no shape: loading reports it."""
 
     model: Model
     size: int  # of the file
@@ -107,7 +108,8 @@ class Footprint:
 
     @property
     def read_by_a_token(self) -> int:
-        """Bytes of weights that a pass reads: all matrices but the embeddings, unless they are the output head, too."""
+        """Bytes of weights that a pass reads: all matrices but the embeddings, unless they are the
+        output head, too."""
         if self.tiles is None:
             return self.size
         tensors = self.tiles.gguf.tensors
@@ -123,8 +125,9 @@ class Footprint:
 
     @property
     def readable_ahead(self) -> int:
-        """Bytes of its file that may be read ahead in a pass over the streamed model. None of a plain one whose
-        plaintext the policy bounds: what is read ahead of it is plaintext that nobody counts."""
+        """Bytes of its file that may be read ahead in a pass over the streamed model. None of a
+        plain one whose plaintext the policy bounds: what is read ahead of it is plaintext that
+        nobody counts."""
         if self.tiles is None or self.sealed:
             return self.records
         if self.streaming is True:
@@ -132,7 +135,8 @@ class Footprint:
         return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles))
 
     def _embedding(self) -> int:
-        """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing."""
+        """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing.
+        """
         if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
             return 0
         return hidden_rows.nbytes(self.tiles.of(EMBEDDING))
@@ -160,7 +164,8 @@ class Footprint:
         return total
 
     def lines(self, share: Share, threads: int) -> Iterator[Line]:
-        """Everything that this model takes with what it is given. Loading comes on top, for one model at a time."""
+        """Everything that this model takes with what it is given. Loading comes on top, for one
+        model at a time."""
         name = self.name
         if share.resident is None or self.tiles is None:
             whole = self.fault is not None and self.foreign is None
@@ -211,7 +216,8 @@ class Footprint:
         return LOADING_BYTES if share.resident is None or self.tiles is None else 0
 
     def _buffers(self, threads: int) -> int:
-        """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is known of tiles."""
+        """Tiles and a record (a plain file: its rows) for each thread, what is read ahead, what is
+        known of tiles."""
         if self.tiles is None:
             return 0
         each = SLOTS * self.tiles.max_tile_nbytes + max(self.tiles.max_record_nbytes, self.tiles.max_tile_nbytes)
@@ -243,7 +249,8 @@ def there(size: int) -> str:
 
 
 def positions(model: Model, limits: Limits) -> int:
-    """Tokens of a request, prompt and answer, that policy and limits allow; the model may allow fewer."""
+    """Tokens of a request, prompt and answer, that policy and limits allow; the model may allow
+    fewer."""
     return min(model.context_length, limits.prompt_tokens + limits.generation_tokens)
 
 
@@ -262,7 +269,8 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
 
 
 def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:
-    """Whether a model's file is sealed, and its tiles; None where its header says nothing usable, and why."""
+    """Whether a model's file is sealed, and its tiles; None where its header says nothing usable,
+    and why."""
     found = False
     try:
         found = file.sealed
@@ -279,7 +287,8 @@ def _shape(header: GGUFFile) -> Architecture | None:
 
 
 def widths(tensors: Iterable[TensorInfo]) -> dict[str, int]:
-    """Most columns of the matrices that take each kind of activations; formats without a kernel are left out."""
+    """Most columns of the matrices that take each kind of activations; formats without a kernel are
+    left out."""
     found: dict[str, int] = {}
     for info in tensors:
         if len(info.shape) == 2 and info.format.name in SHAPES:
@@ -294,9 +303,9 @@ def _pages(nbytes: int) -> int:
 
 def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, threads: int, context: int,
                        wanted: int = WANTED) -> int:
-    """Bytes of the buffers that `forward.Forward` makes for a pass of up to `rows` rows, with logits of `wanted` of
-    them. Pages that are never touched are counted, too: a long prompt may touch them all. `kinds` as from `widths`;
-    `context`: positions of a slot."""
+    """Bytes of the buffers that `forward.Forward` makes for a pass of up to `rows` rows, with
+    logits of `wanted` of them. Pages that are never touched are counted, too: a long prompt may
+    touch them all. `kinds` as from `widths`; `context`: positions of a slot."""
     shared = [stride(width) * rows for width in row_widths(a).values()]
     shared += [row_nbytes(*kind) * rows for kind in kinds.items()]
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)

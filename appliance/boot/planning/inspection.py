@@ -1,4 +1,5 @@
-"""What a model file says about itself, from its header alone: for people and scripts, not for the engine."""
+"""The statements of a model file about itself, from its header alone: for people and scripts, not
+for the engine."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ class Inspection:
 
 
 def inspect(path: Path) -> Inspection:
-    """Read the header of the file at `path`, plain or sealed. ModelError for what the disk does, FormatError for
-    malformed bytes."""
+    """Read the header of the file at `path`, plain or sealed. ModelError for what the disk does,
+    FormatError for malformed bytes."""
     file = ModelFile(path)
     if not file.sealed:
         return _inspection(path, file.size, file.gguf, None)
@@ -77,8 +78,9 @@ def inspect(path: Path) -> Inspection:
 
 
 def header(path: Path, *, any_format: bool = False) -> GGUFFile:
-    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is authenticated. `any_format`:
-    tensors of a plain file may be in formats that do not run here. Errors as `inspect`."""
+    """The parsed GGUF header of the file at `path`, plain or sealed, of which nothing is
+    authenticated. `any_format`: tensors of a plain file may be in formats that do not run here.
+    Errors as `inspect`."""
     return ModelFile(path).gguf if any_format else ModelFile(path).supported
 
 

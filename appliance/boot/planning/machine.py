@@ -1,4 +1,5 @@
-"""What the machine gives this process: memory, as the kernel and the control group say. The host can lie here."""
+"""The resources that the machine gives this process: memory, as the kernel and the control group
+say. The host can lie here."""
 
 from __future__ import annotations
 
@@ -45,15 +46,17 @@ def _stat(folder: Path) -> dict[str, int]:
 
 
 def _limit(folder: Path) -> int | None:
-    """The memory limit of one control group; None where there is none. Version 2 kills above `max` and slows a group
-    down above `high`, until it stands still; version 1 tells limits of groups outside of this container, too."""
+    """The memory limit of one control group; None where there is none. Version 2 kills above `max`
+    and slows a group down above `high`, until it stands still; version 1 tells limits of groups
+    outside of this container, too."""
     known = (_number(folder / "memory.max"), _number(folder / "memory.high"),
              _number(folder / "memory.limit_in_bytes"), _stat(folder).get("hierarchical_memory_limit"))
     return min((size for size in known if size is not None and size < _NO_LIMIT), default=None)
 
 
 def _taken(folder: Path) -> int:
-    """Bytes of a group that cannot be had back from it: all but the cache of files. By this process, too."""
+    """Bytes of a group that cannot be had back from it: all but the cache of files. By this
+    process, too."""
     usage = next((size for size in (_number(folder / "memory.current"), _number(folder / "memory.usage_in_bytes"))
                   if size is not None), 0)
     stat = _stat(folder)
@@ -83,7 +86,8 @@ def _folders(groups: Path, mount: Path) -> Iterator[Path]:
 
 
 def group_limit(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
-    """The tightest memory limit of this process's control groups (version 1 or 2), up to the root; None without one."""
+    """The tightest memory limit of this process's control groups (version 1 or 2), up to the root;
+    None without one."""
     return min((limit for folder in _folders(groups, mount) if (limit := _limit(folder)) is not None), default=None)
 
 
@@ -93,8 +97,8 @@ def own_memory(status: Path = _STATUS) -> int:
 
 
 def room_in(folder: Path, own: int) -> int | None:
-    """Bytes that a process can have in all within one group, beside what others in it have, of which it has `own`
-    itself; None without a limit."""
+    """Bytes that a process can have in all within one group, beside what others in it have, of
+    which it has `own` itself; None without a limit."""
     limit = _limit(folder)
     return None if limit is None else max(limit - max(_taken(folder) - own, 0), 0)
 
@@ -107,20 +111,22 @@ def group_room(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
 
 
 def total_memory() -> int | None:
-    """Bytes that this process could ever have: the machine's memory or its group's limit; None if unknown."""
+    """Bytes that this process could ever have: the machine's memory or its group's limit; None if
+    unknown."""
     known = [size for size in (_meminfo("MemTotal"), group_limit()) if size is not None]
     return min(known, default=None)
 
 
 def available_memory() -> int | None:
-    """Bytes that this process can have in all, what it has already included, without swapping; None if unknown."""
+    """Bytes that this process can have in all, what it has already included, without swapping; None
+    if unknown."""
     free = _meminfo("MemAvailable")
     known = [size for size in (None if free is None else free + own_memory(), group_room()) if size is not None]
     return min(known, default=None)
 
 
 def limit_growth(nbytes: int) -> None:
-    """Let the kernel refuse this process more than `nbytes` of writable memory beyond what it has, touched or not.
-    OSError or ValueError where it refuses the limit."""
+    """Let the kernel refuse this process more than `nbytes` of writable memory beyond what it has,
+    touched or not. OSError or ValueError where it refuses the limit."""
     limit = (_meminfo("VmData", _STATUS) or 0) + nbytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

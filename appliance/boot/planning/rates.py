@@ -1,6 +1,8 @@
-"""How fast this machine reads memory, a file, and through the cipher: short measurements for an estimate.
+"""How fast this machine reads memory, a file, and through the cipher: short measurements for an
+estimate.
 
-Half a second in all. Other work on the machine lowers the figures, and so does a clock that the host slows down.
+Half a second in all. Other work on the machine lowers the figures, and so does a clock that the
+host slows down.
 """
 
 from __future__ import annotations
@@ -36,15 +38,17 @@ class Rates:
 
 
 def measure(file: Path, threads: int, seconds: float = _SECONDS) -> Rates:
-    """The rates of this machine, the file's where it can be read; each is measured for so many seconds."""
+    """The rates of this machine, the file's where it can be read; each is measured for so many
+    seconds."""
     cache = _rate(threads, _reader(file), seconds)
     return Rates(memory=_rate(threads, _summer(), seconds), cipher=_rate(threads, _decrypter(), seconds), cache=cache,
                  disk=disk(file, seconds) or cache)
 
 
 def disk(file: Path, seconds: float = _SECONDS) -> float:
-    """Bytes a second of a file that is read ahead past the page cache, as a streamed model's is; 0 where that cannot
-    be. Begins somewhere in the file, as a disk's own cache may have what was measured before."""
+    """Bytes a second of a file that is read ahead past the page cache, as a streamed model's is; 0
+    where that cannot be. Begins somewhere in the file, as a disk's own cache may have what was
+    measured before."""
     size = file.stat().st_size if file.is_file() else 0
     places = range(0, size - _TILE + 1, _TILE)
     first = time.monotonic_ns() // 1000 % max(len(places), 1)
@@ -108,8 +112,8 @@ def _decrypter() -> Callable[[int], Callable[[], int]]:
 
 
 def _reader(path: Path) -> Callable[[int], Callable[[], int]]:
-    """Read the same tiles again and again, each thread its own: too many for a cache of the processor. The page cache
-    has them after a first time, which does not count."""
+    """Read the same tiles again and again, each thread its own: too many for a cache of the
+    processor. The page cache has them after a first time, which does not count."""
     def make(thread: int) -> Callable[[], int]:
         try:
             file = RandomFile(path)

@@ -1,9 +1,11 @@
-"""The memory of a deployment as a table, and how fast it will answer: what a boot would do, without booting.
+"""The memory of a deployment as a table, and how fast it will answer: what a boot would do, without
+booting.
 
-The speed is an estimate of decoding for one request: each token reads all weights once, what is resident from memory
-at the rate measured here, what is streamed from the file (or its kept records) and through the cipher at the rates
-measured here, and then multiplies it, which from a core's cache is hardly faster than from memory. What of a sealed
-model comes from the disk is read while tiles before it are decrypted and multiplied, but not while others are.
+The speed is an estimate of decoding for one request. Each token reads all weights once: resident
+ones from memory, streamed ones from the file (or its kept records) and through the cipher, at the
+rates measured here. Then it multiplies them, which from a core's cache is hardly faster than from
+memory. A sealed model's tiles from the disk are read while tiles before them are decrypted and
+multiplied, but not while others are.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from appliance.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What is expected of one model, one request at a time."""
+    """The speed expected of one model, one request at a time."""
 
     model: str
     resident_nbytes: int  # of weights that a token reads from memory
@@ -47,15 +49,16 @@ def speeds(policy: Policy, catalogue: Catalogue, division: Division, rates: Rate
 
 
 def seconds_of_a_token(resident: int, kept: int, read: int, rates: Rates, *, from_disk: bool, ahead: bool) -> float:
-    """For so many bytes of weights: in memory, in memory but encrypted, and read from the file; `ahead`: while others
-    are in use."""
+    """For so many bytes of weights: in memory, in memory but encrypted, and read from the file;
+    `ahead`: while others are in use."""
     there = resident / rates.memory + kept * (2 / rates.memory + 1 / rates.cipher)
     work, brought = read * (1 / rates.memory + 1 / rates.cipher), read / (rates.disk if from_disk else rates.cache)
     return there + (max(work, brought) if ahead else work + brought)
 
 
 def _split(each: Footprint, division: Division) -> tuple[int, int]:
-    """Bytes of weights that a token reads: resident, streamed. Of the embeddings it reads a row."""
+    """Bytes of weights that a token reads: resident, streamed. It reads one row of the embeddings.
+    """
     resident = division.shares[each.name].resident
     read = each.read_by_a_token
     if resident is None:
@@ -65,5 +68,5 @@ def _split(each: Footprint, division: Division) -> tuple[int, int]:
 
 
 def plan(policy: Policy, catalogue: Catalogue, room: int | None) -> Division:
-    """What a boot by `policy` would do with `room` bytes. Files that cannot be read count as nothing."""
+    """Plan a boot by `policy` with `room` bytes. Files that cannot be read count as nothing."""
     return budget.divide(policy, catalogue, room)

@@ -64,23 +64,27 @@ class RunningModel:
 
     @property
     def context_length(self) -> int:
-        """Tokens that a request may take, prompt and answer together: the least of model's, policy's and limits'."""
+        """Tokens that a request may take, prompt and answer together: the least of model's,
+        policy's and limits'."""
         return self.engine.context
 
     def bound(self) -> LoadedModel:
-        """What attestation says about it: digests of what was read, not of what was asked for."""
+        """The model as attestation names it: digests of what was read, not of what was asked for.
+        """
         header = self.source.header_sha256
         return LoadedModel(name=self.name, sha256=self.source.sha256.hex(),
                            sealed_header_sha256=None if header is None else header.hex())
 
     @property
     def failure(self) -> str | None:
-        """The code of the error that ended it: a disk that lies or fails. None for one that answers."""
+        """The code of the error that ended it: a disk that lies or fails. None for one that
+        answers."""
         return self.source.failure
 
     @property
     def streamed_plaintext(self) -> int:
-        """Bytes of plaintext weights that a model which must be streamed can have at one moment; 0 for another."""
+        """Bytes of plaintext weights that a model which must be streamed can have at one moment; 0
+        for another."""
         return self.source.plaintext_nbytes if self.policy.streaming_decrypt is True else 0
 
     @property
@@ -89,7 +93,8 @@ class RunningModel:
         return self.source.residency
 
     def close(self) -> None:
-        """Stop the engine, then give the weights back; nothing that asks the process to end comes between."""
+        """Stop the engine, then give the weights back; nothing that asks the process to end comes
+        between."""
         with interrupts.later():
             try:
                 self.engine.close()
@@ -97,8 +102,8 @@ class RunningModel:
                 self.source.close()
 
     def wipe(self) -> None:
-        """As `close`, and waits for no thread: what one still does with this memory ends the process at worst, which
-        must end anyway."""
+        """As `close`, and waits for no thread: what one still does with this memory ends the
+        process at worst, which must end anyway."""
         try:
             self.engine.wipe()
         finally:
@@ -107,7 +112,7 @@ class RunningModel:
 
 @dataclass(frozen=True)
 class Loading:
-    """What a model is loaded with, beside its part of the policy and its file."""
+    """The settings that a model is loaded with, beside its part of the policy and its file."""
 
     limits: Limits
     progress: Callable[[int, int], None] = lambda done, total: None
@@ -146,7 +151,8 @@ def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:
 
 
 def formats_named_by(files: Iterable[ModelFile]) -> frozenset[str]:
-    """Block formats that the files' headers name. Nothing is believed yet: what was loaded is compared later."""
+    """Block formats that the files' headers name. Nothing is believed yet: what was loaded is
+    compared later."""
     names: set[str] = set()
     for file in files:
         try:
@@ -168,7 +174,8 @@ def _streamed(model: Model, tiles: SealedModel | PlainTiles, given: Loading) -> 
 
 
 def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
-    """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever comes of it."""
+    """Verify the publisher's signature and the pins, and read the model. The key is wiped, whatever
+    comes of it."""
     path, key, share, packing = file.path, given.key, given.memory, Packing(given.kernels)
     pin = bytes.fromhex(model.sha256)
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
@@ -199,7 +206,8 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
 
 
 def drafts_first(models: Iterable[Model]) -> list[Model]:
-    """The order to load models in: who drafts for others before them. A draft model has no draft itself."""
+    """The order to load models in: who drafts for others before them. A draft model has no draft
+    itself."""
     return sorted(models, key=lambda model: model.draft_model is not None)
 
 
@@ -209,8 +217,8 @@ def users(policy: Policy, model: Model) -> int:
 
 
 def _check_budget(model: Model, source: OwnSource, given: Loading) -> None:
-    """Make a streamed model's buffers, of less plaintext where the budget is small. BootError when it can have more
-    than it may."""
+    """Make a streamed model's buffers, of less plaintext where the budget is small. BootError when
+    it can have more than it may."""
     source.prepare(given.cpus)
     budget = given.plaintext_budget
     if model.streaming_decrypt is not True or budget is None:
@@ -225,19 +233,20 @@ def _check_budget(model: Model, source: OwnSource, given: Loading) -> None:
 
 
 def plaintext_left(policy: Policy, running: Mapping[str, RunningModel]) -> int:
-    """What the plaintext budget leaves beside the models that are loaded."""
+    """The bytes that the plaintext budget leaves beside the models that are loaded."""
     return policy.tee.plaintext_budget_bytes - sum(model.streamed_plaintext for model in running.values())
 
 
 def native_code() -> KernelTable:
-    """The kernels; and, for later, the system's libcrypto: nothing can be loaded once the process is in its sandbox."""
+    """The kernels; and, for later, the system's libcrypto: nothing can be loaded once the process
+    is in its sandbox."""
     libcrypto.load()
     return kernel_table.load()
 
 
 def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *, tolerant: bool) -> str:
-    """How each model is kept, and why, for the report of the boot. BootError when memory for secrets could not be
-    locked, unless that is tolerated."""
+    """How each model is kept, and why, for the report of the boot. BootError when memory for
+    secrets could not be locked, unless that is tolerated."""
     missing = locked.shortfall()
     if missing is not None and not tolerant:
         raise BootError(f"memory: {missing}", code="memory-lock", hint="raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in "
@@ -250,7 +259,8 @@ def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *
 
 @contextlib.contextmanager
 def _named(model: Model) -> Iterator[None]:
-    """Say which of the policy's models an error of its file is about: the file's parsers do not know."""
+    """Say which of the policy's models an error of its file is about: the file's parsers do not
+    know."""
     try:
         yield
     except (ModelError, EngineError) as error:
@@ -260,8 +270,8 @@ def _named(model: Model) -> Iterator[None]:
 
 
 def load(model: Model, file: ModelFile, given: Loading) -> RunningModel:
-    """Load one model of a policy from its file. Raises ModelError, EngineError or BootError; nothing stays loaded
-    then."""
+    """Load one model of a policy from its file. Raises ModelError, EngineError or BootError;
+    nothing stays loaded then."""
     with _named(model):
         if given.memory.foreign is not None:
             return _foreign(model, file, given)
@@ -287,8 +297,8 @@ def _foreign(model: Model, file: ModelFile, given: Loading) -> RunningModel:
 
 
 def _template(model: Model, source: Opened, engine: Engine) -> ChatTemplate | None:
-    """The model's chat template, once its engine runs: what is wrong with the model comes before it. The engine is
-    closed where the template is wrong."""
+    """The model's chat template, once its engine runs: what is wrong with the model comes before
+    it. The engine is closed where the template is wrong."""
     try:
         return ChatTemplate.of_model(source.metadata, override=model.chat_template,
                                      fallback=model.chat_template_fallback)

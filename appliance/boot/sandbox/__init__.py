@@ -5,8 +5,9 @@
     tighten    "load" once the keys are there and who fetched them has ended; "serve" once the service listens
                (no new socket, no file opened for writing, no executable page)
 
-Landlock and capabilities belong to a thread and what it starts, so `enter` wants to be the only one; filters reach
-every thread (SECCOMP_FILTER_FLAG_TSYNC). Nothing of it can be undone. docs/concepts/sandbox.md tells the whole.
+Landlock and capabilities belong to a thread and what it starts, so `enter` wants to be the only
+one; filters reach every thread (SECCOMP_FILTER_FLAG_TSYNC). Nothing of it can be undone.
+docs/concepts/sandbox.md tells the whole.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LOCKING = "RLIMIT_MEMLOCK cannot be raised here: CAP_IPC_LOCK is kept where it 
 
 
 def needs(policy: Policy, *, prebuilt: bool, child: int | None = None) -> Needs:
-    """What the policy, and a process that fetches keys, ask of the filters."""
+    """The needs of the policy, and of a process that fetches keys, that filters allow."""
     listeners = policy.service.listeners
     families = {socket.AF_INET, socket.AF_INET6, socket.AF_UNIX}
     if any(listener.kind == "vsock" or listener.transport == "vsock" for listener in listeners):
@@ -117,7 +118,8 @@ class Sandbox:
     measures: list[Measure] = field(default_factory=list)
 
     def tighten(self, stage: Stage) -> Measure:
-        """Add the filter of the next stage. BootError where the kernel refuses, unless that is tolerated."""
+        """Add the filter of the next stage. BootError where the kernel refuses, unless that is
+        tolerated."""
         if stage == "serve":
             _load_late()
         measure = self._take(f"seccomp-{stage}", lambda: install(stage, self.wanted))
@@ -136,8 +138,9 @@ def _second_engine_is_loaded() -> bool:
 
 
 def _load_late() -> None:
-    """Libraries that are else loaded at their first use, when no page can become executable any more: the C library's
-    unwinder, by which threads end, and Python's own modules that are imported inside of functions."""
+    """Libraries that are else loaded at their first use, when no page can become executable any
+    more: the C library's unwinder, by which threads end, and Python's own modules that are imported
+    inside of functions."""
     with contextlib.suppress(OSError):  # a C library that does without
         ctypes.CDLL("libgcc_s.so.1")
     for module in ("encodings.idna", "unicodedata"):
@@ -146,9 +149,10 @@ def _load_late() -> None:
 
 def enter(loaded: Loaded, *, prebuilt: bool, tolerant: bool, models: Iterable[Path] = (), port: int | None = None,
           child: int | None = None, traced: str = "") -> Sandbox:
-    """Enter the sandbox of a policy. `prebuilt`: no kernel is compiled at run time. `port`: the operator's choice.
-    `child`: the process that fetches keys, which was started before. `traced`: why the process is being watched, which
-    `tolerant` alone lets pass; nothing is done then, for who watches needs what the sandbox takes.
+    """Enter the sandbox of a policy. `prebuilt`: no kernel is compiled at run time. `port`: the
+    operator's choice. `child`: the process that fetches keys, which was started before. `traced`:
+    why the process is being watched, which `tolerant` alone lets pass; nothing is done then, for
+    who watches needs what the sandbox takes.
 
     BootError where a measure is refused and not tolerated."""
     if traced and not tolerant:

@@ -1,7 +1,9 @@
-"""Classic BPF programs for seccomp(2), assembled from a list of rules. Small enough to check by hand.
+"""Classic BPF programs for seccomp(2), assembled from a list of rules. Small enough to check by
+hand.
 
-A program sees `struct seccomp_data` (linux/seccomp.h): number, architecture, instruction pointer, six arguments of 64
-bits. Every rule is one self-contained block that ends in a return, and jumps only forward inside of it:
+A program sees `struct seccomp_data` (linux/seccomp.h): number, architecture, instruction pointer,
+six arguments of 64 bits. Every rule is one self-contained block that ends in a return, and jumps
+only forward inside of it:
 
     if architecture is another:   kill        if number belongs to the x32 ABI: kill
     if number == RULE:            one alternative whose conditions all hold -> allow; none -> the rule's refusal
@@ -44,14 +46,16 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, co
 
 @dataclass(frozen=True)
 class Condition:
-    """`argument & mask == value`, over 64 bits. An argument that the kernel takes as int needs a mask of 32 bits."""
+    """`argument & mask == value`, over 64 bits. An argument that the kernel takes as int needs a
+    mask of 32 bits."""
 
     argument: int
     value: int
     mask: int = 0xFFFFFFFF
 
     def code(self) -> list[tuple[int, int]]:
-        """Pairs (offset of a 32-bit word, its mask), with the value's bits beside them in `values`."""
+        """Pairs (offset of a 32-bit word, its mask), with the value's bits beside them in `values`.
+        """
         low = _ARGUMENTS + 8 * self.argument  # both architectures are little-endian
         return [(low + 4 * half, self.mask >> 32 * half & 0xFFFFFFFF) for half in (0, 1)]
 
@@ -65,7 +69,8 @@ Alternative = tuple[Condition, ...]
 
 @dataclass(frozen=True)
 class Rule:
-    """What happens to one call: allowed if all conditions of one alternative hold, `refusal` otherwise."""
+    """The rule for one call: allowed if all conditions of one alternative hold, `refusal`
+    otherwise."""
 
     name: str
     alternatives: tuple[Alternative, ...] = ((),)
@@ -99,7 +104,8 @@ def _block(wanted: int, rule: Rule) -> list[Instruction]:
 
 
 def assemble(rules: Iterable[Rule], machine: Machine) -> bytes:
-    """The program, 8 bytes an instruction. ValueError for a call that is named twice, or a program that is too long."""
+    """The program, 8 bytes an instruction. ValueError for a call that is named twice, or a program
+    that is too long."""
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.audit), (_RETURN, 0, 0, KILL), (_LOAD, 0, 0, _NUMBER)]
     if machine.foreign_abi is not None:

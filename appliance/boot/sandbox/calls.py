@@ -1,8 +1,9 @@
 """Which system calls the process may make, stage by stage.
 
-A filter cannot be taken back; each stage adds one that allows less, and the strictest wins. `boot` begins before any
-thread and ends when the keys are there; `load` until the service listens; `serve` for the rest. What no list names is
-answered with EPERM. What no stage could ever want, and whoever breaks in would, ends the process (`KILLED`).
+A filter cannot be taken back; each stage adds one that allows less, and the strictest wins. `boot`
+begins before any thread and ends when the keys are there; `load` until the service listens; `serve`
+for the rest. A call that no list names is answered with EPERM. A call that no stage could ever
+want, and an intruder would, ends the process (`KILLED`).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | (os
 
 @dataclass(frozen=True)
 class Needs:
-    """What a policy asks of the sandbox beyond what every service needs."""
+    """The needs of a policy beyond those of every service."""
 
     compiling: bool = False   # kernels are compiled at run time: pages become executable
     child: int | None = None  # the process that fetches keys: it may be waited for and killed
@@ -90,7 +91,8 @@ def _any(argument: int, values: tuple[int, ...]) -> tuple[tuple[Condition, ...],
 
 
 def _memory(stage: Stage, needs: Needs) -> Iterator[Rule]:
-    """Executable pages: none while serving; before that only those of files that are mapped to be run: libraries."""
+    """Executable pages: none while serving; before that only those of files that are mapped to be
+    run: libraries."""
     if needs.compiling:
         yield Rule("mmap")
         yield Rule("mprotect")
@@ -102,7 +104,8 @@ def _memory(stage: Stage, needs: Needs) -> Iterator[Rule]:
 
 
 def _processes(stage: Stage, needs: Needs) -> Iterator[Rule]:
-    """Threads, no processes; signals to this process alone, and to the one that fetches keys as long as it may run."""
+    """Threads, no processes; signals to this process alone, and to the one that fetches keys as
+    long as it may run."""
     child = () if needs.child is None or stage != "boot" else (needs.child,)
     yield Rule("clone", ((Condition(0, _CLONE_THREAD, _CLONE_THREAD), Condition(0, 0, _CLONE_NAMESPACES)),))
     yield Rule("tgkill", ((Condition(0, os.getpid()),),))
@@ -131,7 +134,8 @@ def _files(stage: Stage, needs: Needs) -> Iterator[Rule]:
 
 
 def _sockets(stage: Stage, needs: Needs) -> Iterator[Rule]:
-    """Sockets are made before serving, of the policy's kinds; nothing is ever sent to an address of one's choice."""
+    """Sockets are made before serving, of the policy's kinds; nothing is ever sent to an address of
+    one's choice."""
     yield Rule("socketpair", ((Condition(0, socket.AF_UNIX),),))
     if stage != "serve":
         protocols = (0, socket.IPPROTO_TCP)  # no other on top of a stream: Landlock judges TCP alone
@@ -142,7 +146,8 @@ def _sockets(stage: Stage, needs: Needs) -> Iterator[Rule]:
 
 
 def rules(stage: Stage, needs: Needs) -> list[Rule]:
-    """Every rule of a stage, calls with conditions first: the kernel remembers the answers for all others."""
+    """Every rule of a stage, calls with conditions first: the kernel remembers the answers for all
+    others."""
     allowed = set(ALWAYS)
     if stage != "serve":
         allowed |= PREPARING

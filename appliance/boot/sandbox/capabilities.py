@@ -1,4 +1,5 @@
-"""Capabilities: none in any of the five sets, for this thread and every one it will start (capabilities(7))."""
+"""Capabilities: none in any of the five sets, for this thread and every one it will start
+(capabilities(7))."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from appliance.boot.sandbox.syscalls import Machine, number
 _VERSION_3: Final = 0x20080522  # linux/capability.h; two words of 32 bits for each set
 _SETPCAP: Final = 8
 IPC_LOCK: Final = 14
-# linux/securebits.h: NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each with its lock, and the lock of KEEP_CAPS
+# linux/securebits.h: NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each with its lock, and the
+# lock of KEEP_CAPS
 _SECUREBITS: Final = 0b1110_1111
 _STATUS = Path("/proc/thread-self/status")
 SETS: Final = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -27,10 +29,12 @@ def held() -> dict[str, int]:
 
 
 def drop(machine: Machine, *, keep_locking: bool = False) -> str:
-    """Give up everything; returns what could not be given up, in words, or nothing. OSError as the kernel says it.
+    """Give up everything; returns what could not be given up, in words, or nothing. OSError as the
+    kernel says it.
 
-    Without CAP_SETPCAP (an ordinary user) the bounding set stays: with no_new_privs it can give nothing back.
-    `keep_locking`: but for CAP_IPC_LOCK, if it is there, which allows to lock memory beyond the limit.
+    Without CAP_SETPCAP (an ordinary user) the bounding set stays: with no_new_privs it can give
+    nothing back. `keep_locking`: but for CAP_IPC_LOCK, if it is there, which allows to lock memory
+    beyond the limit.
     """
     before = held()
     if before["CapEff"] >> _SETPCAP & 1:

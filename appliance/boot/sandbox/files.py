@@ -1,5 +1,6 @@
-"""What a policy's service may open: the program and its libraries, what the kernel says of the machine, models and
-keys, each for reading; the devices and sockets that the policy names, for more. Nothing else."""
+"""The files that a policy's service may open. The program and its libraries, what the kernel says
+of the machine, models and keys are for reading; devices and sockets that the policy names, for
+more. Nothing else."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def keys(policy: Policy) -> Iterator[Key]:
 
 
 def _given(loaded: Loaded) -> Iterator[Path]:
-    """Files that the policy names, and those that stand beside it: lists and signatures. No folder below."""
+    """Files that the policy names, and those that stand beside it: lists and signatures. No folder
+    below."""
     beside = sorted(path for path in loaded.path.parent.iterdir() if path.is_file())
     yield from beside[:_MOST_BESIDE]
     for key in keys(loaded.policy):

@@ -1,8 +1,9 @@
-"""What the process does to itself before it touches a key or a model.
+"""The hardening of the process before it touches a key or a model.
 
-Each measure works on any machine without privileges and cannot be undone by the process. On the simulated platform
-a measure that the kernel refuses is reported as tolerated, since nothing is protected there anyway; on any other it
-stops the boot. What the process may still do to others is `sandbox`'s part.
+Each measure works on any machine without privileges and cannot be undone by the process. On the
+simulated platform a measure that the kernel refuses is reported as tolerated, since nothing is
+protected there anyway; on any other it stops the boot. `sandbox` bounds what the process may still
+do to others.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_SET_MDWE = 65
 PR_MDWE_REFUSE_EXEC_GAIN = 1
 
-# Variables by which whoever starts a process loads code into it or reads from it. None reaches an isolated process;
-# a platform that protects something does not boot where one was set all the same.
+# Variables by which whoever starts a process loads code into it or reads from it. None reaches an
+# isolated process; a platform that protects something does not boot where one was set all the same.
 INJECTING = re.compile(
     "(LD|MALLOC|OPENSSL)_[A-Z0-9_]+|GCONV_PATH|GLIBC_TUNABLES|SSLKEYLOGFILE|SSL_CERT_(DIR|FILE)|PYTHON(BREAKPOINT|"
     "CASEOK|DEVMODE|EXECUTABLE|HOME|INSPECT|MALLOC|MALLOCSTATS|PATH|PERFSUPPORT|PLATLIBDIR|PYCACHEPREFIX|STARTUP|"
@@ -45,7 +46,8 @@ def _umask() -> None:
 
 
 def _no_debugger() -> None:
-    """A process that is not dumpable can be traced by root alone; one that is traced already is refused."""
+    """A process that is not dumpable can be traced by root alone; one that is traced already is
+    refused."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123
         tracer = next((line.split()[1] for line in status if line.startswith("TracerPid:")), "0")
     if tracer != "0":
@@ -63,8 +65,8 @@ def _isolated() -> None:
 
 
 def _clean_environment(tolerant: bool) -> Measure:
-    """No variable but those that are kept is in the environment; BootError for one that injects, if `tolerant` is
-    not set."""
+    """No variable but those that are kept is in the environment; BootError for one that injects, if
+    `tolerant` is not set."""
     left = set(os.environ)
     taken = isolated.take_out()
     left -= set(os.environ)
@@ -79,7 +81,8 @@ def _clean_environment(tolerant: bool) -> Measure:
 
 
 def harden(*, tolerant: bool) -> tuple[Measure, ...]:
-    """Harden this process; `tolerant` on the simulated platform only. Raises BootError when a measure fails."""
+    """Harden this process; `tolerant` on the simulated platform only. Raises BootError when a
+    measure fails."""
     return (
         take("no-core-dumps", _no_core, tolerant),
         take("not-dumpable", lambda: _prctl(PR_SET_DUMPABLE, 0), tolerant),
@@ -93,12 +96,14 @@ def harden(*, tolerant: bool) -> tuple[Measure, ...]:
 
 
 def traced(measures: Iterable[Measure]) -> str:
-    """Why the process is being watched by Python's own hooks; nothing if it is not, or if that was not tolerated."""
+    """Why the process is being watched by Python's own hooks; nothing if it is not, or if that was
+    not tolerated."""
     return next((each.detail for each in measures if each.name == "no-trace-hooks" and each.outcome != "done"), "")
 
 
 def refuse_new_code(*, prebuilt: bool, tolerant: bool) -> Measure:
-    """No memory of this process can become executable from now on (Linux 6.3); needs prebuilt kernels."""
+    """No memory of this process can become executable from now on (Linux 6.3); needs prebuilt
+    kernels."""
     name = "no-executable-memory"
     if not prebuilt:
         if not tolerant:

@@ -1,6 +1,8 @@
-"""Landlock rule sets (landlock(7)): what this thread and those it starts may open, connect to or signal.
+"""Landlock rule sets (landlock(7)): what this thread and those it starts may open, connect to or
+signal.
 
-Every right that the kernel knows is handled: what no rule grants is refused. Files that are open already stay usable.
+Every right that the kernel knows is handled: what no rule grants is refused. Files that are open
+already stay usable.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ NETWORK, SCOPES = 4, 6                    # the versions that brought these
 
 @dataclass(frozen=True)
 class Grant:
-    """Rights on a file, or on a folder and everything beneath it. A path that does not exist grants nothing."""
+    """Rights on a file, or on a folder and everything beneath it. A path that does not exist grants
+    nothing."""
 
     path: Path
     rights: int = READ
@@ -43,7 +46,8 @@ class Grant:
 
 @dataclass(frozen=True)
 class Ports:
-    """TCP ports that may be listened on and connected to; 0 stands for a port that the kernel chooses."""
+    """TCP ports that may be listened on and connected to; 0 stands for a port that the kernel
+    chooses."""
 
     bind: frozenset[int] = frozenset()
     connect: frozenset[int] = frozenset()
@@ -91,8 +95,8 @@ def _allow_path(ruleset: int, grant: Grant, handled: int) -> None:
 
 
 def restrict(grants: tuple[Grant, ...], ports: Ports, scopes: int, abi: int) -> None:
-    """Restrict this thread, and all that it starts, to the grants and scopes. no_new_privs must be set. OSError as the
-    kernel says it."""
+    """Restrict this thread, and all that it starts, to the grants and scopes. no_new_privs must be
+    set. OSError as the kernel says it."""
     with _ruleset(abi, scopes) as ruleset:
         handled = (1 << _FS_BITS.get(abi, 16)) - 1
         for grant in grants:

@@ -31,7 +31,8 @@ def prctl(option: int, *arguments: int) -> int:
 
 
 def syscall(number: int, *arguments: int | ctypes.Array[ctypes.c_char] | None) -> int:
-    """Call syscall(2). A number is passed as 64 bits, a buffer as its address. OSError as the kernel says it."""
+    """Call syscall(2). A number is passed as 64 bits, a buffer as its address. OSError as the
+    kernel says it."""
     given = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     result = int(_LIBC.syscall(ctypes.c_long(number), *given))
     if result < 0:

@@ -1,4 +1,5 @@
-"""Resource limits that the process needs for nothing: set to zero, for good once its capabilities are gone."""
+"""Resource limits that the process needs for nothing: set to zero, for good once its capabilities
+are gone."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ NOTHING = ("RLIMIT_CORE", "RLIMIT_MSGQUEUE", "RLIMIT_RTPRIO", "RLIMIT_NICE")
 
 
 def apply() -> bool:
-    """No core dumps, message queues or real-time priorities. Locked memory without a limit, since weights must be
-    lockable when the capability to ignore that limit is gone; returns whether the kernel allowed that. OSError or
-    ValueError as the kernel says it."""
+    """No core dumps, message queues or real-time priorities. Locked memory without a limit, since
+    weights must be lockable when the capability to ignore that limit is gone; returns whether the
+    kernel allowed that. OSError or ValueError as the kernel says it."""
     for name in NOTHING:
         if hasattr(resource, name):
             resource.setrlimit(getattr(resource, name), (0, 0))

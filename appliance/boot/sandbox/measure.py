@@ -1,4 +1,5 @@
-"""A measure of hardening: taken, or tolerated where nothing is protected anyway, or the end of the boot."""
+"""A measure of hardening: taken, or tolerated where nothing is protected anyway, or the end of the
+boot."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class Measure:
 
 
 def take(name: str, action: Callable[[], str | None], tolerant: bool) -> Measure:
-    """Do it; an OSError or ValueError says that the kernel refused. What `action` returns is the measure's detail.
-    BootError where a refusal is not tolerated."""
+    """Do it; an OSError or ValueError says that the kernel refused. The measure's detail is what
+    `action` returns. BootError where a refusal is not tolerated."""
     try:
         detail = action()
     except (OSError, ValueError) as error:

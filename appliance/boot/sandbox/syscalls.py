@@ -1,7 +1,9 @@
-"""System call numbers, as data: name -> (x86_64, aarch64); None where an architecture has no such call.
+"""System call numbers, as data: name -> (x86_64, aarch64); None where an architecture has no such
+call.
 
-From arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux 6.12; numbers never change. A
-test compares them with the headers of the machine. Only calls that a rule names stand here.
+From arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux 6.12;
+numbers never change. A test compares them with the headers of the machine. Only calls that a rule
+names stand here.
 """
 
 from __future__ import annotations
@@ -85,5 +87,6 @@ NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
 
 
 def number(name: str, machine: Machine) -> int | None:
-    """The number of a call; None where the architecture has none. KeyError for a name that is not in the table."""
+    """The number of a call; None where the architecture has none. KeyError for a name that is not
+    in the table."""
     return NUMBERS[name][machine.column]

@@ -1,4 +1,5 @@
-"""Fixed inputs for the self-test of the attention kernels: a cache that is filled, and tiles of rows that read it."""
+"""Fixed inputs for the self-test of the attention kernels: a cache that is filled, and tiles of
+rows that read it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ class SignatureVector:
 
 @dataclass(frozen=True)
 class AgreementVector:
-    """ECDH on P-256 and Concat KDF with SHA-256: `shared` from `private` and the point; `derived` from `shared`."""
+    """ECDH on P-256 and Concat KDF with SHA-256: `shared` from `private` and the point; `derived`
+    from `shared`."""
 
     source: str
     private: bytes

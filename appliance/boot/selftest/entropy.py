@@ -1,8 +1,8 @@
 """Health of the random source: present in the CPU, not stuck, not lopsided.
 
-The tests are those of NIST SP 800-90B, section 4.4, on output of the kernel's generator (after conditioning, so at
-8 bits of entropy a byte), with cut-offs for a false alarm in 2^-40 of the boots that see 4,096 bytes: they find a
-source that broke, they do not prove one good.
+The tests are those of NIST SP 800-90B, section 4.4, on output of the kernel's generator (after
+conditioning, so at 8 bits of entropy a byte). Their cut-offs give a false alarm in 2^-40 of the
+boots that see 4,096 bytes. They find a source that broke; they do not prove one good.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 
 SAMPLE_BYTES = 4096
-# Repetition count (4.4.1): a byte that stands this often in a row. 4096 * 2^(-8 * (7 - 1)) < 2^-35 a boot.
+# Repetition count (4.4.1): a byte that stands this often in a row. 4096 * 2^(-8 * (7 - 1)) < 2^-35
+# a boot.
 REPETITION_CUTOFF = 7
 # Adaptive proportion (4.4.2): the first byte of a window of 512 that stands in it this often.
 # P(1 + Binomial(511, 1/256) >= 26) < 2^-60, times 8 windows.

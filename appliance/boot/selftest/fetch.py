@@ -1,6 +1,8 @@
-"""Self-test of the kernels that fetch tiles: two records each must take, and each kind of damage it must refuse.
+"""Self-test of the kernels that fetch tiles: two records each must take, and each kind of damage it
+must refuse.
 
-Records and tags are made by `cryptography`, and checked by the kernel through libcrypto: each vouches for the other.
+Records and tags are made by `cryptography`, and checked by the kernel through libcrypto: each
+vouches for the other.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def _words(memory: Memory, table: type[Table], values: dict[str, int]) -> None:
 
 
 class _Case:
-    """A file of two records, and the tables that lead a kernel to them. A function in the place of preadv2 hands them
-    out: the sandbox may leave no file to write."""
+    """A file of two records, and the tables that lead a kernel to them. A function in the place of
+    preadv2 hands them out: the sandbox may leave no file to write."""
 
     def __init__(self, table: KernelTable, library: libcrypto.Library, kernel: str, records: bytes,
                  stream: dict[str, int], matrix: dict[str, int]) -> None:
@@ -72,7 +74,7 @@ class _Case:
         return len(data)
 
     def fetch(self, records: bytes, number: int, *, kept: bool = False) -> bytes:
-        """What is in the tile afterwards, and what was found wrong."""
+        """The tile's content afterwards, and the fault that was found."""
         self._now = records
         ctypes.memmove(self._kept.address, records, len(records))
         self.tile.view(np.uint8)[:] = 0xff
@@ -104,7 +106,8 @@ def _damaged(records: bytes, at: int) -> bytes:
 
 
 def _found(case: _Case, whole: tuple[bool, ...], damage: tuple[int, ...], cut: int) -> bytes:
-    """What a kernel makes of whole records (kept or not), damaged ones, one that is cut off, and a third."""
+    """The kernel's answers to whole records (kept or not), damaged ones, one that is cut off, and a
+    third."""
     try:
         found = [case.fetch(case.records, number, kept=kept) for number in range(2) for kept in whole]
         found += [case.fetch(_damaged(case.records, at), 0) for at in damage]
@@ -123,7 +126,8 @@ def _wanted(first: bytes, second: bytes, times: int, damage: tuple[str, ...]) ->
 
 
 def fetch_sealed(table: KernelTable) -> bytes:
-    """What the kernel makes of whole and of damaged records. EngineError where there is no libcrypto."""
+    """The kernel's answers to whole and to damaged records. EngineError where there is no
+    libcrypto."""
     library, records, start = _library(), b"", 0
     key, extra = _secret("key"), kernel_inputs.placed(np.frombuffer(_secret("header"), np.uint8))
     for index, nbytes in enumerate(TILES):
@@ -149,7 +153,8 @@ def _rows() -> tuple[bytes, bytes]:
 
 
 def fetch_plain(table: KernelTable) -> bytes:
-    """What the kernel makes of whole and of damaged rows. EngineError where there is no libcrypto."""
+    """The kernel's answers to whole and to damaged rows. EngineError where there is no libcrypto.
+    """
     library, packing, rows = _library(), Packing(table), _rows()
     tags = kernel_inputs.placed(np.frombuffer(b"".join(
         AESGCM(_secret("key")).encrypt((_OFFSET + TILES[0] * index).to_bytes(12, "big"), b"", each)

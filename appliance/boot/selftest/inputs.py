@@ -1,6 +1,8 @@
-"""Inputs of the kernels' known answers: bytes of an extendable hash, shaped into weights and activations.
+"""Inputs of the kernels' known answers: bytes of an extendable hash, shaped into weights and
+activations.
 
-The same on every machine and with every numpy: nothing here draws from a generator that could change.
+The same on every machine and with every numpy: nothing here draws from a generator that could
+change.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ Floats = NDArray[np.float32]
 ROWS = 48        # three groups of 16: products take groups in pairs, and one is left over
 COLUMNS = 1280   # five blocks of 256, forty of 32: longer than the runs that products cut a row into
 TOKENS = (1, 3, 10, 16)  # in tiles of 6, 4, 2 and 1, or of 16
-# Of shorter rows: tiles of two groups and of more than 16 tokens, what is left of them, and all that they lead to.
+# Of shorter rows: tiles of two groups and of more than 16 tokens, what is left of them, and all
+# that they lead to.
 MORE_TOKENS = (2, 11, 20, 31, 33, 65)
 MORE_FLOATS = (45, 68, 69, 96)  # unquantised weights: many tokens, and what is left of them
 
 
 def products(name: str) -> list[tuple[int, int]]:
-    """(tokens, columns) of a format's products; other sizes run no more of a kernel's code (tested where it runs)."""
+    """(tokens, columns) of a format's products; other sizes run no more of a kernel's code (tested
+    where it runs)."""
     elements = quants.FORMATS[name].elements
     short = 2 * elements if elements > 32 else 19 * 32  # not whole runs of blocks
     floats = [(tokens, 208) for tokens in MORE_FLOATS] if elements == 1 else []
@@ -50,7 +54,8 @@ def floats(label: str, *shape: int) -> Floats:
 
 
 def weights(name: str, rows: int = ROWS, columns: int = COLUMNS, *, label: str = "", scale: float = 2.0 ** -9) -> bytes:
-    """Rows of a block format, as in a GGUF file: every quant is any value, every scale is a small number."""
+    """Rows of a block format, as in a GGUF file: every quant is any value, every scale is a small
+    number."""
     block_format = quants.FORMATS[name]
     data = stream(f"weights {name} {rows} {columns} {label}", rows * block_format.row_nbytes(columns))
     blocks = data.view(quants.layout(block_format))
@@ -61,7 +66,8 @@ def weights(name: str, rows: int = ROWS, columns: int = COLUMNS, *, label: str =
 
 
 def _finite(blocks: NDArray[Any], field: str, scale: float) -> None:
-    """Replace a float field's random bits by numbers between -scale and scale, of the field's precision."""
+    """Replace a float field's random bits by numbers between -scale and scale, of the field's
+    precision."""
     kind = blocks.dtype[field]
     raw = np.ascontiguousarray(blocks[field]).view(np.uint8).reshape(len(blocks), -1)
     numbers = (raw[:, 0].astype(np.float32) - np.float32(127.5)) * np.float32(scale / 128)

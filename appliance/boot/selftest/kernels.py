@@ -1,8 +1,9 @@
-"""Self-test of the kernels: each is run on fixed inputs, and the bits of its output must be the known ones.
+"""Self-test of the kernels: each is run on fixed inputs, and the bits of its output must be the
+known ones.
 
-Results are the same bits on every CPU, so that one table serves all targets. `known_answers.json` holds it: SHA-256 of
-the output by test; tests/goldens/kernel_answers.py makes it in plain numpy, without a kernel. A kernel without a known
-answer fails the test: none can be added and forgotten.
+Results are the same bits on every CPU, so that one table serves all targets. `known_answers.json`
+holds it: SHA-256 of the output by test; tests/goldens/kernel_answers.py makes it in plain numpy,
+without a kernel. A kernel without a known answer fails the test: none can be added and forgotten.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
 
 
 def _needed(name: str, formats: frozenset[str]) -> bool:
-    """Whether models in these block formats use a kernel; kernels that belong to no format always count."""
+    """Whether models in these block formats use a kernel; kernels that belong to no format always
+    count."""
     verb, _, rest = name.partition("_")
     if verb in ("product", "gather") and rest in _SUFFIXES:
         return _SUFFIXES[rest] in formats
@@ -133,13 +135,14 @@ def _needed(name: str, formats: frozenset[str]) -> bool:
 
 
 def _unused() -> frozenset[str]:
-    """Kernels without a test: `step` has one for each format, and without libcrypto nobody calls those that fetch
-    tiles."""
+    """Kernels without a test: `step` has one for each format, and without libcrypto nobody calls
+    those that fetch tiles."""
     return frozenset({"step"} if libcrypto.load() is not None else {"step", "fetch_sealed", "fetch_plain"})
 
 
 def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
-    """Tests to run: one a kernel, of all or of those that models in these block formats use; `step` once a format."""
+    """Tests to run: one a kernel, of all or of those that models in these block formats use; `step`
+    once a format."""
     tests = [name for name in table.names if name not in _unused() and (formats is None or _needed(name, formats))]
     if "step" in table.names:
         matrices = formats_of(table) if formats is None else formats & formats_of(table)
@@ -155,7 +158,7 @@ def known() -> dict[str, str]:
 
 
 def output(table: KernelTable, name: str) -> bytes | None:
-    """What a test's kernel makes of its fixed inputs; None if there are none for it."""
+    """The answer of a test's kernel to its fixed inputs; None if there are none for it."""
     for pattern, case in _CASES:
         match = pattern.fullmatch(name)
         if match is not None:

@@ -1,4 +1,5 @@
-"""Rows to kernel order and back in plain numpy, by the table of `models.layout`: for sealing, and for the self-test.
+"""Rows to kernel order and back in plain numpy, by the table of `models.layout`: for sealing, and
+for the self-test.
 
 Models that are served go through `engine.packing`.
 
@@ -22,7 +23,8 @@ _UNITS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np
 
 
 def _rearrange(units: NDArray[Any], target: NDArray[Any], bits: tuple[int, ...], inverse: bool) -> None:
-    """Move the bits of a run, (groups, blocks, count, 16) words, by `Run.bits` or back, into `target`."""
+    """Move the bits of a run, (groups, blocks, count, 16) words, by `Run.bits` or back, into
+    `target`."""
     order = np.argsort(bits) if inverse else np.array(bits)
     words = np.array(units.swapaxes(2, 3), order="C")  # the words of a row side by side
     single = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
@@ -44,8 +46,8 @@ def _put(units: NDArray[Any], target: NDArray[Any], run: Run, inverse: bool) -> 
 
 
 def _block_units(rows: Bytes, run: Run) -> list[NDArray[Any]]:
-    """A run in GGUF order, (groups, 16, blocks, block bytes), as units (groups, blocks, count, 16); one array, or
-    one for each byte of the unit where its bytes are apart."""
+    """A run in GGUF order, (groups, 16, blocks, block bytes), as units (groups, blocks, count, 16);
+    one array, or one for each byte of the unit where its bytes are apart."""
     if run.step == 1:
         units = rows[..., run.offset:run.offset + run.nbytes].view(_UNITS[run.unit])
         return [units.transpose(0, 2, 3, 1)]
@@ -64,7 +66,8 @@ def _record_units(records: Bytes, run: Run, start: int) -> list[NDArray[Any]]:
 
 
 def _move(block_format: BlockFormat, rows: Bytes, records: Bytes, inverse: bool) -> None:
-    """Copy whole groups: `rows` (groups, 16, blocks, block bytes) to `records` (groups, blocks, record bytes)."""
+    """Copy whole groups: `rows` (groups, 16, blocks, block bytes) to `records` (groups, blocks,
+    record bytes)."""
     start = 0
     for run in layout.LAYOUTS[block_format.name]:
         for block, record in zip(_block_units(rows, run), _record_units(records, run, start), strict=True):
@@ -74,7 +77,8 @@ def _move(block_format: BlockFormat, rows: Bytes, records: Bytes, inverse: bool)
 
 
 def _convert(block_format: BlockFormat, rows: Bytes, records: Bytes, columns: int, inverse: bool) -> None:
-    """`_move` over all groups, slab by slab; a last group of fewer rows goes through a padded copy."""
+    """`_move` over all groups, slab by slab; a last group of fewer rows goes through a padded copy.
+    """
     blocks, size = columns // block_format.elements, block_format.nbytes
     count, whole = layout.groups(len(rows)), len(rows) // layout.GROUP_ROWS
     records = records.reshape(count, blocks, layout.GROUP_ROWS * size)
@@ -102,8 +106,8 @@ def _checked(data: Any, nbytes: int, what: str) -> Bytes:
 
 
 def interleave_into(block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
-    """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of `interleaved_nbytes`) in kernel order.
-    FormatError when a size does not match."""
+    """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of `interleaved_nbytes`) in
+    kernel order. FormatError when a size does not match."""
     size = block_format.row_nbytes(columns)
     source = _checked(data, rows * size, f"{rows} x {columns} {block_format.name} weights")
     target = _checked(out, layout.interleaved_nbytes(block_format, rows, columns), "kernel-order buffer")
@@ -111,7 +115,8 @@ def interleave_into(block_format: BlockFormat, data: Any, rows: int, columns: in
 
 
 def deinterleave_into(block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
-    """The inverse of `interleave_into`: `data` in kernel order to GGUF rows in `out`, padding dropped."""
+    """The inverse of `interleave_into`: `data` in kernel order to GGUF rows in `out`, padding
+    dropped."""
     size = block_format.row_nbytes(columns)
     source = _checked(data, layout.interleaved_nbytes(block_format, rows, columns), "kernel-order weights")
     target = _checked(out, rows * size, f"buffer for {rows} x {columns} {block_format.name} weights")

@@ -1,7 +1,8 @@
-"""The self-test: known answers for every kernel, for the cryptography, and health of the random source.
+"""The self-test: known answers for every kernel, for the cryptography, and health of the random
+source.
 
-Nothing is trusted to compute before it has been seen to compute right. The digest over all results is bound in the
-attestation, so a client can tell which tests the appliance that answers has passed.
+Nothing is trusted to compute before it has been seen to compute right. The digest over all results
+is bound in the attestation, so a client can tell which tests the appliance that answers has passed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ FORMAT = "appliance/self-test/v1"
 
 @dataclass(frozen=True)
 class Result:
-    """One test. `expected` and `found` are SHA-256 of the answers (hex), or words for tests without bytes."""
+    """One test. `expected` and `found` are SHA-256 of the answers (hex), or words for tests without
+    bytes."""
 
     name: str
     expected: str
@@ -40,7 +42,8 @@ class Result:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """All results of one run. `formats`: the block formats whose kernels were tested; None is all of them."""
+    """All results of one run. `formats`: the block formats whose kernels were tested; None is all
+    of them."""
 
     results: tuple[Result, ...]
     target: str
@@ -59,7 +62,7 @@ class SelfTest:
         return tuple(result for result in self.results if not result.passed)
 
     def as_json(self) -> dict[str, Any]:
-        """What the digest is over, and what `/health` shows in part."""
+        """The document that the digest is over, and that `/health` shows in part."""
         return {
             "type": FORMAT, "target": self.target, "origin": self.origin, "random_source": self.random_source,
             "formats": None if self.formats is None else sorted(self.formats),
@@ -88,14 +91,15 @@ def random_results(draw: Callable[[], bytes] = entropy.draw) -> Iterator[Result]
 
 
 def cpu_random_result(source: str) -> Result:
-    """Whether the CPU has a random instruction: in a TEE the host's sources must not stand alone."""
+    """Whether the CPU has a random instruction: in a TEE the host's sources must not stand alone.
+    """
     return Result("random/cpu", "present", "absent" if source == "none" else "present")
 
 
 @contextlib.contextmanager
 def crashes_told() -> Iterator[None]:
-    """Within, a crash in compiled code leaves a line on standard error and the place in our code. A damaged library can
-    end the process before its answers can be compared."""
+    """Within, a crash in compiled code leaves a line on standard error and the place in our code. A
+    damaged library can end the process before its answers can be compared."""
     ours = not faulthandler.is_enabled()
     if ours:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # a standard error that is no file
@@ -109,8 +113,9 @@ def crashes_told() -> Iterator[None]:
 
 def run(table: KernelTable, *, formats: frozenset[str] | None = None, need_cpu_random: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None) -> SelfTest:
-    """Run every test. `formats` limits the kernels to those that these block formats need (for kernels that are
-    compiled when first called); None tests every kernel of the table. Never raises for a wrong answer."""
+    """Run every test. `formats` limits the kernels to those that these block formats need (for
+    kernels that are compiled when first called); None tests every kernel of the table. Never raises
+    for a wrong answer."""
     results = [*crypto_results(crypto_answers.answers()), *random_results()]
     if need_cpu_random:
         results.append(cpu_random_result(entropy.cpu_source()))
@@ -123,7 +128,8 @@ def run(table: KernelTable, *, formats: frozenset[str] | None = None, need_cpu_r
 
 
 def require(tested: SelfTest) -> str:
-    """A line about the tests that passed. Raises BootError naming what failed, expected and found."""
+    """A line about the tests that passed. Raises BootError naming what failed, expected and found.
+    """
     if tested.failures:
         first = tested.failures[0]
         more = f" and {len(tested.failures) - 1} more" if len(tested.failures) > 1 else ""

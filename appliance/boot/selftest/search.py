@@ -1,4 +1,5 @@
-"""Self-test of the kernel that finds matches: patterns that take every path through it, on fixed text."""
+"""Self-test of the kernel that finds matches: patterns that take every path through it, on fixed
+text."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def text() -> str:
 
 
 def find_spans(table: KernelTable) -> bytes:
-    """Return each pattern's matches, and the positions that text to come may matter for, as int64."""
+    """Return each pattern's matches, and the positions that text to come may matter for, as int64.
+    """
     codes, found = points(text()), []
     for pattern in PATTERNS:
         automaton = Automaton(pattern, table)

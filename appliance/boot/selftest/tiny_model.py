@@ -1,4 +1,5 @@
-"""A tiny model for the self-test of the forward pass: fixed weights in one block format, and a fixed way through it."""
+"""A tiny model for the self-test of the forward pass: fixed weights in one block format, and a
+fixed way through it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from appliance.models.file.metadata import Metadata
 from appliance.models.sources.source import InMemory, Weight
 
 THREADS = 2
-# Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a trained model.
+# Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a
+# trained model.
 EXPONENTS = {"F32": -9, "F16": -9, "BF16": -9, "Q4_0": -6, "Q4_1": -7, "Q5_0": -7, "Q5_1": -8, "Q8_0": -10, "Q8_1": -10,
              "Q2_K": -8, "Q3_K": -9, "Q4_K": -12, "Q5_K": -13, "Q6_K": -14}
 # Two query heads share a key-value head; rows of 256, as the largest blocks need.
@@ -43,14 +45,15 @@ _FETCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes
 
 
 def prompt(format_name: str) -> list[int]:
-    """Tokens of the prompt: PROMPT for one format of each kind of quantised activations, else its beginning.
-    (What follows is attention over more spans, the same kernels in every format; emulated CPUs take minutes for it.)"""
+    """Tokens of the prompt: PROMPT for one format of each kind of quantised activations, else its
+    beginning. (What follows is attention over more spans, the same kernels in every format;
+    emulated CPUs take minutes for it.)"""
     return PROMPT if format_name in _LONG else PROMPT[:_SHORT]
 
 
 def tiled_prompt(format_name: str) -> list[int]:
-    """Tokens of the prompt that is read with matrices in tiles, by the formats with the long prompt: threads share its
-    tiles."""
+    """Tokens of the prompt that is read with matrices in tiles, by the formats with the long
+    prompt: threads share its tiles."""
     return PROMPT[:_SHORT] if format_name in _LONG else []
 
 
@@ -72,8 +75,8 @@ def weights(format_name: str, tensor: str, rows: int, columns: int) -> bytes:
 
 
 class FixedSource(InMemory):
-    """A tile source with weights of one format, norms near 1, and biases near 0, all from `kernel_inputs`; with `tiled`
-    most matrices of blocks are handed out in tiles, from memory."""
+    """A tile source with weights of one format, norms near 1, and biases near 0, all from
+    `kernel_inputs`; with `tiled` most matrices of blocks are handed out in tiles, from memory."""
 
     def __init__(self, format_name: str, *, tiled: bool = False) -> None:
         self.metadata: Metadata = {}
@@ -109,8 +112,9 @@ class FixedSource(InMemory):
 
 
 def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
-    """Logits (positions, vocabulary): those `wanted` of a prompt that is read in two pieces, then two of a pass over
-    two slots; and, with matrices in tiles, the last of `tiled_prompt`, then one of a single row."""
+    """Logits (positions, vocabulary): those `wanted` of a prompt that is read in two pieces, then
+    two of a pass over two slots. With matrices in tiles, the last of `tiled_prompt` follows, then
+    one of a single row."""
     rows: list[NDArray[np.float32]] = []
     with Pool(table, THREADS) as pool:
         cache = KVCache(SHAPE, 2, 512)

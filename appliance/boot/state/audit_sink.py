@@ -1,4 +1,5 @@
-"""The audit log's way onto the state disk: lines wait until the disk's key is there, then each is one sealed record."""
+"""The audit log's way onto the state disk: lines wait until the disk's key is there, then each is
+one sealed record."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ _MOST_WAITING = 10_000  # lines; a boot writes some tens
 
 
 class StateSink(io.RawIOBase):
-    """A binary file for the audit log. What was never attached is lost when it is closed: a boot that failed before
-    its keys came, which its diagnostic on the console tells of."""
+    """A binary file for the audit log. Records of a log that was never attached are lost when it is
+    closed: a boot that failed before its keys came, which its diagnostic on the console tells of.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[bytes] = []
@@ -51,8 +53,8 @@ class StateSink(io.RawIOBase):
 
 
 def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit: AuditLog) -> StateDisk | None:
-    """The policy's state disk, which takes over the key, with the audit log on it if `sink` is given. None where the
-    policy has no disk. Raises StateError; the key is wiped then."""
+    """The policy's state disk, which takes over the key, with the audit log on it if `sink` is
+    given. None where the policy has no disk. Raises StateError; the key is wiped then."""
     if policy.state is None or key is None:
         return None
     try:

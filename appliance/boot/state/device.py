@@ -1,7 +1,8 @@
 """The state disk's device: opened for this process alone, and read again for traces of another one.
 
-A lock keeps out every process of one kernel. Another machine that has the same disk takes no lock of ours. So the
-places where its first writes would be are read anew before each write, past the page cache.
+A lock keeps out every process of one kernel. Another machine that has the same disk takes no lock
+of ours. So the places where its first writes would be are read anew before each write, past the
+page cache.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Device:
     """An open disk. It is closed, and its lock goes, with the object at the latest."""
 
     def __init__(self, path: Path) -> None:
-        """StateError when it cannot be opened, is neither a disk nor a file, or another process has it."""
+        """StateError when it cannot be opened, is neither a disk nor a file, or another process has
+        it."""
         self._path = path
         self.descriptor = _open(path)
         self._close = weakref.finalize(self, os.close, self.descriptor)
@@ -48,13 +50,14 @@ class Device:
         return read(self.descriptor, at, size)
 
     def read_anew(self, at: int, size: int) -> bytes:
-        """As `read`, but from the disk itself: another machine may have written to it since the kernel read it."""
+        """As `read`, but from the disk itself: another machine may have written to it since the
+        kernel read it."""
         first = at // PAGE * PAGE
         os.posix_fadvise(self.descriptor, first, -(-(at + size) // PAGE) * PAGE - first, os.POSIX_FADV_DONTNEED)
         return self.read(at, size)
 
     def write(self, at: int, data: bytes) -> None:
-        """All of it, and onto the disk. OSError when it fails."""
+        """Write all of it, and onto the disk. OSError when it fails."""
         done = 0
         while done < len(data):
             done += os.pwrite(self.descriptor, data[done:], at + done)
@@ -78,7 +81,8 @@ def read(descriptor: int, at: int, size: int) -> bytes:
 
 def _open(path: Path) -> int:
     try:
-        # A disk is claimed by O_EXCL, under whatever name others have it; for a file the lock does as much.
+        # A disk is claimed by O_EXCL, under whatever name others have it; for a file the lock does
+        # as much.
         claim = os.O_EXCL if stat.S_ISBLK(path.stat().st_mode) else 0
         return open_file(path, os.O_RDWR | claim, disk=True)[0]
     except WrongKindError:

@@ -1,8 +1,10 @@
-"""The state disk: an append-only log and a snapshot, on a raw disk of the host's, sealed. docs/concepts/state.md.
+"""The state disk: an append-only log and a snapshot, on a raw disk of the host's, sealed.
+docs/concepts/state.md.
 
-Every append and every save is on the disk when it returns. A process or machine that is killed at any point loses at
-most the record that it was writing. What the host alters is noticed; that it put back a whole older disk is not, from
-the disk alone: the epoch, one more at each boot, is in the audit log for that. A disk has one writer: `state_device`.
+Every append and every save is on the disk when it returns. A process or machine that is killed at
+any point loses at most the record that it was writing. The host's alterations are noticed; that it
+put back a whole older disk is not, from the disk alone: the epoch, one more at each boot, is in the
+audit log for that. A disk has one writer: `state_device`.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from appliance.secure import stacks
 
 
 class StateDisk:
-    """An open state disk. Safe to call from several threads. Close it to save the snapshot for the last time."""
+    """An open state disk. Safe to call from several threads. Close it to save the snapshot for the
+    last time."""
 
     def __init__(self, path: Path, key: Secret, *, fresh: bool = False) -> None:
-        """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is there is given up,
-        which is what an ephemeral key means. A blank disk is formatted. Raises StateError."""
+        """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is
+        there is given up, which is what an ephemeral key means. A blank disk is formatted. Raises
+        StateError."""
         self._path, self._key = path, key
         self._lock = threading.RLock()
         self._broken = ""
@@ -90,7 +94,8 @@ class StateDisk:
             return slot.sequence
 
     def save(self, snapshot: bytes) -> None:
-        """Replace the snapshot, and note how far the log goes. StateError when it is too long or the disk fails."""
+        """Replace the snapshot, and note how far the log goes. StateError when it is too long or
+        the disk fails."""
         with self._lock:
             if len(snapshot) > form.MAX_SAVED:
                 raise StateError(f"{len(snapshot)} bytes to save, at most {form.MAX_SAVED}", code="state-full")
@@ -103,7 +108,8 @@ class StateDisk:
             self._slot = slot
 
     def close(self) -> None:
-        """Note how far the log goes, wipe the key and what came of it. Closing twice does nothing."""
+        """Note how far the log goes, wipe the key and what came of it. Closing twice does nothing.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -118,12 +124,14 @@ class StateDisk:
                 del self._session  # its key schedule, which OpenSSL wipes
 
     def wipe(self) -> None:
-        """Wipe the key and what came of it, whatever another thread does with the disk; the process must end then."""
+        """Wipe the key and what came of it, whatever another thread does with the disk; the process
+        must end then."""
         self._key.wipe()
         self.__dict__.pop("_session", None)
 
     def _found(self, fresh: bool) -> tuple[bytes, Slot]:
-        """The newer of the slots that authenticate, brought forward to the log's end; or those of a new disk."""
+        """The newer of the slots that authenticate, brought forward to the log's end; or those of a
+        new disk."""
         heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
         opened = [found for found in (form.open_slot(self._key.data, head) for head in heads) if found is not None]
         if fresh or (not opened and _never_used(heads, self._device.read(form.LOG_AT, form.HEAD_BYTES))):
@@ -137,7 +145,8 @@ class StateDisk:
         return disk, self._recovered(disk, slot, [each for _, each in opened])
 
     def _recovered(self, disk: bytes, slot: Slot, slots: list[Slot]) -> Slot:
-        """The newer slot, with what was appended after it was saved. StateError where log and slots do not fit."""
+        """The newer slot, with what was appended after it was saved. StateError where log and slots
+        do not fit."""
         frames = read_frames(self._device.descriptor, Reader(self._key.data, disk))
         for frame in history.checked(self._path, disk, slots, frames):
             if frame.sequence < slot.sequence:
@@ -148,7 +157,8 @@ class StateDisk:
         return slot
 
     def _format(self) -> tuple[bytes, Slot]:
-        """A new disk: both slots and the first header of the log are made blank first, then slot 0 is written."""
+        """A new disk: both slots and the first header of the log are made blank first, then slot 0
+        is written."""
         for place in (0, form.SLOT_BYTES, form.LOG_AT):
             self._write(place, bytes(4096))
         disk = secrets.token_bytes(form.ID_BYTES)
@@ -164,7 +174,8 @@ class StateDisk:
         self.save(self._slot.saved)
 
     def _write(self, at: int, data: bytes) -> None:
-        """All of it, and onto the disk. After a failure nothing is written any more: a number is sealed once."""
+        """Write all of it, and onto the disk. After a failure nothing is written any more: a number
+        is sealed once."""
         try:
             self._device.write(at, data)
         except OSError as error:
@@ -173,8 +184,8 @@ class StateDisk:
                              hint="see that the disk works; the appliance must be restarted") from None
 
     def _require_alone(self, ours: Callable[[], bool]) -> None:
-        """StateError once another appliance has written to the disk, as on another machine: nothing more is written,
-        for it would overwrite what the other one wrote."""
+        """StateError once another appliance has written to the disk, as on another machine: nothing
+        more is written, for it would overwrite what the other one wrote."""
         if not ours():
             self._broken = "another appliance writes to this disk, or somebody altered it"
             raise StateError(f"{self._path}: {self._broken}", code="state-shared",
@@ -205,9 +216,11 @@ def read_frames(file: int, reader: Reader) -> Iterator[Frame]:
 
 
 def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
-    """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every record.
+    """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every
+    record.
 
-    StateError if it cannot be read or nothing opens, or if the log is not the one that the slot knows."""
+    StateError if it cannot be read or nothing opens, or if the log is not the one that the slot
+    knows."""
     try:
         file, _ = open_file(path, disk=True)
     except WrongKindError:
@@ -231,15 +244,16 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
 
 
 def followed(path: Path, frames: list[Frame]) -> bool:
-    """Whether bytes follow the last record of a disk that `examine` read: one that was being written, what was there
-    before, or records that were altered behind what the slot knows."""
+    """Whether bytes follow the last record of a disk that `examine` read: one that was being
+    written, what was there before, or records that were altered behind what the slot knows."""
     with path.open("rb") as file:
         file.seek(frames[-1].end if frames else form.LOG_AT)
         return any(file.read(form.HEAD_BYTES))
 
 
 def _never_used(slots: list[bytes], log: bytes) -> bool:
-    """Whether a disk is blank, or was left in the middle of its formatting: the other slot and the log are blank."""
+    """Whether a disk is blank, or was left in the middle of its formatting: the other slot and the
+    log are blank."""
     first, second = slots
     begun = first[:8].rstrip(b"\0")
     blank = begun == form.SLOT_MAGIC or (form.SLOT_MAGIC.startswith(begun) and not any(first[8:4096]))

@@ -1,8 +1,9 @@
-"""The bytes of a state disk: two slots and a log of frames, sealed. Spec: docs/formats/state-disk.md.
+"""The bytes of a state disk: two slots and a log of frames, sealed. Spec:
+docs/formats/state-disk.md.
 
-Nothing here reads or writes a disk, or draws a random number. Integers are little-endian. Keys are made for one slot or
-one session from a salt that is random and never used again, so that a host that puts back an old disk cannot make the
-appliance use a key and nonce twice.
+Nothing here reads or writes a disk, or draws a random number. Integers are little-endian. Keys are
+made for one slot or one session from a salt that is random and never used again. So a host that
+puts back an old disk cannot make the appliance use a key and nonce twice.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ MAX_SAVED: Final = SLOT_BYTES - _SLOT_HEAD.size - _SLOT_BODY.size - TAG_BYTES
 
 @dataclass(frozen=True)
 class Slot:
-    """What one slot says. `tail`: offset behind the last frame that it knows of. `saved`: the snapshot's bytes."""
+    """The content of one slot. `tail`: offset behind the last frame that it knows of. `saved`: the
+    snapshot's bytes."""
 
     counter: int
     epoch: int
@@ -138,8 +140,8 @@ def _nonce(sequence: int) -> bytes:
 
 
 class Reader:
-    """Reads frames one after another, from a place where the chain is known, until one does not authenticate: that is
-    where the log ends, or where somebody cut it."""
+    """Reads frames one after another, from a place where the chain is known, until one does not
+    authenticate: that is where the log ends, or where somebody cut it."""
 
     def __init__(self, secret: bytes | bytearray, disk: bytes, *, sequence: int = 0, tail: int = LOG_AT,
                  chain: bytes | None = None, session_salt: bytes = b"") -> None:
@@ -149,7 +151,8 @@ class Reader:
         self.chain = chain_start(disk) if chain is None else chain
 
     def wanted(self, head: bytes) -> int | None:
-        """How many bytes the frame with this header takes; None if it is no header of the next frame."""
+        """How many bytes the frame with this header takes; None if it is no header of the next
+        frame."""
         if len(head) < _FRAME_HEAD.size:
             return None
         magic, size, sequence, kind, zero = _FRAME_HEAD.unpack_from(head)
@@ -159,7 +162,8 @@ class Reader:
         return _FRAME_HEAD.size + int(size)
 
     def accept(self, data: bytes) -> Frame | None:
-        """The frame in exactly these bytes, which becomes the last one; None if it does not authenticate."""
+        """The frame in exactly these bytes, which becomes the last one; None if it does not
+        authenticate."""
         if self.wanted(data[:_FRAME_HEAD.size]) != len(data):
             return None
         kind = _FRAME_HEAD.unpack_from(data)[3]
@@ -181,7 +185,8 @@ MAX_SESSION_BYTES: Final = SALT_BYTES + 8 + TAG_BYTES  # that follow the header 
 
 
 def frames(reader: Reader, data: bytes) -> Iterator[Frame]:
-    """Every frame of a log that is in memory whole, from where the reader stands; `data` begins there."""
+    """Every frame of a log that is in memory whole, from where the reader stands; `data` begins
+    there."""
     at = 0
     while (size := reader.wanted(data[at:at + HEAD_BYTES])) is not None:
         frame = reader.accept(data[at:at + size])

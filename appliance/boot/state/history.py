@@ -1,8 +1,10 @@
-"""Whether what is on a state disk is one history: every record from the first on, and both slots in their places.
+"""Whether what is on a state disk is one history: every record from the first on, and both slots in
+their places.
 
-Two appliances that write to one disk, each from its own idea of where the log ends, overwrite each other's records and
-slots. What is left authenticates in part, since both have the key, but it does not fit together: that is the damage
-which is looked for here. A host that puts back parts of an older copy leaves the same.
+Two appliances that write to one disk, each from its own idea of where the log ends, overwrite each
+other's records and slots. The rest authenticates in part, since both have the key, but it does not
+fit together. That damage is looked for here. A host that puts back parts of an older copy leaves
+the same.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ _KEEP = "keep a copy of the disk for an audit, and zero it to begin anew"
 
 
 def checked(path: Path, disk: bytes, slots: Iterable[Slot], frames: Iterable[Frame]) -> Iterator[Frame]:
-    """The frames of the whole log, each once what the slots say of it was found true. StateError at what does not fit
-    together: `state-forked` where the disk has two histories, `state-tampered` where the log ends too early."""
+    """The frames of the whole log, each once what the slots say of it was found true. StateError at
+    what does not fit together: `state-forked` where the disk has two histories, `state-tampered`
+    where the log ends too early."""
     slots = sorted(slots, key=lambda slot: slot.counter)
     newest, count, end = slots[-1], 0, form.LOG_AT
     _in_order(path, slots)
@@ -36,7 +39,8 @@ def checked(path: Path, disk: bytes, slots: Iterable[Slot], frames: Iterable[Fra
 
 
 def _in_order(path: Path, slots: list[Slot]) -> None:
-    """What is later by its counter is not earlier by anything else, and one session has one epoch."""
+    """A record that is later by its counter is not earlier by anything else, and one session has
+    one epoch."""
     for older, newer in pairwise(slots):
         same = older.session_salt == newer.session_salt
         if older.epoch > newer.epoch or older.sequence > newer.sequence or (

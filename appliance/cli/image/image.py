@@ -1,4 +1,5 @@
-"""`appliance image`: build a measured image, predict its measurements, boot it under QEMU, resolve its lock files."""
+"""`appliance image`: build a measured image, predict its measurements, boot it under QEMU, resolve
+its lock files."""
 
 from __future__ import annotations
 

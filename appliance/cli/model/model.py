@@ -1,4 +1,5 @@
-"""`appliance model`: inspect and pin model files; seal, unseal, verify and sign them; make keys, seal them to a TPM."""
+"""`appliance model`: inspect and pin model files; seal, unseal, verify and sign them; make keys,
+seal them to a TPM."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one action; exit code 0, 1 where `verify` refuses, or 2 by the error that the dispatcher prints."""
+    """Run one action; exit code 0, 1 where `verify` refuses, or 2 by the error that the dispatcher
+    prints."""
     if args.action == "tpm-seal":
         return model_tpm.run(args)
     if args.action in model_seal.ACTIONS:

@@ -1,4 +1,5 @@
-"""`appliance model tpm-seal`: give a sealed model's key to this machine's TPM, for one boot that it measures."""
+"""`appliance model tpm-seal`: give a sealed model's key to this machine's TPM, for one boot that it
+measures."""
 
 from __future__ import annotations
 

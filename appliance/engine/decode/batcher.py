@@ -1,4 +1,5 @@
-"""Continuous batching: every pass decodes one token of each running answer and reads pieces of prompts.
+"""Continuous batching: every pass decodes one token of each running answer and reads pieces of
+prompts.
 
 `prompt_share` says whose pieces, `pass_time` how many rows. A row's logits do not depend on what
 else is in its batch, so neither does an answer. Not safe to use from two threads at once.
@@ -71,7 +72,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one answer has in a pass: `count` of its tokens to do, then guesses; `complete`: then a token is chosen."""
+    """The part of one answer in a pass: `count` of its tokens to do, then guesses; `complete`: then
+    a token is chosen."""
 
     running: Running
     count: int
@@ -101,7 +103,8 @@ class Batcher:
         return tuple(self._running)
 
     def reads(self, tenant: str, prompts: int) -> bool:
-        """Whether so many long prompts of a tenant are being read, and fill the next pass: one more would only wait."""
+        """Whether so many long prompts of a tenant are being read, and fill the next pass: one more
+        would only wait."""
         own = [each for each in self._running if each.tenant == tenant and not each.decoding]
         full = sum(len(each.todo) for each in own) >= min(PROMPT_ROWS, self._forward.boundary.limits.rows)
         return full and sum(not is_short(each) for each in own) >= prompts
@@ -132,7 +135,8 @@ class Batcher:
         self._free.append(running.slot)
 
     def run(self) -> list[tuple[Running, Advance]]:
-        """One pass. Advances of the answers that got tokens, in order; who is finished must be removed."""
+        """One pass. Advances of the answers that got tokens, in order; who is finished must be
+        removed."""
         pieces = self._plan()
         if not pieces:
             return []
@@ -163,7 +167,8 @@ class Batcher:
         return advances
 
     def _advance(self, piece: _Piece, logits: Logits) -> list[Advance]:
-        """Choose the next token, and go on as long as it was guessed; forget the guesses that were wrong."""
+        """Choose the next token, and go on as long as it was guessed; forget the guesses that were
+        wrong."""
         running, advances = piece.running, list[Advance]()
         for row, guess in enumerate([*piece.guesses, None]):
             advance = running.generation.advance(logits[row])
@@ -189,7 +194,8 @@ class Batcher:
             running.speculation = None
 
     def _plan(self) -> list[_Piece]:
-        """What goes into the next pass: one token of each answer that decodes, then shares of prompts."""
+        """Choose the work of the next pass: one token of each answer that decodes, then shares of
+        prompts."""
         limits = self._forward.boundary.limits
         decoding = [r for r in self._running if r.decoding][:min(limits.wanted, limits.rows)]
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
@@ -203,7 +209,8 @@ class Batcher:
                          for running, count in zip(prompts, shares, strict=True) if count]
 
     def _guesses(self, decoding: list[Running]) -> list[list[int]]:
-        """Guesses for answers that decode, no more than tokens each may still have after the next, or rows that fit."""
+        """Guesses for answers that decode, no more than tokens each may still have after the next,
+        or rows that fit."""
         limits = self._forward.boundary.limits
         most = min(limits.rows, limits.wanted) // len(decoding) - 1
         found: list[list[int]] = []
@@ -221,8 +228,8 @@ class Batcher:
         return found
 
     def _drafted(self, asks: Sequence[Ask]) -> list[list[int]]:
-        """Guesses of the draft model; none without one. One that fails, its disk lies, say, is asked no more, and what
-        it read is wiped: no answer needs it."""
+        """Guesses of the draft model; none without one. One that fails, its disk lies, say, is
+        asked no more, and what it read is wiped: no answer needs it."""
         if self._drafter is None or not asks:
             return []
         try:

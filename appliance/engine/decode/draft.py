@@ -1,8 +1,9 @@
 """A small model that guesses the next tokens of a large one, greedily.
 
-It has a few slots of its own, each lent to a slot of the large model while that speculates, and reads there what it
-has not read of the text. It runs on the large model's threads, between its passes. What it guesses changes no answer
-(`speculate`), so nothing here has to be right: only fast, and never outside of its own cache.
+It has a few slots of its own, each lent to a slot of the large model while that speculates, and
+reads there what it has not read of the text. It runs on the large model's threads, between its
+passes. Its guesses change no answer (`speculate`), so nothing here has to be right: only fast, and
+never outside of its own cache.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Ask:
 
 @dataclass(slots=True)
 class _Text:
-    """What one of our own slots has read: `tokens`, the first `sure` of which were part of the text before.
-    `written`: positions that may hold keys and values, also of guesses that were wrong."""
+    """The text that one of our own slots has read: `tokens`, the first `sure` of which were part of
+    the text before. `written`: positions that may hold keys and values, also of guesses that were
+    wrong."""
 
     own: int
     tokens: array[int] = field(default_factory=lambda: array("i"))
@@ -61,7 +63,8 @@ def _tokens(source: TileSource) -> list[str]:
 
 
 def cost(source: TileSource, draft: TileSource) -> float:
-    """What a pass of the draft costs, in passes of the model: the share of the bytes that it reads."""
+    """The cost of a pass of the draft, in passes of the model: the share of the bytes that it
+    reads."""
     def nbytes(model: TileSource) -> int:
         return sum(tensor.nbytes for tensor in model.tensors.values())
     return nbytes(draft) / nbytes(source)
@@ -79,8 +82,8 @@ class Drafter:
     @classmethod
     def open(cls, source: TileSource, draft: TileSource, *, context: int, slots: int, kind: str,
              kernels: KernelTable, pool: Pool, rows: int = ROWS) -> Drafter:
-        """Make `draft` ready to guess for `source`, with a cache of format `kind`, and to read up to `rows` tokens in a
-        pass. EngineError, UnsupportedError and FormatError say why not."""
+        """Make `draft` ready to guess for `source`, with a cache of format `kind`, and to read up
+        to `rows` tokens in a pass. EngineError, UnsupportedError and FormatError say why not."""
         check_vocabulary(source, draft)
         shape = architecture_of(draft.metadata)
         plan = check_tensors(shape, draft.tensors)
@@ -89,7 +92,8 @@ class Drafter:
         return cls(forward, cache, min(len(_tokens(source)), shape.vocabulary), cost(source, draft))
 
     def guess(self, asks: Sequence[Ask]) -> list[list[int]]:
-        """Guesses for each of at most SLOTS texts; none for a text that it has not read to its end yet."""
+        """Guesses for each of at most SLOTS texts; none for a text that it has not read to its end
+        yet."""
         found: list[list[int]] = [[] for _ in asks]
         ready = []
         for index, ask in enumerate(asks):
@@ -107,7 +111,8 @@ class Drafter:
         return found
 
     def _text(self, ask: Ask, busy: set[int]) -> _Text | None:
-        """Our slot for a text, rid of what is no part of it; None where the text is out of reach."""
+        """Our slot for a text, rid of what is no part of it; None where the text is out of reach.
+        """
         if len(ask.tokens) > self._cache.context:
             return None
         text = self._texts.get(ask.slot)
@@ -126,7 +131,8 @@ class Drafter:
         return text if all(token < known for token in ask.tokens[keep:]) else None
 
     def _catch_up(self, text: _Text, tokens: Sequence[int]) -> bool:
-        """Read on, at most one pass; whether few enough tokens are left to read them with others' in one pass."""
+        """Read on, at most one pass; whether few enough tokens are left to read them with others'
+        in one pass."""
         left = len(tokens) - len(text.tokens)
         rows = self._forward.boundary.limits.rows
         most = rows // SLOTS

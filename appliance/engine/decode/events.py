@@ -1,11 +1,13 @@
-"""What an answer is made of, from the engine to the wire: one union, each event with the index of its choice.
+"""The parts of an answer, from the engine to the wire: one union, each event with the index of its
+choice.
 
     Text        characters of the answer, and how many of its tokens they came with
     Logprobs    log-probabilities of one token
     End         why a choice ended; no event of it follows
 
-Consumers match an event exhaustively (`assert_never`), so a new kind is a class here, and the type checker names every
-place that has to say what becomes of it. A call of a tool takes its place in the union once the engine makes one.
+Consumers match an event exhaustively (`assert_never`), so a new kind is a class here, and the type
+checker names every place that has to say what becomes of it. A call of a tool takes its place in
+the union once the engine makes one.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """One token's entry, then those of its alternatives, the best first: packed, since many may wait for a client."""
+    """One token's entry, then those of its alternatives, the best first: packed, since many may
+    wait for a client."""
 
     choice: int
     packed: bytes

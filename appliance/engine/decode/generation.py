@@ -1,6 +1,7 @@
 """One choice of an answer: what is asked, and how logits become events until it ends.
 
-This module knows nothing of slots, batches or threads; `batcher` feeds it logits, one row for each token.
+This module knows nothing of slots, batches or threads; `batcher` feeds it logits, one row for each
+token.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from appliance.errors import CapacityError, EngineError
 
 
 class Vocabulary(Pieces, Protocol):
-    """What an answer asks of a tokenizer."""
+    """The methods of a tokenizer that an answer calls."""
 
     @property
     def eot_ids(self) -> Collection[int]:
@@ -41,10 +42,10 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What one token made of an answer. The last advance's events end with `End`.
+    """The effect of one token on an answer. The last advance's events end with `End`.
 
-    `token` is the one that was chosen, also where it ends the generation and so is no part of the answer. It is None
-    when the answer was cancelled, or failed by `error`, before there was one.
+    `token` is the one that was chosen, also where it ends the generation and so is no part of the
+    answer. It is None when the answer was cancelled, or failed by `error`, before there was one.
     """
 
     token: int | None
@@ -64,13 +65,14 @@ class Advance:
 
 
 class Generation:
-    """The state of one answer. Feed it the logits after the prompt, then after each token, until `finished`."""
+    """The state of one answer. Feed it the logits after the prompt, then after each token, until
+    `finished`."""
 
     def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int,
                  scratch: Scratch) -> None:
-        """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up: they are no choice.
-        `scratch` for as many logits: the engine's.
-        CapacityError for a prompt that leaves no room in the context, EngineError for other bad values."""
+        """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up:
+        they are no choice. `scratch` for as many logits: the engine's. CapacityError for a prompt
+        that leaves no room in the context, EngineError for other bad values."""
         count = len(request.prompt_ids)
         if not count:
             raise EngineError("the prompt has no tokens", hint="send at least one token", code="prompt-empty")
@@ -104,7 +106,8 @@ class Generation:
             return Advance(None, self._end(FAILED, ""), error)
 
     def _advance(self, logits: Logits) -> Advance:
-        """Choose the next token from its logits: those of the vocabulary, and of rows without a token after them."""
+        """Choose the next token from its logits: those of the vocabulary, and of rows without a
+        token after them."""
         drawn = self._sampler.choose(logits[:self._vocabulary])
         token = drawn.token
         if token in self._ends:
@@ -132,6 +135,6 @@ class Generation:
         return (Text(self.request.choice, rest, 0), end) if rest else (end,)
 
     def _rest(self) -> str:
-        """What a possible stop string held back. An incomplete character is left out."""
+        """Release what a possible stop string held back. An incomplete character is left out."""
         self._stream.finish()
         return self._stops.flush()

@@ -1,4 +1,5 @@
-"""How many rows of prompts a pass may have, by how long passes took. No bit of an answer depends on it."""
+"""How many rows of prompts a pass may have, by how long passes took. No bit of an answer depends on
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class PassTime:
     """Seconds of passes, as measured."""
 
     def __init__(self, streamed: bool) -> None:
-        """`streamed`: each pass reads weights anew, so that it costs much however few rows it has."""
+        """`streamed`: each pass reads weights anew, so that it costs much however few rows it has.
+        """
         self._streamed = streamed
         self._rows_per_second = float(PROMPT_ROWS)
         self._decoding: float | None = None  # of a pass of one row, without prompts
@@ -48,8 +50,8 @@ class PassTime:
         return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
 
     def long_rows(self, decoding: int) -> int:
-        """Rows of long prompts beside `decoding` answers: as many as make a pass about twice as long as without. None
-        where that is to be measured."""
+        """Rows of long prompts beside `decoding` answers: as many as make a pass about twice as
+        long as without. None where that is to be measured."""
         if self._decoding is None or self._since >= MEASURED_PASSES:
             return 0
         if self._row is None:

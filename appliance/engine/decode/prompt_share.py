@@ -1,4 +1,5 @@
-"""How prompts in progress share the rows of a pass: tenants share equally, then the prompts of each tenant.
+"""How prompts in progress share the rows of a pass: tenants share equally, then the prompts of each
+tenant.
 
 Counts of rows decide here, never a clock. No bit of an answer depends on the result.
 
@@ -45,7 +46,8 @@ def is_short(prompt: Prompt) -> bool:
 
 
 def level(room: int, wants: Sequence[int], have: Sequence[int]) -> list[int]:
-    """Divide `room` rows so that those who have the least catch up; nobody gets more than wanted."""
+    """Divide `room` rows so that those who have the least catch up; nobody gets more than wanted.
+    """
     if sum(wants) <= room:
         return list(wants)
 

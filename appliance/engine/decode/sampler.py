@@ -1,7 +1,8 @@
-"""Choose the next token from a row of logits: the same choice for the same seed, position and logits.
+"""Choose the next token from a row of logits: the same choice for the same seed, position and
+logits.
 
-Each step of the chain is a file of `chain/`. `ADJUSTMENTS` and `NARROWINGS` have their order, which is llama.cpp's,
-with OpenAI's definitions of its own parameters:
+Each step of the chain is a file of `chain/`. `ADJUSTMENTS` and `NARROWINGS` have their order, which
+is llama.cpp's, with OpenAI's definitions of its own parameters:
 
  1. `logit_bias` is added to the logits of the tokens named.
  2. `repeat_penalty` r, over the distinct tokens among the last `repeat_last_n` of prompt and answer: a positive
@@ -14,11 +15,11 @@ with OpenAI's definitions of its own parameters:
  6. Logits are divided by the temperature, and one candidate is drawn by inverting the cumulative distribution in
     order of token id.
 
-The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on nothing else, so
-speculation and batching cannot change an answer, and an auditor can replay it. On another CPU, too, but that the last
-bit of numpy's exp depends on it: a draw within some 1e-15 of a border may fall to the neighbour. Log-probabilities are
-those of the model, from the logits before step 1. What has values of logits stays in `scratch`. This module knows
-nothing of text.
+The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on
+nothing else, so speculation and batching cannot change an answer, and an auditor can replay it. On
+another CPU, too, but that the last bit of numpy's exp depends on it: a draw within some 1e-15 of a
+border may fall to the neighbour. Log-probabilities are those of the model, from the logits before
+step 1. Values of logits stay in `scratch`. This module knows nothing of text.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class Sampler:
         self._draws = 0
 
     def choose(self, logits: Logits) -> Choice:
-        """The next token for `logits` (vocabulary,); does not change the state, so it can be repeated."""
+        """The next token for `logits` (vocabulary,); does not change the state, so it can be
+        repeated."""
         if not np.isfinite(logits.max()):
             raise EngineError("the model produced logits that are not numbers",
                               hint="the model file is damaged, or its weights overflow in this format")
@@ -159,9 +161,11 @@ def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> Ids | No
 
 
 def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> int:
-    """The first place up to which the weights make more than the share `uniform` of their sum. Its weight is not 0.
+    """The first place up to which the weights make more than the share `uniform` of their sum. Its
+    weight is not 0.
 
-    One running sum over a vocabulary takes most of a draw's time, so: over sums of chunks, then within one chunk.
+    One running sum over a vocabulary takes most of a draw's time, so: over sums of chunks, then
+    within one chunk.
     """
     starts = np.arange(0, weights.size, _CHUNK)
     chunks = np.add.reduceat(weights, starts, out=scratch.wide[:starts.size])
@@ -174,13 +178,15 @@ def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> in
 
 
 def _passing(sums: NDArray[np.float64], target: float) -> int:
-    """The first place whose running sum is above `target`; where rounding left none, the first with the whole sum."""
+    """The first place whose running sum is above `target`; where rounding left none, the first with
+    the whole sum."""
     return int(np.searchsorted(sums, min(target, math.nextafter(sums[-1], 0.0)), side="right"))
 
 
 def log_probabilities(logits: Logits, token: int, top: int,
                       scratch: Scratch) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Log-probability of `token`, and the `top` best (token, log-probability), by a float64 log-softmax."""
+    """Log-probability of `token`, and the `top` best (token, log-probability), by a float64
+    log-softmax."""
     total = float(logits.max()) + math.log(float(scratch.exponentials(logits).sum()))
     ids = descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
     return float(logits[token]) - total, tuple((int(i), float(logits[i]) - total) for i in ids)

@@ -1,9 +1,11 @@
-"""Speculative decoding: guess the next tokens cheaply, check all guesses in one pass, keep those that are right.
+"""Speculative decoding: guess the next tokens cheaply, check all guesses in one pass, keep those
+that are right.
 
-A guess is checked by choosing the token as always, from logits whose bits do not depend on the batch, with the draw
-of that position; what is kept is what would have been chosen without the guess. So answers are the same, token for
-token, greedy or sampled. This module makes guesses from the text itself (`draft.py` asks a small model where that has
-none) and says how many pay off, by counts alone: no clock decides.
+A guess is checked by choosing the token as always, from logits whose bits do not depend on the
+batch, with the draw of that position. So exactly the tokens are kept that would have been chosen
+without the guess. So answers are the same, token for token, greedy or sampled. This module makes
+guesses from the text itself (`draft.py` asks a small model where that has none) and says how many
+pay off, by counts alone: no clock decides.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ _FIRST = 0.6  # share of right guesses that is expected before the first
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
 
-# Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a tile of the kernels
-# has six rows and waits for memory; from there on each row costs computing.
+# Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a
+# tile of the kernels has six rows and waits for memory; from there on each row costs computing.
 _TILE, _ROW_OF_TILE, _ROW = 6, 0.07, 0.28
 
 
 def pass_cost(rows: int) -> float:
-    """What a pass of so many rows costs, in passes of one row."""
+    """The cost of a pass of so many rows, in passes of one row."""
     return 1 + _ROW_OF_TILE * (rows - 1) if rows <= _TILE else max(_ROW * rows, 1 + _ROW_OF_TILE * rows)
 
 
@@ -52,7 +54,8 @@ class PromptLookup:
 
 
 class Pace:
-    """How many guesses to make: as many as pay by the share of right ones, none for a while when none do."""
+    """How many guesses to make: as many as pay by the share of right ones, none for a while when
+    none do."""
 
     def __init__(self, cost: float = 0.0) -> None:
         """`cost` of making one guess, in passes of one row."""
@@ -60,7 +63,8 @@ class Pace:
         self._rest, self._patience = 0, _PATIENCE
 
     def gain(self, guesses: int, answers: int) -> float:
-        """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses."""
+        """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses.
+        """
         tokens = sum(self._share**i for i in range(guesses + 1))
         return tokens / (pass_cost(answers * (1 + guesses)) / pass_cost(answers) + guesses * self._cost)
 
@@ -84,7 +88,8 @@ class Pace:
 
 
 class Speculation:
-    """The guesses of one answer: from its own text, else from a draft model of `draft_cost` for a guess."""
+    """The guesses of one answer: from its own text, else from a draft model of `draft_cost` for a
+    guess."""
 
     def __init__(self, prompt: Sequence[int], draft_cost: float | None = None) -> None:
         self._lookup, self._lookup_pace = PromptLookup(prompt), Pace()

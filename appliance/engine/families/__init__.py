@@ -1,1 +1,2 @@
-"""One card a model family, in one table; from it follow the check of headers and of tensors, and refusals."""
+"""One card a model family, in one table; from it follow the check of headers and of tensors, and
+refusals."""

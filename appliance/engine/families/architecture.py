@@ -1,4 +1,5 @@
-"""What a forward pass needs to know of a model: its family, and numbers. How they are read: `header`."""
+"""The facts of a model that a forward pass needs: its family, and numbers. How they are read:
+`header`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The dimensions of one model. All counts are positive and within the ranges that the kernels take."""
+    """The dimensions of one model. All counts are positive and within the ranges that the kernels
+    take."""
 
     family: str  # its row in `table`
     layers: int
@@ -47,5 +49,6 @@ class Architecture:
         return self.kv_heads * self.head_size
 
     def context(self, wanted: int | None = None) -> int:
-        """Positions to serve: the wanted number (None: CONTEXT_CAP), at most what the file promises."""
+        """Positions to serve: the wanted number (None: CONTEXT_CAP), at most what the file
+        promises."""
         return min(self.context_length, CONTEXT_CAP if wanted is None else wanted)

@@ -1,4 +1,5 @@
-"""A card: what one model family is, as data alone, so that it can be printed into a specification."""
+"""A card: what one model family is, as data alone, so that it can be printed into a specification.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family. Whatever its models do differently from the forward pass of `kernels.code.step` is a field here."""
+    """One family. Each way in which its models differ from the forward pass of `kernels.code.step`
+    is a field here."""
 
     name: str  # `general.architecture` of its files, and the prefix of its keys
     source: str  # where its arithmetic stands

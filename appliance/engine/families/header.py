@@ -1,9 +1,11 @@
-"""A model's header against the card of its family: the architecture, read from GGUF metadata and range-checked.
+"""A model's header against the card of its family: the architecture, read from GGUF metadata and
+range-checked.
 
-Everything that the forward pass would do differently is either read here or refused here by its metadata key: a key of
-the family that the card does not know is refused too, because ignoring it could silently change the model.
-Keys: GGUF specification (`docs/gguf.md` of ggml), section "Standardized key-value pairs", and for the scaling of
-rotary positions the YaRN paper (arXiv 2309.00071). This module knows nothing of tensors; see `tensors`.
+Everything that the forward pass would do differently is either read here or refused here by its
+metadata key. A key of the family that the card does not know is refused too, because ignoring it
+could silently change the model. Keys: GGUF specification (`docs/gguf.md` of ggml), section
+"Standardized key-value pairs", and for the scaling of rotary positions the YaRN paper (arXiv
+2309.00071). This module knows nothing of tensors; see `tensors`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class _Reader:
         return value
 
     def real(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        """A finite number in low..high; FormatError when absent without a default, or out of range."""
+        """A finite number in low..high; FormatError when absent without a default, or out of range.
+        """
         value = self._raw(key, default)
         least = low * (1 - 2**-24)  # what a file has of `low` in 32 bits may lie below
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= float(value) <= high:
@@ -68,7 +71,8 @@ def _show(value: Any) -> str:
 
 
 def family_of(metadata: Mapping[str, Any]) -> Family:
-    """The card of a model's family; UnsupportedError, which names those that there are, for any other."""
+    """The card of a model's family; UnsupportedError, which names those that there are, for any
+    other."""
     found = metadata.get("general.architecture")
     if isinstance(found, str) and found in FAMILIES:
         return FAMILIES[found]

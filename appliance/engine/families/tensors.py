@@ -1,7 +1,8 @@
-"""Which tensors a model has: shapes, and which are optional, by its architecture and the card of its family.
+"""Which tensors a model has: shapes, and which are optional, by its architecture and the card of
+its family.
 
-The check runs over the tensor table before any weight is used, and names every missing, surplus or misshapen
-tensor at once.
+The check runs over the tensor table before any weight is used, and names every missing, surplus or
+misshapen tensor at once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SHOWN = 8  # problems listed in one error
 
 
 class TensorEntry(Protocol):
-    """What the check needs of a tensor: its row-major shape."""
+    """The part of a tensor that the check needs: its row-major shape."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,7 +45,7 @@ class TensorEntry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """What of the optional tensors a checked model has."""
+    """The optional tensors that a checked model has."""
 
     output: str  # name of the output head: OUTPUT, or EMBEDDING when the two are tied
     biases: frozenset[str]

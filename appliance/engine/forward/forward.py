@@ -1,8 +1,8 @@
 """The forward pass: a batch of (token, position, slot) rows in, logits of the rows asked for out.
 
-Three things are kept apart: the architecture (numbers), the weights (a tile source), and the state (buffers and
-cache). This module fills the tables that the compiled `step` reads (`layouts.step`); it knows nothing of
-text, sampling or requests. Not safe to use from two threads at once.
+Three things are kept apart: the architecture (numbers), the weights (a tile source), and the state
+(buffers and cache). This module fills the tables that the compiled `step` reads (`layouts.step`);
+it knows nothing of text, sampling or requests. Not safe to use from two threads at once.
 """
 
 from __future__ import annotations
@@ -48,25 +48,28 @@ def _round(nbytes: int) -> int:
 
 
 def most_slots(rows: int) -> int:
-    """Answers that all have a row with logits in every pass of up to `rows` rows. More would leave the newest without
-    any until older ones end, whichever tenant's turn it is."""
+    """Answers that all have a row with logits in every pass of up to `rows` rows. More would leave
+    the newest without any until older ones end, whichever tenant's turn it is."""
     return min(WANTED, rows)
 
 
 def stride(floats: int) -> int:
-    """Bytes between rows: whole cache lines, and one more so that rows do not fall on the same cache sets."""
+    """Bytes between rows: whole cache lines, and one more so that rows do not fall on the same
+    cache sets."""
     return _round(4 * floats) + _LINE
 
 
 def parts_nbytes(a: Architecture, threads: int, context: int) -> int:
-    """Bytes for the states of attention while so few bundles are there that their spans are spread over the threads."""
+    """Bytes for the states of attention while so few bundles are there that their spans are spread
+    over the threads."""
     bundles = (UNITS_A_THREAD * threads - 1) // a.kv_heads
     states = bundles * -(-context // SPAN) * bundle_tokens(a.heads // a.kv_heads) * a.heads
     return max(min(states * state_nbytes(a.head_size), PARTS_NBYTES), _LINE)
 
 
 def row_widths(a: Architecture) -> dict[str, int]:
-    """Floats of a row of each buffer that all threads share, by the word of `layouts.step` that has its address."""
+    """Floats of a row of each buffer that all threads share, by the word of `layouts.step` that has
+    its address."""
     return {"RESIDUAL": a.embedding, "PROJECTED": a.query_width + 2 * a.kv_width, "ATTENDED": a.query_width,
             "HIDDEN": 2 * a.feed_forward}
 
@@ -78,8 +81,8 @@ def row_nbytes(kind: str, columns: int) -> int:
 
 
 def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
-    """Bytes of what each thread has of its own: by the word that has its offset, and by the kind of activations for a
-    row of each. `kinds`: most columns of each kind."""
+    """Bytes of what each thread has of its own: by the word that has its offset, and by the kind of
+    activations for a row of each. `kinds`: most columns of each kind."""
     group = a.heads // a.kv_heads
     rows = group * bundle_tokens(group)
     return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.feed_forward),
@@ -130,7 +133,7 @@ class Forward:
         self._embedding = self._streamed_embedding()
         self._kernel = table.address("step")
 
-    # --- once: weights ------------------------------------------------------------------------------------------------
+    # --- once: weights ----------------------------------------------------------------------------
     def _describe(self, plan: TensorPlan) -> None:
         """Find the widest rows of each kind of activations before buffers are made."""
         for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order())):
@@ -141,7 +144,8 @@ class Forward:
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
 
     def _order(self) -> list[tuple[str, ...]]:
-        """Matrices of the layers as the kernel uses them: of those that are named together, tiles in turn."""
+        """Matrices of the layers as the kernel uses them: of those that are named together, tiles
+        in turn."""
         parts = (*((part,) for group in _SHARING[:2] for part in group), *_SHARING[2:])
         return [tuple(names.in_layer(index, _MATRICES[part]) for part in group)
                 for index in range(self._architecture.layers) for group in parts]
@@ -179,7 +183,8 @@ class Forward:
         """Whether each pass reads weights anew, so that it costs much however few rows it has."""
 
     def _weight(self, words: Words, base: int, name: str, bias: str | None, kinds: set[str] | None) -> None:
-        """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked for."""
+        """Fill a WEIGHT table. `kinds`: activations that matrices before this one already asked
+        for."""
         weight = self._source.weight(name)
         fetch, context = weight.fetch, weight.context
         looked_up = words is self._step and base == Step.offsets["EMBEDDING_WEIGHT"]  # before the kernel runs
@@ -206,7 +211,8 @@ class Forward:
         }, base)
 
     def _streamed_embedding(self) -> Callable[[NDArray[np.int64]], None] | None:
-        """What writes the rows of tokens before the kernel runs, where the embedding is not resident."""
+        """The writer of the rows of tokens before the kernel runs, where the embedding is not
+        resident."""
         source, weight, to = self._source, self._source.weight(names.EMBEDDING), self._residual
         if not source.streams(names.EMBEDDING):
             return None
@@ -219,7 +225,7 @@ class Forward:
 
         return look_up
 
-    # --- once: buffers ------------------------------------------------------------------------------------------------
+    # --- once: buffers ----------------------------------------------------------------------------
     def _allocate(self, nbytes: int) -> int:
         return self._secret(nbytes).address
 
@@ -247,7 +253,8 @@ class Forward:
         self._constants()
 
     def _private_buffers(self) -> dict[str, int]:
-        """One area for each thread; returns the offset of each kind of activations in it, among others."""
+        """One area for each thread; returns the offset of each kind of activations in it, among
+        others."""
         offset, found = 0, {}
         for what, size in private_sizes(self._architecture, self._largest).items():
             found[what] = offset
@@ -283,7 +290,7 @@ class Forward:
         """Run the kernel on the tables as they are."""
         self._pool.run(self._kernel, self._step.address)
 
-    # --- each call ----------------------------------------------------------------------------------------------------
+    # --- each call --------------------------------------------------------------------------------
     def _call_tables(self, rows: int) -> None:
         spans = -(-self._cache.context // SPAN)
         self._most_units = max(UNITS_A_THREAD * self._pool.threads * spans, 1)
@@ -326,7 +333,8 @@ class Forward:
                 self._streaming.end()
 
     def _plan_attention(self, batch: Batch) -> None:
-        """Cut runs into bundles, and bundles into spans where there are too few bundles for the threads."""
+        """Cut runs into bundles, and bundles into spans where there are too few bundles for the
+        threads."""
         a = self._architecture
         most = bundle_tokens(a.heads // a.kv_heads)
         bundles = [(run.first + at, min(most, run.count - at), run.slot, run.position + at)
@@ -352,7 +360,8 @@ class Forward:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers, touched or not; `footprint.activations_nbytes` reckons them beforehand."""
+        """Bytes of the buffers, touched or not; `footprint.activations_nbytes` reckons them
+        beforehand."""
         return sum(memory.nbytes for memory in (*self._memories, *self._kept))
 
     def release(self) -> None:

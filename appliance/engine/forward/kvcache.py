@@ -1,10 +1,12 @@
-"""The memory of keys and values: one piece of memory, cut into slots, one for each running sequence.
+"""The memory of keys and values: one piece of memory, cut into slots, one for each running
+sequence.
 
-Keys and values are arrays (slots, pages of positions, layers, key-value heads) with equal strides, so a
-sequence of n positions touches only the first pages of its slot. What is inside, one head's keys or values of a page
-of positions, depends on the format of the cache: binary16, or 8 or 4 bits with a scale for every 32 elements
-(`kernels.attention_f16`, `kernels.attention_quantised`). Every byte that ever held a key or value is in this class, so
-it can be wiped: a slot when its sequence ends, everything in `release`.
+Keys and values are arrays (slots, pages of positions, layers, key-value heads) with equal strides,
+so a sequence of n positions touches only the first pages of its slot. Its content, one head's keys
+or values of a page of positions, depends on the format of the cache: binary16, or 8 or 4 bits with
+a scale for every 32 elements (`kernels.attention_f16`, `kernels.attention_quantised`). Every byte
+that ever held a key or value is in this class, so it can be wiped: a slot when its sequence ends,
+everything in `release`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> 
 
 
 class KVCache:
-    """Keys and values of `slots` sequences of up to `context` positions. Strides and addresses are in bytes."""
+    """Keys and values of `slots` sequences of up to `context` positions. Strides and addresses are
+    in bytes."""
 
     def __init__(self, architecture: Architecture, slots: int, context: int, kind: str = "f16") -> None:
         if not 1 <= slots <= MAX_SLOTS:
@@ -53,7 +56,8 @@ class KVCache:
         return 2 * self.slot_stride * self.slots
 
     def wipe(self, slot: int, positions: int) -> None:
-        """Overwrite the first `positions` positions of a slot (rounded up to whole pages) with zeros."""
+        """Overwrite the first `positions` positions of a slot (rounded up to whole pages) with
+        zeros."""
         if self._memory is None:
             return
         if not (0 <= slot < self.slots and 0 <= positions <= self.context):

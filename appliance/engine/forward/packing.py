@@ -20,7 +20,8 @@ Table = dict[str, int]
 
 
 def moves(block_format: BlockFormat, merged: int) -> tuple[int, list[Table], list[Table]]:
-    """Bytes of `merged` blocks, the tables Move and the tables Term (named by their numbers) of a format."""
+    """Bytes of `merged` blocks, the tables Move and the tables Term (named by their numbers) of a
+    format."""
     runs = layout.LAYOUTS[block_format.name]
     found: list[Table] = []
     terms: list[Table] = []
@@ -41,7 +42,8 @@ def _merged(block_format: BlockFormat) -> int:
 
 
 def blocks(block_format: BlockFormat, columns: int) -> int:
-    """Blocks of a row, as the table of its format has them. EngineError for columns that no kernel takes."""
+    """Blocks of a row, as the table of its format has them. EngineError for columns that no kernel
+    takes."""
     count, rest = divmod(columns, block_format.elements * _merged(block_format))
     if rest:
         raise EngineError(f"rows of {columns} {block_format.name} weights cannot be packed")
@@ -89,7 +91,8 @@ class Packing:
         self._tables: dict[tuple[str, int], Memory] = {}
 
     def table(self, block_format: BlockFormat, merged: int | None = None) -> int:
-        """The address of the table Pack of a format: of `merged` blocks, or as many as `blocks` counts."""
+        """The address of the table Pack of a format: of `merged` blocks, or as many as `blocks`
+        counts."""
         key = block_format.name, merged or _merged(block_format)
         found = self._tables.get(key)
         if found is None:  # the first to put one in wins: another thread may follow that table already
@@ -97,8 +100,8 @@ class Packing:
         return found.address
 
     def __call__(self, block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
-        """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of whole groups of 16 rows) in kernel order.
-        EngineError when a size does not match."""
+        """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of whole groups of 16
+        rows) in kernel order. EngineError when a size does not match."""
         size, groups = block_format.row_nbytes(columns), layout.groups(rows)
         source, target = np.frombuffer(data, np.uint8), np.frombuffer(out, np.uint8)
         if source.size != rows * size or target.size != groups * GROUP_ROWS * size or not target.flags.writeable:

@@ -1,7 +1,9 @@
-"""The table of rotations: cosine and sine of every position and pair, with the scalings of long contexts.
+"""The table of rotations: cosine and sine of every position and pair, with the scalings of long
+contexts.
 
-numpy's and the C library's power, sine and cosine differ in the last bit from CPU to CPU, and the table must not: so
-powers come from decimal arithmetic, and sines from additions and multiplications alone, which IEEE 754 defines.
+numpy's and the C library's power, sine and cosine differ in the last bit from CPU to CPU, and the
+table must not. So powers come from decimal arithmetic, and sines from additions and multiplications
+alone, which IEEE 754 defines.
 """
 
 from __future__ import annotations
@@ -19,17 +21,20 @@ Doubles = NDArray[np.float64]
 _FAST, _SLOW = 32.0, 1.0  # rotations over the original context between which YaRN blends
 _POSITIONS = 1024  # that are computed at a time
 
-# pi/2 in three parts of 33 bits, so that up to 2^20 quarter turns are taken off exactly (Cody and Waite).
+# pi/2 in three parts of 33 bits, so that up to 2^20 quarter turns are taken off exactly (Cody and
+# Waite).
 _QUARTER = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21)
 _SINE = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9))  # Taylor; error below 2^-60 for |x| <= pi/4
 _COSINE = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(10))
 
 
 def turns(architecture: Architecture, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """(context, head_size): cosine and sine of each pair, interleaved. `factors` divide the frequencies (Llama 3).
+    """(context, head_size): cosine and sine of each pair, interleaved. `factors` divide the
+    frequencies (Llama 3).
 
-    Computed in float64. YaRN (arXiv 2309.00071): pairs that turn often over the original context keep their
-    frequency, those that turn less than once are interpolated, the rest blends linearly by pair index.
+    Computed in float64. YaRN (arXiv 2309.00071): pairs that turn often over the original context
+    keep their frequency, those that turn less than once are interpolated, the rest blends linearly
+    by pair index.
     """
     rope, pairs = architecture.rope, architecture.head_size // 2
     frequencies = _powers(rope.base, pairs)

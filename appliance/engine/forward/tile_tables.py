@@ -1,4 +1,5 @@
-"""The tables with which compiled code fetches the tiles of a streamed model by itself (`kernels.fetch`)."""
+"""The tables with which compiled code fetches the tiles of a streamed model by itself
+(`kernels.fetch`)."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Streaming:
         return words.address
 
     def _plain(self, found: TileTable) -> dict[str, int]:
-        """The words that only a plain model's matrix has. EngineError for one that no kernel packs."""
+        """The words that only a plain model's matrix has. EngineError for one that no kernel packs.
+        """
         segment, tile = found.segment, found.tiles[0]
         groups = min(max(self._native.piece_nbytes // segment.unit_nbytes, 1), segment.tile_units)
         return {"ROW_NBYTES": segment.unit_nbytes // GROUP_ROWS, "CHUNK": groups * segment.unit_nbytes,
@@ -71,12 +73,13 @@ class Streaming:
                 "TAGS": self._native.tags + TAG_NBYTES * segment.first_tile}
 
     def plan(self) -> None:
-        """After all matrices: how far ahead the system is to read, where what was read is dropped. Otherwise the system
-        finds its own way: what it is told to read ahead it keeps in single pages, which take longer to read later."""
+        """After all matrices: how far ahead the system is to read, where what was read is dropped.
+        Otherwise the system finds its own way: what it is told to read ahead it keeps in single
+        pages, which take longer to read later."""
         if not self._plan or not self._native.drop:
             return
-        # What newer kernels read ahead by themselves lies in large folios, and one that holds a part of another record
-        # is not dropped.
+        # Pages that newer kernels read ahead by themselves lie in large folios, and one that holds
+        # a part of another record is not dropped.
         os.posix_fadvise(self._native.file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         memory = Memory(16 * len(self._plan))
         memory.view(np.int64)[:] = np.array(self._plan, np.int64).reshape(-1)

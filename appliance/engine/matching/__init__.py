@@ -1,4 +1,5 @@
-"""Matches of redaction patterns, the same ones as Python's `re` finds, in linear time by construction.
+"""Matches of redaction patterns, the same ones as Python's `re` finds, in linear time by
+construction.
 
     characters   which characters a set matches, and which sets a character belongs to
     tree         a parsed pattern as nodes

@@ -1,7 +1,8 @@
-"""Which characters the one-character parts of a pattern match, as Python's `re` decides, and the classes of a text.
+"""Which characters the one-character parts of a pattern match, as Python's `re` decides, and the
+classes of a text.
 
-Case is the only question with an answer that is not in the pattern itself. There `re` is asked, for each character
-that has a case.
+Case is the only question with an answer that is not in the pattern itself. There `re` is asked, for
+each character that has a case.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def category(entry: Any, ascii_only: bool) -> Ranges:
 
 
 def _every_character() -> str:
-    """Return all characters in order, made without an object for each: the boot's memory is reckoned."""
+    """Return all characters in order, made without an object for each: the boot's memory is
+    reckoned."""
     return np.arange(POINTS, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
@@ -74,7 +76,8 @@ def _cased() -> str:
 
 
 def members(code: Any, value: Any, flags: int) -> Ranges:
-    """Return the characters that a one-character node of a parse tree matches, under these flags of `re`."""
+    """Return the characters that a one-character node of a parse tree matches, under these flags of
+    `re`."""
     found = _members(code, value, bool(flags & re.ASCII), bool(flags & re.DOTALL))
     if not flags & re.IGNORECASE or code is op.ANY:
         return found
@@ -112,7 +115,8 @@ def _members(code: Any, value: Any, ascii_only: bool, dot_all: bool) -> Ranges:
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The classes of each character: `rows[pages[page_of[point // PAGE]][point % PAGE]]`, a bit a class."""
+    """The classes of each character: `rows[pages[page_of[point // PAGE]][point % PAGE]]`, a bit a
+    class."""
 
     rows: NDArray[np.uint64]  # (row, group of 64 classes)
     pages: NDArray[np.int32]  # (page, PAGE)

@@ -1,7 +1,8 @@
 """A pattern as two programs for the `find_spans` kernel: operations on streams, and the walk.
 
-From the end of the pattern to its beginning: the stream of a node and what follows it has a bit at each position from
-which both match. Of these streams the walk reads those that tell which choice succeeds, so it never goes back.
+From the end of the pattern to its beginning: the stream of a node and what follows it has a bit at
+each position from which both match. The walk reads those streams that tell which choice succeeds,
+so it never goes back.
 
 | node | operations on streams | walk |
 |---|---|---|
@@ -31,7 +32,7 @@ ONES, NOWHERE, BEGIN, END, LAST_LINE, BEYOND, ROOT, FORCED = range(len(GIVEN))
 
 @dataclass(frozen=True)
 class Program:
-    """What the kernel follows. Streams are numbers here."""
+    """The programs that the kernel follows. Streams are numbers here."""
 
     classes: tuple[Ranges, ...]
     operations: tuple[Words, ...]
@@ -122,7 +123,7 @@ class _Maker:
     def _not(self, stream: int) -> int:
         return self._operation("differ", stream, ONES)
 
-    # --- nodes of fixed width ---------------------------------------------------------------------------------
+    # --- nodes of fixed width ---------------------------------------------------------------------
     def _fixed(self, node: Node) -> int:
         """The stream of a node of fixed width alone."""
         if node not in self._matched:
@@ -187,7 +188,7 @@ class _Maker:
             found, done = self._either(found, longer), done + more
         return found
 
-    # --- nodes and what follows -------------------------------------------------------------------------------
+    # --- nodes and what follows -------------------------------------------------------------------
     def before(self, node: Node, rest: int) -> Part:
         """A node with the `rest` after it."""
         if node.width is not None:
@@ -273,7 +274,8 @@ class _Maker:
         return Part(found, walk, moves)
 
     def _loop(self, node: Repeat, rest: int) -> Part:
-        """A repeat of a body that matches in one way at most: the walk through it needs no look at what follows."""
+        """A repeat of a body that matches in one way at most: the walk through it needs no look at
+        what follows."""
         more, loop, have = node.high - node.low, self._loop_number(), NOWHERE
         body = self.before(node.body, ONES).walk
         planes = [self._operation("differ", ONES, ONES) for _ in range(more.bit_length())]

@@ -1,4 +1,5 @@
-"""A compiled pattern run on text by the `find_spans` kernel, which holds no lock of the interpreter."""
+"""A compiled pattern run on text by the `find_spans` kernel, which holds no lock of the
+interpreter."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class Automaton:
             "WALK": self._walk.ctypes.data, "WIDTH": self.width, "ROOT": program.root, "CAPACITY": CAPACITY}])[0]
 
     def spans(self, text: Points, start: int = 0, between: Callable[[], None] = _nothing) -> Iterator[Spans]:
-        """Yield start and end of the matches from `start` on, in order, some at a time; no two overlap.
+        """Yield start and end of the matches from `start` on, in order, some at a time; no two
+        overlap.
 
         `between` is called every `SLICE` characters, and may raise to end the search.
         """
@@ -93,12 +95,14 @@ class Automaton:
             between()
 
     def undecided(self, text: Points, start: int) -> NDArray[np.int64]:
-        """Return the positions from `start` on, in order, from which text to come may make a match or unmake one."""
+        """Return the positions from `start` on, in order, from which text to come may make a match
+        or unmake one."""
         start = max(start, len(text) - self.width - 1)  # no path is longer
         return self._go(text, start, len(text), is_open=True)[0][:, 0] if start < len(text) else np.empty(0, np.int64)
 
     def _go(self, text: Points, start: int, stop: int, *, is_open: bool = False) -> tuple[Spans, int]:
-        """Call the kernel: spans, and where to go on. EngineError for a walk that leaves its stretch, a defect."""
+        """Call the kernel: spans, and where to go on. EngineError for a walk that leaves its
+        stretch, a defect."""
         words, scratch = self._words(len(text) - start), _scratch
         stride = 8 * (words + _VECTOR)  # an odd number of cache lines: streams would else displace each other
         size, buffer_size = stride * self._streams, 8 * (2 * _UNIT + self._loops)
@@ -117,7 +121,8 @@ class Automaton:
         return found, int(table[_POSITION])
 
     def _words(self, length: int) -> int:
-        """Return the words of a stretch: few enough for the cache, several times as many as a match can span."""
+        """Return the words of a stretch: few enough for the cache, several times as many as a match
+        can span."""
         reach = -(-self.width // _UNIT) + 2
         most = max(4 * reach, min(_MOST_WORDS, _CACHE // (8 * self._streams)))
         needed = -(-length // _UNIT) + reach + 1

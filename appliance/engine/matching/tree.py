@@ -1,4 +1,5 @@
-"""A parsed pattern as nodes: what the parser of `re` read, without what makes no difference to where matches end."""
+"""A parsed pattern as nodes: what the parser of `re` read, without what makes no difference to
+where matches end."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ Node = Characters | Place | Row | Choice | Repeat
 
 
 def row(items: Sequence[Node]) -> Node:
-    """Return nodes in a row as one; those of fixed width that follow each other are a node of fixed width."""
+    """Return nodes in a row as one; those of fixed width that follow each other are a node of fixed
+    width."""
     parts: list[Node] = []
     for item in items:
         if isinstance(item, Row):

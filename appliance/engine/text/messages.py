@@ -1,4 +1,5 @@
-"""Messages as a chat template takes them: checked, in plain types, every string marked as from outside."""
+"""Messages as a chat template takes them: checked, in plain types, every string marked as from
+outside."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from appliance.engine.text.jinja.values import Value
 from appliance.errors import TemplateError
 
 MAX_DEPTH = 32  # of tools and arguments
-# Names of roles are the service's, not a user's: templates build control tokens from them (<|user|>).
+# Names of roles are the service's, not a user's: templates build control tokens from them
+# (<|user|>).
 ROLES = frozenset(["system", "developer", "user", "assistant", "tool", "function", "ipython", "model"])
 
-# What a model without a template gets if the policy allows it.
+# The template of a model without one, if the policy allows it.
 CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'
  + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 

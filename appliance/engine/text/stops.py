@@ -1,7 +1,8 @@
 """Stop strings: cut an answer before the first of them, wherever token borders fall.
 
-Text that could be the beginning of a stop string is held back until the next text decides, so no part of a stop
-string is ever passed on. Which stop string ends first decides, so the cut does not depend on how text arrives.
+Text that could be the beginning of a stop string is held back until the next text decides, so no
+part of a stop string is ever passed on. Which stop string ends first decides, so the cut does not
+depend on how text arrives.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class StopFilter:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What is held back, when no more text will come."""
+        """Release what is held back, when no more text will come."""
         text, self._held = self._held, ""
         return text
 

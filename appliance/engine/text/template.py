@@ -1,14 +1,16 @@
-"""Chat templates: messages to the prompt that a model was trained on, by the model's own Jinja template.
+"""Chat templates: messages to the prompt that a model was trained on, by the model's own Jinja
+template.
 
-The conventions are Hugging Face's (`apply_chat_template`): `messages`, `tools`, `add_generation_prompt`, the texts
-of special tokens, `raise_exception`, `strftime_now`, `tojson`, loop controls, trimmed blocks.
+The conventions are Hugging Face's (`apply_chat_template`): `messages`, `tools`,
+`add_generation_prompt`, the texts of special tokens, `raise_exception`, `strftime_now`, `tojson`,
+loop controls, trimmed blocks.
 
-Whoever writes a message must not be able to write control tokens: a message with the text `<|im_end|>` would end
-its turn and forge the next one. So every string of the messages and tools is marked as coming from outside, marks
-follow the characters through the template (`jinja.text`), and `encode` reads control tokens only where all
-characters are the template's own. Files call some of them "user-defined", which any text may name: those that the
-template itself uses are control tokens, too. Any other text gives the same ids as tokenizing the rendered prompt as a
-whole.
+The writer of a message must not be able to write control tokens: a message with the text
+`<|im_end|>` would end its turn and forge the next one. So every string of the messages and tools is
+marked as coming from outside, marks follow the characters through the template (`jinja.text`), and
+`encode` reads control tokens only where all characters are the template's own. Files call some of
+them "user-defined", which any text may name: those that the template itself uses are control
+tokens, too. Any other text gives the same ids as tokenizing the rendered prompt as a whole.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from appliance.engine.text.messages import CHATML, Form, outside, prepare
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import RefusedMessagesError, TemplateError
 
-# What a rendering may take. The costliest of 70 templates in use takes 640 steps per message and 8 characters per
-# character of the input; a hundred thousand steps take about a quarter of a second.
+# The bounds of a rendering. The costliest of 70 templates in use takes 640 steps per message and 8
+# characters per character of the input; a hundred thousand steps take about a quarter of a second.
 STEPS = 100_000
 STEPS_PER_MESSAGE = 2_000
 STEPS_PER_CHARACTER = 1
@@ -73,8 +75,9 @@ class ChatTemplate:
     @classmethod
     def of_model(cls, metadata: Mapping[str, Any], *, override: str | None = None,
                  fallback: Fallback = "refuse") -> ChatTemplate | None:
-        """The template of a model, or `override` instead. A model without one, or with one that is blank, gets ChatML
-        if `fallback` says so, else None: it can continue a text, and takes no chats."""
+        """The template of a model, or `override` instead. A model without one, or with one that is
+        blank, gets ChatML if `fallback` says so, else None: it can continue a text, and takes no
+        chats."""
         if not has_template(metadata, override=override, fallback=fallback):
             return None
         source = override if override is not None else metadata.get(TEMPLATE_KEY, "")
@@ -85,8 +88,8 @@ class ChatTemplate:
         return template
 
     def check(self) -> None:
-        """TemplateError for a template that fails on the plainest chats, with and without a system message: it would
-        on all others. That it refuses them in words of its own is no failure."""
+        """TemplateError for a template that fails on the plainest chats, with and without a system
+        message: it would on all others. That it refuses them in words of its own is no failure."""
         failures = []
         for messages in ([_ASKED], [{"role": "system", "content": _PROBE}, _ASKED]):
             try:
@@ -101,8 +104,9 @@ class ChatTemplate:
                             hint="give a chat_template in the policy")
 
     def takes(self, name: str) -> bool:
-        """Whether a variable of this name may be given: the template reads it and does not set it itself, and it is
-        not one of our own. An attribute, a loop variable or a word of the template's text is not such a variable."""
+        """Whether a variable of this name may be given: the template reads it and does not set it
+        itself, and it is not one of our own. An attribute, a loop variable or a word of the
+        template's text is not such a variable."""
         return name in self._template.free and name not in _OWN and not name.endswith("_token")
 
     def mentions(self, name: str) -> bool:
@@ -112,10 +116,10 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
                now: datetime | None = None) -> str:
-        """The prompt for `messages`, each with "role" and "content" (a string, or text parts). `variables` are
-        for the template (such as enable_thinking); `now` is the time that it may ask for. What the request does not
-        have is none or undefined, see `_defaults`. TemplateError says what in the messages or the template does not
-        work."""
+        """The prompt for `messages`, each with "role" and "content" (a string, or text parts).
+        `variables` are for the template (such as enable_thinking); `now` is the time that it may
+        ask for. Names that the request does not have are none or undefined, see `_defaults`.
+        TemplateError says what in the messages or the template does not work."""
         given = {**outside({name: value for name, value in (variables or {}).items() if name not in _OWN}),
                  "messages": prepare(messages, self._form)}
         if tools is not None:
@@ -138,11 +142,14 @@ class ChatTemplate:
         raise failure or TemplateError("the chat template cannot be rendered")
 
     def _defaults(self, given: Set[str]) -> Iterator[dict[str, Value]]:
-        """What stands for names that are not `given`, most usual first; the next is for a template that fails.
+        """The stand-ins for names that are not `given`, most usual first; the next is for a
+        template that fails.
 
         1. `tools` and `documents` are none: what `apply_chat_template` of Hugging Face gives.
-        2. They are undefined, for a template that goes through them or asks for their length without a test.
-        3. Every free name is undefined, and also empty text, for a template that joins one to other text.
+        2. They are undefined, for a template that goes through them or asks for their length
+           without a test.
+        3. Every free name is undefined, and also empty text, for a template that joins one to other
+           text.
         """
         yield dict.fromkeys(_NONE)
         yield {}
@@ -151,9 +158,9 @@ class ChatTemplate:
     def encode(self, messages: Sequence[Message], tokenizer: Tokenizer, *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
                now: datetime | None = None, most: int = sys.maxsize) -> list[int]:
-        """Token ids of the prompt; the text of messages never gives a control token. The beginning-of-text token
-        is there once if the tokenizer wants it, whether or not the template writes it. CapacityError, early, for more
-        than `most`."""
+        """Token ids of the prompt; the text of messages never gives a control token. The
+        beginning-of-text token is there once if the tokenizer wants it, whether or not the template
+        writes it. CapacityError, early, for more than `most`."""
         text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables,
                            now=now)
         ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text),
@@ -163,7 +170,8 @@ class ChatTemplate:
         return ids
 
     def _best_form(self) -> Form:
-        """The first form in which the template loses neither a message nor the arguments of a tool call."""
+        """The first form in which the template loses neither a message nor the arguments of a tool
+        call."""
         parts = not self._shows([_ASKED], Form()) and self._shows([_ASKED], Form(parts=True))
         forms = [Form(parts, text, none) for none in (False, True) for text in (False, True)]
         return next((form for form in forms if self._shows(_CALLED, form)), forms[0])
@@ -183,8 +191,8 @@ def has_template(metadata: Mapping[str, Any], *, override: str | None, fallback:
 
 
 def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of special tokens by the names that templates use. Where the file names none, the usual ids of
-    SentencePiece hold for its models; a model without bos or eos has an empty text."""
+    """The texts of special tokens by the names that templates use. Where the file names none, the
+    usual ids of SentencePiece hold for its models; a model without bos or eos has an empty text."""
     tokens = metadata.get("tokenizer.ggml.tokens")
     found = {"bos_token": "", "eos_token": ""}
     if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):

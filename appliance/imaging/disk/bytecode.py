@@ -1,4 +1,5 @@
-"""Compile the image's Python ahead of time, by the image's own interpreter, so that the bytes can be reproduced.
+"""Compile the image's Python ahead of time, by the image's own interpreter, so that the bytes can
+be reproduced.
 
 Unchecked-hash files depend on the source alone: no time stamp, and no path of the build machine.
 """

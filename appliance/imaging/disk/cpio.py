@@ -1,4 +1,5 @@
-"""A cpio archive in the kernel's `newc` form (Documentation/driver-api/early-userspace/buffer-format.rst).
+"""A cpio archive in the kernel's `newc` form
+(Documentation/driver-api/early-userspace/buffer-format.rst).
 
 Owner 0, time 0, inodes counted, in the order given: the bytes depend on the entries alone.
 """

@@ -1,7 +1,8 @@
-"""A FAT16 file system with one file at EFI/BOOT/BOOTX64.EFI: all that firmware needs of a system partition.
+"""A FAT16 file system with one file at EFI/BOOT/BOOTX64.EFI: all that firmware needs of a system
+partition.
 
-Source: Microsoft "FAT: General Overview of On-Disk Format" 1.03. The file lies in consecutive clusters; serial number
-and times are given, so the bytes depend on the arguments alone.
+Source: Microsoft "FAT: General Overview of On-Disk Format" 1.03. The file lies in consecutive
+clusters; serial number and times are given, so the bytes depend on the arguments alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class _Stamp:
 
 
 def pack(program: bytes, serial: int, epoch: int) -> bytes:
-    """The file system's bytes, a whole number of clusters. ValueError when the program is too large for FAT16."""
+    """The file system's bytes, a whole number of clusters. ValueError when the program is too large
+    for FAT16."""
     file_clusters = -(-len(program) // _CLUSTER)
     clusters = max(_FEWEST + 16, 2 + file_clusters)
     if clusters > _MOST:

@@ -1,4 +1,5 @@
-"""A disk with a GUID partition table (UEFI specification 2.10, section 5.3). Every GUID is given."""
+"""A disk with a GUID partition table (UEFI specification 2.10, section 5.3). Every GUID is given.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compile the initrd's init: compiler, assembler and linker of pinned packages, one after the other."""
+"""Compile the initrd's init: compiler, assembler and linker of pinned packages, one after the
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The initrd: our init, kernel modules, and its own copy of the command line. image/init/init.c says what it does."""
+"""The initrd: our init, kernel modules, and its own copy of the command line. image/init/init.c
+says what it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The kernel of the boot packages: its image, its release, and modules in the order in which they must be loaded."""
+"""The kernel of the boot packages: its image, its release, and modules in the order in which they
+must be loaded."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def _name(text: str) -> str:
 
 
 def _dependencies(module: bytes) -> tuple[list[str], list[str]]:
-    """`depends` and `softdep: pre` of a module's .modinfo, which are NUL-ended KEY=VALUE strings."""
+    """`depends` and `softdep: pre` of a module's .modinfo, which are NUL-ended KEY=VALUE strings.
+    """
     hard: list[str] = []
     soft: list[str] = []
     for key, value in re.findall(rb"(?<=\0)(depends|softdep)=([^\0]*)(?=\0)", module):

@@ -1,4 +1,5 @@
-"""The root file system's tree: Debian packages, wheels, the appliance, kernels, the policy, and the layout's files."""
+"""The root file system's tree: Debian packages, wheels, the appliance, kernels, the policy, and the
+layout's files."""
 
 from __future__ import annotations
 
@@ -14,12 +15,14 @@ from appliance.imaging.recipe.recipe import Recipe
 _PACKAGE = Path(__file__).parents[2]
 
 
-# A simulated policy may listen on the guest's loopback in plain text; this lets a forwarded port reach it there.
+# A simulated policy may listen on the guest's loopback in plain text; this lets a forwarded port
+# reach it there.
 _DEVELOPMENT = {"net.ipv4.conf.all.route_localnet": "1"}
 
 
 def begin(folder: Path, recipe: Recipe, *, development: bool = False) -> Tree:
-    """An empty tree with the layout's folders, links and files; `development`: for a simulated policy."""
+    """An empty tree with the layout's folders, links and files; `development`: for a simulated
+    policy."""
     tree = Tree(folder, dict(recipe.links))
     for path in recipe.directories:
         tree.folder(path)
@@ -49,7 +52,8 @@ def install_wheels(tree: Tree, recipe: Recipe, locked: Iterable[Wheel], download
 
 
 def install_appliance(tree: Tree, recipe: Recipe, kernels: Iterable[Path], policy: bytes | None) -> None:
-    """The package itself, kernel libraries with their manifests, and the policy if it is baked in."""
+    """The package itself, kernel libraries with their manifests, and the policy if it is baked in.
+    """
     site = recipe.places["site"]
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE.parent).as_posix()

@@ -1,6 +1,7 @@
 """Run programs of pinned packages where they were unpacked, by their own loader and libraries.
 
-So an image's bytes depend on the lock files, not on what the build machine has installed; no chroot, no privilege.
+So an image's bytes depend on the lock files, not on what the build machine has installed; no
+chroot, no privilege.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Toolchain:
 
     def run(self, program: str, *arguments: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
             ) -> str:
-        """Run it with a fixed environment; what it wrote. ImageError with its last words when it fails."""
+        """Run it with a fixed environment; what it wrote. ImageError with its last words when it
+        fails."""
         done = subprocess.run(  # noqa: S603  a pinned program
             self.command(program, *arguments), cwd=cwd, capture_output=True, text=True, check=False, errors="replace",
             umask=0o022, env={"LC_ALL": "C", "TZ": "UTC", "PATH": "", **(environment or {})})

@@ -1,6 +1,8 @@
-"""A folder that becomes a file system: every file written with a fixed mode, whatever the user's umask.
+"""A folder that becomes a file system: every file written with a fixed mode, whatever the user's
+umask.
 
-Files have mode 0644, or 0755 if they may be executed; folders 0755; owners and times are set when it is packed.
+Files have mode 0644, or 0755 if they may be executed; folders 0755; owners and times are set when
+it is packed.
 """
 
 from __future__ import annotations

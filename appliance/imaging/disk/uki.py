@@ -1,6 +1,8 @@
-"""A unified kernel image: sections appended to systemd's EFI stub (systemd-stub(7), "Microsoft PE Format").
+"""A unified kernel image: sections appended to systemd's EFI stub (systemd-stub(7), "Microsoft PE
+Format").
 
-The stub finds its parts by section name. Its own bytes and order are kept, so that a predictor sees what firmware sees.
+The stub finds its parts by section name. Its own bytes and order are kept, so that a predictor sees
+what firmware sees.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _INITIALISED_SIZE, _SECTION_ALIGN, _FILE_ALIGN, _IMAGE_SIZE, _HEADERS_SIZE = 8, 
 
 
 def assemble(stub: bytes, sections: Iterable[tuple[str, bytes]]) -> bytes:
-    """The stub with these sections behind its own. ImageError when it is not a PE32+ file or its header is full."""
+    """The stub with these sections behind its own. ImageError when it is not a PE32+ file or its
+    header is full."""
     image = bytearray(stub)
     try:
         pe = struct.unpack_from("<I", image, _PE_OFFSET_AT)[0]

@@ -29,7 +29,8 @@ class Entry:
 
 
 def entries(package: bytes, name: str) -> Iterator[Entry]:
-    """Files and links in the order of the archive; a hard link comes as the file's copy. ImageError if malformed."""
+    """Files and links in the order of the archive; a hard link comes as the file's copy. ImageError
+    if malformed."""
     seen: dict[str, Entry] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(_data(package, name)), mode="r:") as archive:

@@ -1,4 +1,5 @@
-"""Debian's signed indices: InRelease (checked by gpgv against pinned fingerprints) -> Packages by SHA-256.
+"""Debian's signed indices: InRelease (checked by gpgv against pinned fingerprints) -> Packages by
+SHA-256.
 
 Only `appliance image lock` comes here; a build trusts the lock file alone.
 """
@@ -37,7 +38,8 @@ class Candidate:
 
 
 def verify(signed: bytes, signers: tuple[str, ...], name: str, keyring: Path = KEYRING) -> bytes:
-    """The signed text of an InRelease file, if one of the pinned keys signed it; else ImageError."""
+    """The signed text of an InRelease file, if one of the pinned keys signed it; else ImageError.
+    """
     if shutil.which("gpgv") is None:
         raise ImageError("gpgv is not installed", hint="install gpgv and debian-archive-keyring", code="tool-missing")
     with tempfile.TemporaryDirectory() as folder:

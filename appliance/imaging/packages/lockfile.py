@@ -1,8 +1,8 @@
 """Lock files: one artefact a line, in columns, sorted; `#` begins a comment.
 
 `packages.lock` columns: role, name, version, size, SHA-256, archive, path in the archive.
-`wheels.lock` columns: name, version, size, SHA-256, file name.
-The header line `# epoch N` is the build's time stamp, the newest date of the indices that it was resolved from.
+`wheels.lock` columns: name, version, size, SHA-256, file name. The header line `# epoch N` is the
+build's time stamp, the newest date of the indices that it was resolved from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Where this machine takes Debian packages from: its own apt configuration. No address is in the project.
+"""Where this machine takes Debian packages from: its own apt configuration. No address is in the
+project.
 
-An archive is recognised by the last part of its address, as Debian's mirrors have it: `debian`, `debian-security`.
+An archive is recognised by the last part of its address, as Debian's mirrors have it: `debian`,
+`debian-security`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ APT = Path("/etc/apt")
 
 
 def configured(folder: Path = APT) -> dict[str, str]:
-    """Archive name -> address, of all `deb` sources in apt's configuration; the first of a name counts."""
+    """Archive name -> address, of all `deb` sources in apt's configuration; the first of a name
+    counts."""
     found: dict[str, str] = {}
     for path in [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]:
         try:
@@ -29,7 +32,8 @@ def configured(folder: Path = APT) -> dict[str, str]:
 
 
 def choose(names: Iterable[str], given: Mapping[str, str], folder: Path = APT) -> dict[str, str]:
-    """An address for each archive: as given, else as apt has it. ImageError names what is missing."""
+    """An address for each archive: as given, else as apt has it. ImageError names what is missing.
+    """
     known = {**configured(folder), **given}
     missing = [name for name in names if name not in known]
     if missing:

@@ -1,4 +1,5 @@
-"""Choose Debian packages: the newest of each name, with all that it depends on but what is left out."""
+"""Choose Debian packages: the newest of each name, with all that it depends on but what is left
+out."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def _newer(left: str, right: str) -> bool:
 
 
 def closure(role: Role, packages: dict[str, Candidate]) -> list[Candidate]:
-    """A role's packages and their dependencies; of alternatives, the first that is there. ImageError names a gap."""
+    """A role's packages and their dependencies; of alternatives, the first that is there.
+    ImageError names a gap."""
     providers: dict[str, str] = {}
     for name in sorted(packages):
         for virtual in packages[name].provides:

@@ -1,4 +1,5 @@
-"""Wheels for the image's CPython: fetched by pip (which knows the machine's index), accepted by their SHA-256 alone."""
+"""Wheels for the image's CPython: fetched by pip (which knows the machine's index), accepted by
+their SHA-256 alone."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def read(requirements: Path) -> str:
 
 
 def resolve(recipe: Recipe, requirements: str, downloads: Downloads) -> list[Wheel]:
-    """The wheels of hash-locked requirements, without what the recipe leaves out; they are kept in the cache."""
+    """The wheels of hash-locked requirements, without what the recipe leaves out; they are kept in
+    the cache."""
     listed = re.split(r"\n(?=\S)", requirements)
     wanted = "\n".join(entry for entry in listed if _distribution(entry) not in recipe.wheels_leave_out)
     if split := re.search(r"^(\S+) ?;[^\n]*python(?:_full)?_version", wanted, re.MULTILINE):

@@ -1,7 +1,9 @@
-"""How an image was made: an in-toto statement with SLSA provenance v1, and the builder's signature around it.
+"""How an image was made: an in-toto statement with SLSA provenance v1, and the builder's signature
+around it.
 
-Sources: in-toto Attestation Framework, Statement v1; SLSA v1.0, "Provenance"; DSSE v1 (envelope, pre-authentication
-encoding). No time, machine or invocation stands in it: the same sources, locks and policy give the same bytes.
+Sources: in-toto Attestation Framework, Statement v1; SLSA v1.0, "Provenance"; DSSE v1 (envelope,
+pre-authentication encoding). No time, machine or invocation stands in it: the same sources, locks
+and policy give the same bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def _resolved(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def statement(manifest: Mapping[str, Any], files: Mapping[str, str], builder: str = DEFAULT_BUILDER) -> bytes:
-    """The statement over `files` (name → SHA-256 in hex). Raises ImageError on a builder that is no URI."""
+    """The statement over `files` (name → SHA-256 in hex). Raises ImageError on a builder that is no
+    URI."""
     if ":" not in builder or any(char <= " " for char in builder):
         raise ImageError(f"builder {builder!r} is no URI", hint="such as https://example.com/builders/1")
     predicate = {

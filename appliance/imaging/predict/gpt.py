@@ -1,7 +1,7 @@
 """The partition table as firmware measures it into PCR 5: UEFI_GPT_DATA.
 
-Sources: UEFI 2.10, section 5.3 (GPT); TCG PC Client Platform Firmware Profile 1.06, section 10.4.5 (EV_EFI_GPT_EVENT):
-the header, the number of partitions, and the entries that are in use.
+Sources: UEFI 2.10, section 5.3 (GPT); TCG PC Client Platform Firmware Profile 1.06, section 10.4.5
+(EV_EFI_GPT_EVENT): the header, the number of partitions, and the entries that are in use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The ID block of an SEV-SNP launch: with it, a guest starts only if its launch digest is the one that was signed.
+"""The ID block of an SEV-SNP launch: with it, a guest starts only if its launch digest is the one
+that was signed.
 
-Source: AMD 56860 (SEV-SNP ABI), "Structure of the ID Block" and "Structure of the ID Authentication Information
-Page"; little endian, P-384 with SHA-384. Signatures are deterministic (RFC 6979), so that the same keys give the same
-bytes.
+Source: AMD 56860 (SEV-SNP ABI), "Structure of the ID Block" and "Structure of the ID Authentication
+Information Page"; little endian, P-384 with SHA-384. Signatures are deterministic (RFC 6979), so
+that the same keys give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from appliance.errors import ImageError
 
 VERSION, ECDSA_P384_SHA384, CURVE_P384 = 1, 1, 2
 COMPONENT_BYTES, SIGNATURE_BYTES, PUBLIC_KEY_BYTES = 72, 512, 1028
-# Reserved bit 17 of the guest policy must be one. SMT, migration agent and debugging stay forbidden.
+# Reserved bit 17 of the guest policy must be one. SMT, migration agent and debugging stay
+# forbidden.
 STRICT_POLICY = 0x20000
 
 

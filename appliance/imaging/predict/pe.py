@@ -1,7 +1,8 @@
 """PE32+ files as firmware measures them: sections, and the Authenticode digest.
 
-Sources: Microsoft "PE Format" (offsets below are of PE32+) and "Windows Authenticode Portable Executable Signature
-Format", "Calculating the PE Image Hash"; firmware computes the same for PCR 4 (TCG PC Client profile, 3.3.4.5).
+Sources: Microsoft "PE Format" (offsets below are of PE32+) and "Windows Authenticode Portable
+Executable Signature Format", "Calculating the PE Image Hash"; firmware computes the same for PCR 4
+(TCG PC Client profile, 3.3.4.5).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Pe:
-    """A PE32+ file; `headers` is SizeOfHeaders, `checksum_at` and `certificates_at` are file offsets."""
+    """A PE32+ file; `headers` is SizeOfHeaders, `checksum_at` and `certificates_at` are file
+    offsets."""
 
     data: bytes
     sections: tuple[Section, ...]
@@ -43,14 +45,16 @@ class Pe:
     certificates_size: int
 
     def content(self, name: str) -> bytes | None:
-        """A section as the loader puts it into memory without its padding, or None if there is none."""
+        """A section as the loader puts it into memory without its padding, or None if there is
+        none."""
         for each in self.sections:
             if each.name == name:
                 return self.data[each.raw_at:each.raw_at + min(each.size, each.raw_size)]
         return None
 
     def authenticode(self, algorithm: str) -> bytes:
-        """The digest: the file without checksum, certificate entry and certificates, sections in file order."""
+        """The digest: the file without checksum, certificate entry and certificates, sections in
+        file order."""
         digest = hashlib.new(algorithm)
         digest.update(self.data[:self.checksum_at])
         at = self.checksum_at + 4

@@ -1,4 +1,5 @@
-"""Whether KVM works here: found out by trying, since a `/dev/kvm` can be there on which guests die."""
+"""Whether KVM works here: found out by trying, since a `/dev/kvm` can be there on which guests die.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _MARK = b"init: refused"  # the initrd's init runs in user mode and refuses a co
 
 
 def kvm_works(qemu: str, folder: Path) -> bool:
-    """Start the image's kernel under KVM with a wrong command line; its refusal shows that guests run."""
+    """Start the image's kernel under KVM with a wrong command line; its refusal shows that guests
+    run."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
     command = [qemu, "-accel", "kvm", "-cpu", "host", "-M", "q35", "-m", "256", "-nodefaults", "-display", "none",
@@ -28,5 +30,6 @@ def arguments(kind: str) -> list[str]:
     """QEMU's arguments for `kvm` or `tcg`."""
     if kind == "kvm":
         return ["-accel", "kvm", "-cpu", "host"]
-    # One thread: with several, QEMU 7.2 now and then fails at CMPXCHG16B, which the kernel and numpy both want.
+    # One thread: with several, QEMU 7.2 now and then fails at CMPXCHG16B, which the kernel and
+    # numpy both want.
     return ["-accel", "tcg,thread=single,tb-size=1024", "-cpu", "max"]

@@ -30,9 +30,11 @@ def offered(qemu: str) -> str | None:
 
 
 def arguments(kind: str, memory: int, policy: Loaded | None) -> tuple[str, ...]:
-    """The words: first what is added to `-M`, then the rest. `memory` in MiB; a policy given at launch is bound.
+    """The words: first what is added to `-M`, then the rest. `memory` in MiB; a policy given at
+    launch is bound.
 
-    The kernel's hash goes into the launch measurement (kernel-hashes), and into nothing else that a guest could check.
+    The kernel's hash goes into the launch measurement (kernel-hashes), and into nothing else that a
+    guest could check.
     """
     if kind == "snp":
         bound = f",host-data={_base64(policy.host_data)}" if policy else ""
@@ -45,8 +47,8 @@ def arguments(kind: str, memory: int, policy: Loaded | None) -> tuple[str, ...]:
 
 
 def _quotes() -> str:
-    """Where QEMU finds the host's quote generation service (QGS), without which a TD gets no quote: its Unix socket, or
-    the vsock port of a service that is set up for one."""
+    """Where QEMU finds the host's quote generation service (QGS), without which a TD gets no quote:
+    its Unix socket, or the vsock port of a service that is set up for one."""
     of = "quote-generation-socket"
     if _QGS.exists():
         return f"{of}.type=unix,{of}.path={_QGS}"
@@ -54,8 +56,9 @@ def _quotes() -> str:
 
 
 def firmware(kind: str) -> Path:
-    """The firmware of Debian's `ovmf-amdsev`, and for TDX of `ovmf` (trixie or newer): that of `ovmf-inteltdx` has
-    Secure Boot on with Microsoft's keys, and refuses the image. ImageError when it is not installed."""
+    """The firmware of Debian's `ovmf-amdsev`, and for TDX of `ovmf` (trixie or newer): that of
+    `ovmf-inteltdx` has Secure Boot on with Microsoft's keys, and refuses the image. ImageError when
+    it is not installed."""
     path = _FIRMWARE[kind]
     if not path.is_file():
         raise ImageError(f"{path} is not there", code="tool-missing", hint="install it, or name one: --firmware FILE")

@@ -1,4 +1,5 @@
-"""A software TPM for a machine that QEMU runs: swtpm, made with an endorsement certificate of a test authority.
+"""A software TPM for a machine that QEMU runs: swtpm, made with an endorsement certificate of a
+test authority.
 
 The operator runs it, so what it says proves nothing to anybody else: it shows the mechanism.
 """
@@ -25,7 +26,8 @@ certserial = {folder}/authority/certserial
 
 
 class SoftTpm:
-    """A running swtpm; its state stays in `folder`, the authority's certificates in `folder/authority`."""
+    """A running swtpm; its state stays in `folder`, the authority's certificates in
+    `folder/authority`."""
 
     def __init__(self, folder: Path) -> None:
         for tool in ("swtpm", "swtpm_setup"):

@@ -19,7 +19,8 @@ ROLES = ("root", "boot", "tools")  # what runs, what starts it, what builds it
 
 @dataclass(frozen=True)
 class Archive:
-    """A Debian archive: its suites, and the primary fingerprints of which one must have signed each."""
+    """A Debian archive: its suites, and the primary fingerprints of which one must have signed
+    each."""
 
     name: str
     suites: tuple[str, ...]

@@ -1,7 +1,8 @@
 """A bounds-checked cursor over bytes that nobody has vouched for.
 
-Every length is checked against the bytes that remain before anything is sliced or allocated, so the cost of a
-lie about a length is one error. Offsets in errors are absolute: byte 0 is the first byte of the buffer.
+Every length is checked against the bytes that remain before anything is sliced or allocated, so the
+cost of a lie about a length is one error. Offsets in errors are absolute: byte 0 is the first byte
+of the buffer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def malformed(offset: int, what: str, found: object, allowed: object, hint: str 
 
 
 def mistaken(start: bytes, needed: str) -> FormatError | None:
-    """The error for a file that begins so and is of another kind, where that is known: nobody damaged it."""
+    """The error for a file that begins so and is of another kind, where that is known: nobody
+    damaged it."""
     kind = filekind.instead_of_model(start)
     return None if kind is None else FormatError(f"byte 0: this is {kind.what}; needed: {needed}", hint=kind.use)
 

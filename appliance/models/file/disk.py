@@ -1,10 +1,11 @@
 """Reading a file from a disk that may lie: the caller authenticates what it gets.
 
-A second read may bring other bytes: whoever hashes a file reads each byte of it once, as `chunks` does. The size is
-fixed when the file is opened; a file that turns out shorter is refused, and by `expect_end` one that is longer.
+A second read may bring other bytes: whoever hashes a file reads each byte of it once, as `chunks`
+does. The size is fixed when the file is opened; a file that turns out shorter is refused, and by
+`expect_end` one that is longer.
 
-The file is never mapped: a mapped file that is cut short kills the process, and mapped bytes change after they were
-checked. Each read goes into memory of this process alone.
+The file is never mapped: a mapped file that is cut short kills the process, and mapped bytes change
+after they were checked. Each read goes into memory of this process alone.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _FOLDER_HINT = ("name the GGUF file itself; a folder of safetensors is converted
 
 
 class RandomFile:
-    """A regular file, read by offset from any thread. `size` is what it was when it was opened. Errors that leave its
-    `with` block name it, whatever is wrong with its bytes."""
+    """A regular file, read by offset from any thread. `size` is what it was when it was opened.
+    Errors that leave its `with` block name it, whatever is wrong with its bytes."""
 
     def __init__(self, path: Path) -> None:
         """Open `path`. ModelError when it cannot be opened or is no regular file."""
@@ -63,8 +64,9 @@ class RandomFile:
         return self._descriptor
 
     def bypass_cache(self) -> None:
-        """From here on read past the page cache: offsets, sizes and buffers must be multiples of 4096 bytes. ModelError
-        where the file system cannot; reads go through the page cache then."""
+        """From here on read past the page cache: offsets, sizes and buffers must be multiples of
+        4096 bytes. ModelError where the file system cannot; reads go through the page cache then.
+        """
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
@@ -76,7 +78,8 @@ class RandomFile:
         self.direct = True
 
     def again(self) -> RandomFile:
-        """The same file, whatever has its name by now, opened a second time. ModelError when that cannot be."""
+        """The same file, whatever has its name by now, opened a second time. ModelError when that
+        cannot be."""
         found = RandomFile(Path(f"/proc/self/fd/{self._descriptor}"))
         found.path = self.path
         return found
@@ -95,7 +98,8 @@ class RandomFile:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_NORMAL)
 
     def read_into(self, view: memoryview, offset: int) -> None:
-        """Fill `view` from byte `offset` on. TamperedError when the file ends before, ModelError for the disk."""
+        """Fill `view` from byte `offset` on. TamperedError when the file ends before, ModelError
+        for the disk."""
         if self._descriptor < 0:
             raise ModelError(f"{self.path} was closed")
         while len(view):
@@ -111,7 +115,8 @@ class RandomFile:
             offset += count
 
     def chunks(self, progress: Progress | None = None) -> Iterator[memoryview]:
-        """The whole file, piece by piece; each is valid until the next. Refuses a file that goes on."""
+        """The whole file, piece by piece; each is valid until the next. Refuses a file that goes
+        on."""
         buffer = memoryview(bytearray(min(CHUNK_NBYTES, self.size)))
         for start in range(0, self.size, CHUNK_NBYTES):
             part = buffer[:self.size - start]
@@ -147,8 +152,8 @@ class RandomFile:
 
 
 def _open_regular(path: Path) -> tuple[int, int]:
-    """Open a regular file to read: its descriptor, and its size in bytes. ModelError when it cannot be opened or is
-    something else."""
+    """Open a regular file to read: its descriptor, and its size in bytes. ModelError when it cannot
+    be opened or is something else."""
     try:
         descriptor, status = open_file(path)
     except WrongKindError as error:
@@ -166,12 +171,14 @@ def _kind(mode: int) -> str:
 
 
 def _blocks_read() -> int:
-    """What this thread has had read from disks so far (getrusage(2)), where the kernel counts it."""
+    """The blocks that this thread has had read from disks so far (getrusage(2)), where the kernel
+    counts them."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
 def fitting(buffer: Any, nbytes: int) -> memoryview:
-    """The first `nbytes` bytes of a writable buffer. FormatError when it is too small or read-only."""
+    """The first `nbytes` bytes of a writable buffer. FormatError when it is too small or read-only.
+    """
     view = memoryview(buffer).cast("B")
     if view.readonly or len(view) < nbytes:
         raise FormatError(f"{nbytes} bytes do not fit into a {'read-only ' if view.readonly else ''}"

@@ -1,14 +1,16 @@
-"""GGUF: the container of metadata and tensors that llama.cpp's models come in. One pass, nothing trusted.
+"""GGUF: the container of metadata and tensors that llama.cpp's models come in. One pass, nothing
+trusted.
 
     magic "GGUF" | version u32 | tensor count u64 | key count u64
     per key:      name string | type u32 | value
     per tensor:   name string | dimension count u32 | dimensions u64 each, fastest first | format u32 | offset u64
     padding to the alignment | tensor data, each tensor at its offset from here
 
-All integers are little-endian; a string is a u64 length and that many bytes of UTF-8; an array is a type u32,
-a length u64 and its items. Source: `docs/gguf.md` of ggml, and `gguf.cpp` where that is silent. Versions 2 and 3
-are laid out alike (3 allowed big-endian files, refused here). Memory stays in proportion to the header: see
-`metadata` for how arrays are kept, and the limits below for what each entry may cost.
+All integers are little-endian; a string is a u64 length and that many bytes of UTF-8; an array is a
+type u32, a length u64 and its items. Source: `docs/gguf.md` of ggml, and `gguf.cpp` where that is
+silent. Versions 2 and 3 are laid out alike (3 allowed big-endian files, refused here). Memory stays
+in proportion to the header: see `metadata` for how arrays are kept, and the limits below for what
+each entry may cost.
 """
 
 from __future__ import annotations
@@ -96,12 +98,13 @@ class GGUFFile:
 
 def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
           judge: Judge | None = None) -> GGUFFile:
-    """Read the header of a file from `buffer`, its first bytes; `size` is the file's size, by default the buffer's.
-    `any_format`: tensors may be in formats that do not run here. `judge` sees the metadata before the tensors are read,
-    so that what it raises comes before what is wrong with them.
+    """Read the header of a file from `buffer`, its first bytes; `size` is the file's size, by
+    default the buffer's. `any_format`: tensors may be in formats that do not run here. `judge` sees
+    the metadata before the tensors are read, so that what it raises comes before what is wrong with
+    them.
 
-    FormatError for malformed bytes, UnsupportedError for what is well formed and does not run here; both name the
-    offset, what was found and what is allowed.
+    FormatError for malformed bytes, UnsupportedError for what is well formed and does not run here;
+    both name the offset, what was found and what is allowed.
     """
     cursor = Cursor(buffer)
     version = _version(cursor)
@@ -119,9 +122,10 @@ def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
 
 def read(read_into: Callable[[memoryview, int], None], size: int,
          parse: Parse = parse) -> tuple[bytearray, GGUFFile]:
-    """The first bytes of a file of `size` bytes, and the header in them: four times more are read each time that they
-    do not suffice, but no more than a header may have, as what is none would be read to its end. `read_into` fills a
-    view from an offset on, and no byte twice. Errors as `parse`."""
+    """Read the first bytes of a file of `size` bytes, and the header in them. Four times more are
+    read each time that they do not suffice, but no more than a header may have. A file without a
+    header would else be read to its end. `read_into` fills a view from an offset on, and no byte
+    twice. Errors as `parse`."""
     buffer, most = bytearray(), min(size, MAX_HEADER_NBYTES)
     while True:
         before, start = buffer, len(buffer)
@@ -251,7 +255,8 @@ def _array(cursor: Cursor, what: str, strings: int) -> Numbers | Strings:
 
 
 def _strings(cursor: Cursor, count_offset: int, count: int, what: str, most: int) -> Strings:
-    """An array of strings: each is checked to be UTF-8, then they stay bytes with their starts and ends."""
+    """An array of strings: each is checked to be UTF-8, then they stay bytes with their starts and
+    ends."""
     allowed = min(most, cursor.remaining // _LENGTH.size)
     if count > allowed:
         raise malformed(count_offset, f"the length of {what}", count,
@@ -276,7 +281,8 @@ def _strings(cursor: Cursor, count_offset: int, count: int, what: str, most: int
     return Strings(bytes(cursor.take(at, what)), starts, ends)
 
 
-# A tensor as the table has it, its offset from the start of the tensor data; and where the table says that.
+# A tensor as the table has it, its offset from the start of the tensor data; and where the table
+# says that.
 _Entry = tuple[TensorInfo, int]
 
 
@@ -317,7 +323,8 @@ def _entry(cursor: Cursor, name: str, alignment: int, *, any_format: bool) -> _E
 
 
 def _place(entries: Mapping[str, _Entry], data_offset: int, size: int) -> dict[str, TensorInfo]:
-    """Check that tensors lie within the file and apart from each other; give them offsets from the file's start."""
+    """Check that tensors lie within the file and apart from each other; give them offsets from the
+    file's start."""
     whole = data_offset + max((info.offset + info.nbytes for info, _ in entries.values()), default=0)
     end, before = 0, "the header"
     for info, offset_at in sorted(entries.values(), key=lambda entry: entry[0].offset):

@@ -1,7 +1,8 @@
-"""What a GGUF file is beside a model that answers by itself: a part of one, an addition to one, or for other work.
+"""The kinds of GGUF files beside a model that answers by itself: a part of one, an addition to one,
+or for other work.
 
-The container is the same for all. `general.type`, the architecture and a few keys tell them apart; files of before
-`general.type` by the architecture alone.
+The container is the same for all. `general.type`, the architecture and a few keys tell them apart;
+files of before `general.type` by the architecture alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from appliance.models.file.metadata import Metadata, optional_int
 
 
 class GGUFKind(NamedTuple):
-    """What a file is, and what to do."""
+    """The kind of a file, and what to do."""
 
     what: str
     hint: str
@@ -50,8 +51,8 @@ _DRAFT_ENDINGS = ("-assistant", "-mtp", "-eagle", "-eagle3", "-draft", "_mtp")
 
 
 def check(metadata: Metadata, tensors: int | None = None) -> None:
-    """UnsupportedError for a file that is not one whole model by its metadata and its number of tensors (None: not
-    known yet)."""
+    """UnsupportedError for a file that is not one whole model by its metadata and its number of
+    tensors (None: not known yet)."""
     part = _split(metadata)
     if part is not None:
         raise UnsupportedError(f"the file is {part} of a model; supported: a model in one file",
@@ -62,7 +63,7 @@ def check(metadata: Metadata, tensors: int | None = None) -> None:
 
 
 def of(metadata: Metadata, tensors: int | None = None) -> GGUFKind | None:
-    """What a file is that is no language model; None for one that may be one."""
+    """The kind of a file that is not a language model; None for one that may be."""
     declared, architecture = _word(metadata, "general.type"), _word(metadata, "general.architecture")
     adapter = _word(metadata, "adapter.type")
     if declared == "adapter" and adapter not in ("", "lora"):

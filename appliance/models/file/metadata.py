@@ -1,6 +1,8 @@
-"""Typed access to a model's metadata, with errors that name the key, what was found and what is allowed.
+"""Typed access to a model's metadata, with errors that name the key, what was found and what is
+allowed.
 
-Arrays stay compact: numbers as read-only numpy arrays, strings as one run of bytes with their offsets.
+Arrays stay compact: numbers as read-only numpy arrays, strings as one run of bytes with their
+offsets.
 """
 
 from __future__ import annotations

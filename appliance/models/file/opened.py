@@ -1,4 +1,5 @@
-"""What every way of keeping a model shares: the header of its GGUF file, and lookups that say what is missing."""
+"""The common part of every way to keep a model: the header of its GGUF file, and lookups that say
+what is missing."""
 
 from __future__ import annotations
 
@@ -37,12 +38,14 @@ class Opened:
 
     @property
     def failure(self) -> str | None:
-        """The code of the error that ended it: a disk that lies or fails. None for one that answers."""
+        """The code of the error that ended it: a disk that lies or fails. None for one that
+        answers."""
         return None
 
     @property
     def plaintext_nbytes(self) -> int:
-        """Bytes of plaintext weights that can exist at one moment, if it is streamed; 0 for one that is not."""
+        """Bytes of plaintext weights that can exist at one moment, if it is streamed; 0 for one
+        that is not."""
         return 0
 
     @property
@@ -52,12 +55,12 @@ class Opened:
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """What the model has, by name."""
+        """The model's tensors, by name."""
         return self.gguf.tensors
 
     def tensor(self, name: str, dimensions: int) -> TensorInfo:
-        """The matrix (2 dimensions) or vector (1) of a name; FormatError when there is none of this kind, ModelError
-        when the model was closed."""
+        """The matrix (2 dimensions) or vector (1) of a name; FormatError when there is none of this
+        kind, ModelError when the model was closed."""
         if self.closed:
             raise ModelError("the model was closed")
         info = self.tensors.get(name)
@@ -76,8 +79,8 @@ class Opened:
 
 
 def check_runnable(file: GGUFFile) -> None:
-    """UnsupportedError for what is not one whole model, for block formats that do not run here, for tensors of more
-    than two dimensions, and for vectors in blocks."""
+    """UnsupportedError for what is not one whole model, for block formats that do not run here, for
+    tensors of more than two dimensions, and for vectors in blocks."""
     gguf_kind.check(file.metadata, len(file.tensors))
     for info in file.tensors.values():
         quants.require(info.format, f"tensor {info.name!r}")

@@ -1,9 +1,10 @@
 """Block formats of GGUF tensors: one table.
 
-A row of weights is a run of blocks; a block holds `elements` weights in `nbytes` bytes. Each layout below is a
-numpy structured type, read top to bottom as the bytes lie in the file. Source of the layouts: `ggml-common.h`
-(structures `block_q4_0` ... `block_q8_1`) and `ggml.h` (type ids) of ggml. What the bytes of a block mean is for the
-kernels (`engine.kernels.formats`); tests/support/decoders.py says it plainly.
+A row of weights is a run of blocks; a block holds `elements` weights in `nbytes` bytes. Each layout
+below is a numpy structured type, read top to bottom as the bytes lie in the file. Source of the
+layouts: `ggml-common.h` (structures `block_q4_0` ... `block_q8_1`) and `ggml.h` (type ids) of ggml.
+The meaning of a block's bytes is for the kernels (`engine.kernels.formats`);
+tests/support/decoders.py says it plainly.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType({
 
 _BY_ID = {block_format.ggml_id: block_format for block_format in FORMATS.values()}
 
-# Types that ggml has and that do not run here: with their sizes, a file that uses them can still be described.
+# Types that ggml has and that do not run here: with their sizes, a file that uses them can still be
+# described.
 _OTHERS: Mapping[int, BlockFormat] = MappingProxyType({
     number: BlockFormat(name, number, elements, nbytes) for number, name, elements, nbytes in (
         (15, "Q8_K", 256, 292), (16, "IQ2_XXS", 256, 66), (17, "IQ2_XS", 256, 74), (18, "IQ3_XXS", 256, 98),
@@ -79,8 +81,9 @@ _NAMED = MappingProxyType({4: "Q4_2", 5: "Q4_3", 42: "Q2_0"})
 
 
 def by_id(ggml_id: int, where: str, *, any_format: bool = False) -> BlockFormat:
-    """The format with this ggml type id; with `any_format` also one that does not run here, whose size is known.
-    `where` begins the error: UnsupportedError for a type that ggml knows, FormatError for a number it never used."""
+    """The format with this ggml type id; with `any_format` also one that does not run here, whose
+    size is known. `where` begins the error: UnsupportedError for a type that ggml knows,
+    FormatError for a number it never used."""
     other = _OTHERS.get(ggml_id)
     found = _BY_ID.get(ggml_id) or (other if any_format else None)
     if found is not None:

@@ -1,12 +1,13 @@
 """How a GGUF file is cut into tiles, so that each can be authenticated and used on its own.
 
-A tile is a whole number of groups of 16 rows of one matrix, or a run of blocks of one vector, or a run of bytes that
-belong to no tensor (a gap). Tiles are numbered in the order of the file. A tensor of more than two dimensions is a
-run of matrices, and no tile spans two of them: an expert of a mixture can be read alone.
+A tile is a whole number of groups of 16 rows of one matrix, or a run of blocks of one vector, or a
+run of bytes that belong to no tensor (a gap). Tiles are numbered in the order of the file. A tensor
+of more than two dimensions is a run of matrices, and no tile spans two of them: an expert of a
+mixture can be read alone.
 
-Everything here follows from the header of the GGUF file, its size and the tile size; there is no table to keep or to
-believe. Sealed files hold tiles in kernel order, as records (see docs/formats/sealed-model.md); for plain files the
-same numbers name the rows in place.
+Everything here follows from the header of the GGUF file, its size and the tile size; there is no
+table to keep or to believe. Sealed files hold tiles in kernel order, as records (see
+docs/formats/sealed-model.md); for plain files the same numbers name the rows in place.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def record_nbytes(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A tensor or a gap: `runs` matrices (else 1), each cut alike into `run_tiles` tiles of `tile_units` units."""
+    """A tensor or a gap: `runs` matrices (else 1), each cut alike into `run_tiles` tiles of
+    `tile_units` units."""
 
     kind: Kind
     info: TensorInfo | None  # None for a gap
@@ -127,8 +129,9 @@ class Tiling:
     """All tiles of one file. Immutable; memory is in proportion to the number of tensors."""
 
     def __init__(self, file: GGUFFile, size: int, tile_size: int, *, gaps: bool, base: int = 0) -> None:
-        """Cut a GGUF file of `size` bytes whose header is `file`. With `gaps`, bytes between tensors get tiles too.
-        The first record is at byte `base` of the sealed file. UnsupportedError for too many tiles or large gaps."""
+        """Cut a GGUF file of `size` bytes whose header is `file`. With `gaps`, bytes between
+        tensors get tiles too. The first record is at byte `base` of the sealed file.
+        UnsupportedError for too many tiles or large gaps."""
         self.gguf, self.size, self.tile_size, self.base = file, size, tile_size, base
         self.header_nbytes = min(file.data_offset, size)
         outside = size - self.header_nbytes - sum(info.nbytes for info in file.tensors.values())
@@ -196,8 +199,8 @@ class Tiling:
 
     def _segment(self, kind: Kind, info: TensorInfo | None, at: int, runs: int, run_nbytes: int, rows: int,
                  unit_nbytes: int) -> Segment:
-        """Cut runs evenly: as few tiles of at most the tile size as can be, in whole `SHARES`, and all of one size but
-        the last."""
+        """Cut runs evenly: as few tiles of at most the tile size as can be, in whole `SHARES`, and
+        all of one size but the last."""
         if unit_nbytes > MAX_TILE_SIZE:
             raise UnsupportedError(f"16 rows of tensor {info.name if info else ''!r} have {unit_nbytes} bytes; "
                                    f"supported: {MAX_TILE_SIZE}")
@@ -226,7 +229,8 @@ def check_tile_size(tile_size: int) -> int:
 
 
 def pack(tile: Tile, source: Any, out: Any, interleave: layout.Interleave) -> None:
-    """Write a tile's bytes of the GGUF file (`source_nbytes`) to `out` (`nbytes`) in kernel order."""
+    """Write a tile's bytes of the GGUF file (`source_nbytes`) to `out` (`nbytes`) in kernel order.
+    """
     if tile.segment.kind == "matrix":
         interleave(tile.format, source, tile.rows, tile.columns, out)
     else:

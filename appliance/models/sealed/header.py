@@ -68,7 +68,8 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header as it lies in the file. Nothing of it is authenticated until `authenticate` has passed."""
+    """A header as it lies in the file. Nothing of it is authenticated until `authenticate` has
+    passed."""
 
     tile_size: int
     gaps: bool  # whether bytes of the GGUF file outside of header and tensors are sealed; else they are zeros
@@ -103,11 +104,13 @@ class Header:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 (32 bytes) of `encode()`: what a policy pins, and the associated data of every tile."""
+        """SHA-256 (32 bytes) of `encode()`: what a policy pins, and the associated data of every
+        tile."""
         return hashlib.sha256(self.encode()).digest()
 
     def keys(self, master_key: bytes | bytearray | memoryview) -> Keys:
-        """The keys of this file. ModelKeyError unless `master_key` is the one that it was sealed under."""
+        """The keys of this file. ModelKeyError unless `master_key` is the one that it was sealed
+        under."""
         keys = Keys(master_key, self.salt, self.context)
         if not hmac.compare_digest(keys.commitment, self.commitment):
             keys.wipe()
@@ -122,7 +125,8 @@ class Header:
                                 hint="the file was altered; fetch it again")
 
     def layout(self) -> tuple[GGUFFile, Tiling]:
-        """The GGUF header parsed, and where its tiles are. FormatError when the two do not fit together."""
+        """The GGUF header parsed, and where its tiles are. FormatError when the two do not fit
+        together."""
         parsed = gguf.parse(self.gguf, self.size)
         if len(self.gguf) != min(parsed.data_offset, self.size):
             raise malformed(40, "the size of the GGUF header", len(self.gguf), min(parsed.data_offset, self.size))
@@ -137,8 +141,9 @@ Layout = Callable[[Header], tuple[GGUFFile, Tiling]]
 
 
 def read(file: RandomFile) -> Header:
-    """Read the header of a sealed file, every length checked before anything is allocated. FormatError for malformed
-    bytes, UnsupportedError for another version, TamperedError and ModelError for the disk."""
+    """Read the header of a sealed file, every length checked before anything is allocated.
+    FormatError for malformed bytes, UnsupportedError for another version, TamperedError and
+    ModelError for the disk."""
     fixed = bytearray(min(_FIXED.size, file.size))
     file.read_into(memoryview(fixed), 0)
     if not fixed.startswith(MAGIC):
@@ -165,7 +170,8 @@ def read(file: RandomFile) -> Header:
 
 
 def is_sealed(start: bytes) -> bool:
-    """Whether a file that begins with these bytes calls itself a sealed model, of whichever version."""
+    """Whether a file that begins with these bytes calls itself a sealed model, of whichever
+    version."""
     return start.startswith(FAMILY)
 
 

@@ -1,8 +1,9 @@
 """Reading a sealed model: authenticate the header, then any tile at any time, from any thread.
 
-`open_sealed` believes nothing of the file: header against its pin, then against the key, and only then is the GGUF
-header parsed. `read_tile` reads a record into memory of this process, authenticates and decrypts it into the caller's
-buffer, and wipes that buffer on any failure: an AEAD that refuses has already written what nobody vouches for.
+`open_sealed` believes nothing of the file: header against its pin, then against the key, and only
+then is the GGUF header parsed. `read_tile` reads a record into memory of this process,
+authenticates and decrypts it into the caller's buffer, and wipes that buffer on any failure: an
+AEAD that refuses has already written what nobody vouches for.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def nonce(number: int) -> bytes:
 
 
 class SealedModel(Opened):
-    """A sealed model, read tile by tile. Immutable but for `close`; close it when no thread reads any more."""
+    """A sealed model, read tile by tile. Immutable but for `close`; close it when no thread reads
+    any more."""
 
     header_sha256: bytes
 
@@ -58,15 +60,17 @@ class SealedModel(Opened):
         return self.file.path
 
     def read_tile(self, number: int, buffer: Any) -> int:
-        """Authenticate and decrypt tile `number` into the start of a writable `buffer`; returns its bytes.
+        """Authenticate and decrypt tile `number` into the start of a writable `buffer`; returns its
+        bytes.
 
-        Matrices come in kernel order. TamperedError (code model-tampered) for a record that is not the one that was
-        sealed, ModelError for a disk that fails; the buffer is wiped then.
+        Matrices come in kernel order. TamperedError (code model-tampered) for a record that is not
+        the one that was sealed, ModelError for a disk that fails; the buffer is wiped then.
         """
         return self.read(self.tiling.tile(number), buffer)
 
     def read(self, tile: Tile, buffer: Any, room: memoryview | None = None) -> int:
-        """`read_tile`, of a tile that was looked up before. `room`: for its record, of the thread that reads."""
+        """`read_tile`, of a tile that was looked up before. `room`: for its record, of the thread
+        that reads."""
         view = fitting(buffer, tile.nbytes)
         record = self._scratch.view(tile.record_nbytes) if room is None else room[:tile.record_nbytes]
         try:
@@ -78,8 +82,9 @@ class SealedModel(Opened):
         return tile.nbytes
 
     def keep(self, segment: Segment, view: memoryview) -> None:
-        """Read all records of a segment into `view`, of `segment.tiles` records. They are still to be authenticated
-        whenever they are used. Errors as `read_tile`, for padding that is not zero, too."""
+        """Read all records of a segment into `view`, of `segment.tiles` records. They are still to
+        be authenticated whenever they are used. Errors as `read_tile`, for padding that is not
+        zero, too."""
         self.file.read_into(view, segment.offset)
         os.posix_fadvise(self.file.descriptor, segment.offset, len(view), os.POSIX_FADV_DONTNEED)
         for number in range(segment.first_tile, segment.first_tile + segment.tiles):
@@ -89,8 +94,8 @@ class SealedModel(Opened):
                 raise self.altered(tile)
 
     def open(self, tile: Tile, record: memoryview, view: memoryview) -> None:
-        """Authenticate and decrypt a whole record, in memory that nobody else writes, into `view` of exactly
-        `tile.nbytes` bytes. TamperedError as `read_tile`; `view` is wiped then."""
+        """Authenticate and decrypt a whole record, in memory that nobody else writes, into `view`
+        of exactly `tile.nbytes` bytes. TamperedError as `read_tile`; `view` is wiped then."""
         message = tile.nbytes + TAG_NBYTES
         try:
             if bytes(record[message:]) != _ZEROS[:tile.record_nbytes - message]:
@@ -110,14 +115,14 @@ class SealedModel(Opened):
         return TamperedError(f"{self.path}: tile {tile.number} ({named}, byte {tile.offset} of the file) does not "
                              "authenticate", hint="the file was altered; fetch it again")
 
-    # --- for compiled code --------------------------------------------------------------------------------------------
+    # --- for compiled code ------------------------------------------------------------------------
     @property
     def extra(self) -> tuple[int, int]:
         """Address and size of the associated data of every tile."""
         return self._secret.address + _EXTRA_AT, len(self.header_sha256)
 
     def cipher(self, library: Library) -> Cipher:
-        """What decrypts tiles by libcrypto, for one thread. Whoever asks closes it."""
+        """Make what decrypts tiles by libcrypto, for one thread. The caller closes it."""
         return Cipher(library, self._secret.view[:KEY_NBYTES])
 
     def close(self) -> None:
@@ -132,10 +137,11 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
                 sha256: bytes | None = None, layout: Layout = Header.layout) -> SealedModel:
     """Open the sealed model at `path`. The caller wipes `master_key` (32 bytes) afterwards.
 
-    `header_sha256` and `sha256` (of the plaintext GGUF) are the pins, 32 bytes each; without the first, whoever has
-    the key may have sealed any model. `layout` is asked once the header is authenticated. PinError for another file
-    than pinned, ModelKeyError for another key, TamperedError for a header that does not authenticate, FormatError and
-    UnsupportedError for its content, ModelError for the disk.
+    `header_sha256` and `sha256` (of the plaintext GGUF) are the pins, 32 bytes each; without the
+    first, whoever has the key may have sealed any model. `layout` is asked once the header is
+    authenticated. PinError for another file than pinned, ModelKeyError for another key,
+    TamperedError for a header that does not authenticate, FormatError and UnsupportedError for its
+    content, ModelError for the disk.
     """
     with contextlib.ExitStack() as failed:
         file = failed.enter_context(RandomFile(path))
@@ -154,8 +160,8 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
 
 
 def structure(path: Path, header_sha256: bytes | None = None, sha256: bytes | None = None) -> tuple[Header, Tiling]:
-    """Header and tiles of the sealed model at `path`, compared with pins that are given before they are parsed; none of
-    it is authenticated. Errors as `open_sealed`."""
+    """Header and tiles of the sealed model at `path`, compared with pins that are given before they
+    are parsed; none of it is authenticated. Errors as `open_sealed`."""
     with RandomFile(path) as file:
         header = sealed_header.read(file)
         check_pins(path, header, header_sha256, sha256)

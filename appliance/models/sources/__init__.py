@@ -1,1 +1,1 @@
-"""Who delivers a model's tiles: resident or streamed, plain or sealed."""
+"""The sources of a model's tiles: resident or streamed, plain or sealed."""

@@ -1,4 +1,5 @@
-"""What a streamed source keeps decrypted: every vector, and the matrices that are to be resident."""
+"""The decrypted part of a streamed source: every vector, and the matrices that are to be resident.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ ReadTiles = Callable[[Segment], Iterator[memoryview]]
 
 
 class Decrypted:
-    """Empty at first. What was read is wiped by `close`, also when reading fails on the way."""
+    """Empty at first. `close` wipes what was read, also when reading fails on the way."""
 
     def __init__(self) -> None:
         self._vectors: dict[str, NDArray[np.float32]] = {}
@@ -27,7 +28,8 @@ class Decrypted:
         self._arena: mmap.mmap | None = None
 
     def read(self, tiling: Tiling, resident: frozenset[str], tiles_of: ReadTiles) -> None:
-        """Decrypt the vectors, and the matrices in `resident`. Errors as `tiles_of`; ModelError for memory."""
+        """Decrypt the vectors, and the matrices in `resident`. Errors as `tiles_of`; ModelError for
+        memory."""
         infos = tiling.gguf.tensors
         for name, info in infos.items():
             if len(info.shape) == 1:  # one by one: `close` wipes those before one that fails

@@ -1,7 +1,8 @@
 """A matrix kept as ciphertext in memory, for looking up rows without anyone outside seeing which.
 
-The pieces are encrypted again, under a key that exists in this process alone, when they are read and authenticated at
-boot. A lookup then decrypts one piece of some groups of rows into the caller's buffer, and no disk is asked.
+The pieces are encrypted again, under a key that exists in this process alone, when they are read
+and authenticated at boot. A lookup then decrypts one piece of some groups of rows into the caller's
+buffer, and no disk is asked.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ def nbytes(segment: Segment) -> int:
 
 
 class HiddenRows:
-    """The groups of 16 rows of one matrix, in kernel order, encrypted. A piece never crosses a tile."""
+    """The groups of 16 rows of one matrix, in kernel order, encrypted. A piece never crosses a
+    tile."""
 
     def __init__(self, segment: Segment, tiles: Iterable[memoryview]) -> None:
-        """Encrypt the `tiles` of a matrix, each view valid until the next. ModelError for too little memory."""
+        """Encrypt the `tiles` of a matrix, each view valid until the next. ModelError for too
+        little memory."""
         self._tile_units = segment.tile_units
         self._piece_units, self._per_tile = _pieces(segment)
         self._piece_nbytes = self._piece_units * segment.unit_nbytes

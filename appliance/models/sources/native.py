@@ -1,4 +1,5 @@
-"""Whether compiled code fetches tiles by itself, through the system's libcrypto, and what it needs for that."""
+"""Whether compiled code fetches tiles by itself, through the system's libcrypto, and what it needs
+for that."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from appliance.models.file.tiling import DEFAULT_TILE_SIZE
 from appliance.secure import libcrypto
 from appliance.secure.libcrypto import Library
 
-# What the interpreter takes for a tile, as measured: in all, and while no other thread can have it.
+# The interpreter's time for a tile, as measured: in all, and while no other thread can have it.
 _SECONDS, _ALONE_SECONDS = 12e-6, 6e-6
 _NATIVE_SECONDS = 2e-6
 
@@ -28,7 +29,8 @@ Settle = Callable[[Sequence[int], str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """What compiled code needs to fetch tiles by itself. Addresses; valid until the source is closed."""
+    """The means of compiled code to fetch tiles by itself. Addresses; valid until the source is
+    closed."""
 
     functions: Mapping[str, int]  # by the names of the kernels' table STREAM
     extra: tuple[int, int]  # associated data of every tile: address, bytes
@@ -63,17 +65,19 @@ def _rate() -> float:
 
 
 def plain_tile_size(threads: int) -> int:
-    """Bytes of the tiles that a plain model is best cut into: rows as they were read and the packed tile fit together
-    into a core's cache; but the interpreter, where it fetches them, takes its time for each."""
+    """Bytes of the tiles that a plain model is best cut into. Rows as they were read and the packed
+    tile fit together into a core's cache. The interpreter, where it fetches tiles, takes its time
+    for each."""
     library = libcrypto.load()
     small = library is not None and worthwhile(library, threads, PLAIN_TILE_SIZE)
     return PLAIN_TILE_SIZE if small else DEFAULT_TILE_SIZE
 
 
 def worthwhile(library: Library, threads: int, tile_nbytes: int) -> bool:
-    """Whether `threads` threads get more tiles of a size in a second from libcrypto, called by compiled code, than from
-    `cryptography`, called by an interpreter that they share. (An old libcrypto has no code for the vector AES of recent
-    CPUs: 3.0 decrypts 5 GB/s where 3.5 does 22.)"""
+    """Whether `threads` threads get more tiles of a size in a second from libcrypto, called by
+    compiled code, than from `cryptography`, called by an interpreter that they share. (An old
+    libcrypto has no code for the vector AES of recent CPUs: 3.0 decrypts 5 GB/s where 3.5 does 22.)
+    """
     native = threads / (_NATIVE_SECONDS + tile_nbytes / library.rate)
     interpreted = min(threads / (_SECONDS + tile_nbytes / _rate()), 1 / _ALONE_SECONDS)
     return native >= interpreted

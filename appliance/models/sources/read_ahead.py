@@ -1,9 +1,10 @@
 """Reading a file ahead of those who use it, where no page cache can hold it.
 
-Threads of this module bring stretches of the file, in the order in which passes use them and past the page cache where
-the file system allows it, into a few buffers that go round. Whoever uses a record takes it from its buffer and gives it
-back; a buffer whose records were all given back is for the next stretch, of the next pass after the last one. Nothing
-depends on the order but speed: a record that is not there in time is read by whoever wants it.
+Threads of this module bring stretches of the file, in the order in which passes use them and past
+the page cache where the file system allows it, into a few buffers that go round. The user of a
+record takes it from its buffer and gives it back; a buffer whose records were all given back is for
+the next stretch, of the next pass after the last one. Nothing depends on the order but speed: a
+record that is not there in time is read by whoever wants it.
 
 Bytes in the buffers are as unauthenticated as those of the file.
 """
@@ -48,7 +49,8 @@ class Span:
 
 @dataclass(slots=True, eq=False)
 class _Buffer:
-    """Room for one span. `wanted`: records that are still to be given back; `used`: by how many it is used now."""
+    """Room for one span. `wanted`: records that are still to be given back; `used`: by how many it
+    is used now."""
 
     view: memoryview
     span: int = -1
@@ -58,8 +60,8 @@ class _Buffer:
 
 
 def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int]]:
-    """Stretches that hold `records` (offset and bytes each), in their order, and the number of each record's stretch by
-    its offset. A record for which a buffer has no room is in none."""
+    """Stretches that hold `records` (offset and bytes each), in their order, and the number of each
+    record's stretch by its offset. A record for which a buffer has no room is in none."""
     found: list[Span] = []
     places: dict[int, int] = {}
     start = end = count = 0
@@ -78,7 +80,8 @@ def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int
 
 
 def in_turn(matrices: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """Records (offset and bytes) of matrices whose tiles are used in turn, in an order that leaves stretches long."""
+    """Records (offset and bytes) of matrices whose tiles are used in turn, in an order that leaves
+    stretches long."""
     order = []
     for records in matrices:
         each = max(SPAN_NBYTES // max(records[0][1], 1), 1) if records else 1
@@ -87,11 +90,12 @@ def in_turn(matrices: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, in
 
 
 class ReadAhead:
-    """Buffers and readers for the records of one file, which nobody else reads by the same descriptor."""
+    """Buffers and readers for the records of one file, which nobody else reads by the same
+    descriptor."""
 
     def __init__(self, file: RandomFile, records: Sequence[tuple[int, int]]) -> None:
-        """Takes `file` over. `records`: offset and bytes of each, in the order of their use. ModelError where there is
-        no memory."""
+        """Takes `file` over. `records`: offset and bytes of each, in the order of their use.
+        ModelError where there is no memory."""
         self._file = file
         with contextlib.suppress(ModelError):
             file.bypass_cache()
@@ -118,9 +122,10 @@ class ReadAhead:
         """Whether it reads past the page cache."""
         return self._file.direct
 
-    # --- who uses records ---------------------------------------------------------------------------------------------
+    # --- who uses records -------------------------------------------------------------------------
     def take(self, offset: int, nbytes: int) -> memoryview | None:
-        """The record at `offset`, until it is given back; waits for it. None when the caller is to read it."""
+        """The record at `offset`, until it is given back; waits for it. None when the caller is to
+        read it."""
         number = self._places.get(offset)
         if number is None:
             return None
@@ -158,7 +163,7 @@ class ReadAhead:
         return next((buffer for buffer in self._buffers if buffer.span == number), None)
 
     def _comes(self, number: int) -> bool:
-        """See to it that a span that is in no buffer is read soon; False for one that was passed by just now."""
+        """Have a span that is in no buffer read soon; False for one that was passed by just now."""
         behind = (self._next - number) % len(self._spans)
         if 0 < behind <= 2 * BUFFERS < len(self._spans) // 2:
             return False
@@ -175,10 +180,10 @@ class ReadAhead:
         buffer.span, buffer.ready, buffer.wanted = -1, False, 0
         self._changed.notify_all()
 
-    # --- who reads ----------------------------------------------------------------------------------------------------
+    # --- who reads --------------------------------------------------------------------------------
     def _start(self) -> None:
-        """Start the readers, before the process is held to its memory: they wait until somebody asks for a record.
-        Those for whose stacks there is none are done without."""
+        """Start the readers, before the process is held to its memory: they wait until somebody
+        asks for a record. Those for whose stacks there is none are done without."""
         with contextlib.suppress(RuntimeError, MemoryError):
             for _ in range(READERS):
                 reader = threading.Thread(target=self._read, name="read-ahead", daemon=True)
@@ -218,8 +223,8 @@ class ReadAhead:
         return None
 
     def close(self) -> None:
-        """End the readers and give the memory back, but for that of a read which does not return. Nobody may use a
-        record any more."""
+        """End the readers and give the memory back, but for that of a read which does not return.
+        Nobody may use a record any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,8 +1,9 @@
-"""The resident source: a plain GGUF file, read once into memory, checked, and kept there in kernel order.
+"""The resident source: a plain GGUF file, read once into memory, checked, and kept there in kernel
+order.
 
-Reading, hashing and checking come first; only bytes that carry the pinned hash are parsed. Then each matrix is
-repacked where those very bytes are, a run of rows at a time: memory peaks a few MiB above the file's size, not at twice
-it, and no page is asked of the system twice.
+Reading, hashing and checking come first; only bytes that carry the pinned hash are parsed. Then
+each matrix is repacked where those very bytes are, a run of rows at a time. Memory peaks a few MiB
+above the file's size, not at twice it. No page is asked of the system twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _RUN_NBYTES = 2 << 20  # of source rows repacked at a time
 
 
 class ResidentSource(InMemory, Opened):
-    """A whole model in memory. Made by `open_resident` and `open_sealed_resident`; close it when the engine is gone."""
+    """A whole model in memory. Made by `open_resident` and `open_sealed_resident`; close it when
+    the engine is gone."""
 
     def __init__(self, file: GGUFFile, sha256: bytes, arena: mmap.mmap, offsets: Mapping[str, int],
                  vectors: Mapping[str, NDArray[np.float32]], header_sha256: bytes | None = None) -> None:
@@ -45,13 +47,14 @@ class ResidentSource(InMemory, Opened):
         return Weight(info.format, info.rows, info.columns, self._base + self._offsets[name], _packed_nbytes(info))
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this name and kind."""
+        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this
+        name and kind."""
         self.tensor(name, 1)
         return self._vectors[name]
 
     def close(self) -> None:
-        """Wipe the vectors, and the weights of a sealed model, and give the memory back. Addresses handed out before
-        are void from here on."""
+        """Wipe the vectors, and the weights of a sealed model, and give the memory back. Addresses
+        handed out before are void from here on."""
         if not self.closed:
             discard(self._arena, secret=self.header_sha256 is not None)
             self.closed = True
@@ -64,9 +67,10 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
                   interleave: layout.Interleave, parse: Parse = gguf.parse) -> ResidentSource:
     """Load the model at `path`, whose SHA-256 must be `sha256` (32 bytes) unless that is None.
 
-    `progress` is called with the bytes read so far; `interleave` puts rows in kernel order; `parse` finds the header in
-    bytes that have the pin. PinError for other bytes than pinned, FormatError and UnsupportedError for the file's
-    content, TamperedError for one that is cut short meanwhile, ModelError for the disk and for too little memory.
+    `progress` is called with the bytes read so far; `interleave` puts rows in kernel order; `parse`
+    finds the header in bytes that have the pin. PinError for other bytes than pinned, FormatError
+    and UnsupportedError for the file's content, TamperedError for one that is cut short meanwhile,
+    ModelError for the disk and for too little memory.
     """
     source, digest = _read(path, sha256, progress)
     try:
@@ -106,8 +110,8 @@ def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mma
 
 
 def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap, interleave: layout.Interleave) -> ResidentSource:
-    """Bring every matrix into kernel order: within `source`, which then belongs to the model, or in memory of their own
-    where that has no room for padding (few metadata, many tensors)."""
+    """Bring every matrix into kernel order: within `source`, which then belongs to the model, or in
+    memory of their own where that has no room for padding (few metadata, many tensors)."""
     with memoryview(source) as view:
         vectors = {info.name: vector(info, view[info.offset:info.offset + info.nbytes])
                    for info in file.tensors.values() if len(info.shape) == 1}
@@ -136,7 +140,8 @@ def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap, interleave: layout
 
 
 def _places(matrices: Iterable[TensorInfo]) -> tuple[dict[str, int], int]:
-    """Where each matrix begins in kernel order, one after the other, by its name; and where the last ends."""
+    """Where each matrix begins in kernel order, one after the other, by its name; and where the
+    last ends."""
     places, end = {}, 0
     for info in matrices:
         places[info.name] = end + -end % ALIGNMENT
@@ -156,8 +161,8 @@ def _run_nbytes(info: TensorInfo) -> int:
 
 def _repack_matrix(info: TensorInfo, old: memoryview, new: memoryview, place: int, between: memoryview,
                    interleave: layout.Interleave) -> None:
-    """Repack one matrix from `old` to `new` at `place`, which may be the same memory if it begins no later there: a run
-    goes to `between` first, and what it overwrites was read before."""
+    """Repack one matrix from `old` to `new` at `place`, which may be the same memory if it begins
+    no later there: a run goes to `between` first, and what it overwrites was read before."""
     row_nbytes, run = info.format.row_nbytes(info.columns), _run(info)
     for first in range(0, info.rows, run):
         rows = min(run, info.rows - first)
@@ -177,8 +182,8 @@ def _give_back(pages: mmap.mmap, start: int, end: int) -> None:
 
 
 def vector(info: TensorInfo, data: memoryview) -> NDArray[np.float32]:
-    """The tensor of one dimension in `data`, which is released: decoded, read-only, in protected pages of its own that
-    are gone with the last that refers to them."""
+    """The tensor of one dimension in `data`, which is released: decoded, read-only, in protected
+    pages of its own that are gone with the last that refers to them."""
     values = np.frombuffer(anonymous(4 * info.columns, "vectors", secret=True), np.float32, info.columns)
     with interrupts.later(), data:
         numbers = np.frombuffer(data, quants.layout(info.format)["x"])

@@ -1,4 +1,5 @@
-"""A sealed model decrypted once, whole, into memory: each tile is authenticated on its way, and the key is dropped."""
+"""A sealed model decrypted once, whole, into memory: each tile is authenticated on its way, and the
+key is dropped."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from appliance.secure.locked import anonymous, discard
 def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
                          sha256: bytes | None = None, progress: Progress | None = None,
                          layout: Layout = Header.layout) -> ResidentSource:
-    """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read. Arguments and errors as
-    `open_sealed`; ModelError also for too little memory."""
+    """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read.
+    Arguments and errors as `open_sealed`; ModelError also for too little memory."""
     with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256, layout=layout) as model:
         check_runnable(model.gguf)
         return _decrypted(model, progress)

@@ -1,4 +1,5 @@
-"""Where the engine gets its weights from: the one interface that every way of keeping a model implements."""
+"""Where the engine gets its weights from: the one interface that every way of keeping a model
+implements."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from appliance.models.sources.native import Native
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A matrix in kernel order (see `layout`), valid until its source is closed: whole at `address`, or tile by tile
-    from `fetch`."""
+    """A matrix in kernel order (see `layout`), valid until its source is closed: whole at
+    `address`, or tile by tile from `fetch`."""
 
     format: BlockFormat
     rows: int  # as the model has them; memory holds them padded to whole groups of 16
@@ -45,7 +46,8 @@ class TileTable:
 
 
 class TileSource(Protocol):
-    """A model's metadata, matrices and vectors. Every byte handed out was authenticated on the read that brought it."""
+    """A model's metadata, matrices and vectors. Every byte handed out was authenticated on the read
+    that brought it."""
 
     @property
     def metadata(self) -> Metadata:
@@ -53,7 +55,7 @@ class TileSource(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """What the model has, by name; ask here whether an optional tensor exists."""
+        """The model's tensors, by name; ask here whether an optional tensor exists."""
 
     @property
     def sha256(self) -> bytes:
@@ -63,38 +65,43 @@ class TileSource(Protocol):
         """A tensor of two dimensions; ModelError when there is none of this name and kind."""
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A tensor of one dimension, decoded, read-only; ModelError when there is none of this name and kind."""
+        """A tensor of one dimension, decoded, read-only; ModelError when there is none of this name
+        and kind."""
 
     def streams(self, name: str) -> bool:
-        """Whether each pass reads this matrix anew, tile by tile; ModelError when there is none of this name."""
+        """Whether each pass reads this matrix anew, tile by tile; ModelError when there is none of
+        this name."""
 
     def table(self, name: str) -> TileTable:
         """Where the tiles of a matrix are that streams; ModelError for another."""
 
     def prepare(self, threads: int) -> None:
-        """Make the buffers for tiles of `threads` threads. ModelError where there is no memory for them."""
+        """Make the buffers for tiles of `threads` threads. ModelError where there is no memory for
+        them."""
 
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
-        """What so many threads need to fetch tiles without the interpreter; None where the source fetches them. With
-        `in_place` each thread then has one place for a tile."""
+        """The means of so many threads to fetch tiles without the interpreter; None where the
+        source fetches them. With `in_place` each thread then has one place for a tile."""
 
     def expect(self, groups: Sequence[Sequence[str]]) -> None:
-        """The matrices that passes use, in this order; of those in one group tiles are used in turn. ModelError where
-        there is no memory to read ahead."""
+        """The matrices that passes use, in this order; of those in one group tiles are used in
+        turn. ModelError where there is no memory to read ahead."""
 
     def passing(self) -> AbstractContextManager[None]:
-        """Around a pass: what it decrypted is wiped at its end. ModelError when a tile failed in it or before."""
+        """Around a pass: what it decrypted is wiped at its end. ModelError when a tile failed in it
+        or before."""
 
     def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """For each of the rows `numbers` of a matrix that streams, in an order of its own: (which of them, address of
-        packed groups, row within those); valid until the next. Within `passing` only."""
+        """For each of the rows `numbers` of a matrix that streams, in an order of its own: (which
+        of them, address of packed groups, row within those); valid until the next. Within `passing`
+        only."""
 
     def close(self) -> None:
         """Give the memory back. Addresses handed out before are void from here on."""
 
 
 class InMemory:
-    """What a source answers that streams nothing: all matrices are in memory, decrypted."""
+    """The answers of a source that streams nothing: all matrices are in memory, decrypted."""
 
     alive_limit = 0
     """Bytes of streamed plaintext that can exist at one moment."""

@@ -1,12 +1,15 @@
-"""The streamed source: matrices come tile by tile, decrypted into a worker's own buffer and overwritten by the next.
+"""The streamed source: matrices come tile by tile, decrypted into a worker's own buffer and
+overwritten by the next.
 
-A kernel asks for a tile with `fetch`, a C function pointer into this module: read the tile, authenticate it, decrypt it
-into the locked buffer of the thread that asks. Reading and decrypting release the interpreter's lock. After each pass
-the buffers are wiped, so no plaintext of a streamed matrix outlives the pass that used it. (Of a plain file that is
-read ahead, the buffers of that hold what the file holds.)
+A kernel asks for a tile with `fetch`, a C function pointer into this module: read the tile,
+authenticate it, decrypt it into the locked buffer of the thread that asks. Reading and decrypting
+release the interpreter's lock. After each pass the buffers are wiped, so no plaintext of a streamed
+matrix outlives the pass that used it. (Of a plain file that is read ahead, the buffers of that hold
+what the file holds.)
 
-A tile that cannot be had (altered, cut off, gone, a disk error) fails the model for good: the kernel gets zeros, the
-pass is ended by the error, its results are dropped, and every later pass is refused with the same error.
+A tile that cannot be had (altered, cut off, gone, a disk error) fails the model for good. The
+kernel gets zeros, the pass is ended by the error, and its results are dropped. Every later pass is
+refused with the same error.
 """
 
 from __future__ import annotations
@@ -40,23 +43,25 @@ AHEAD_NBYTES = 32 << 20
 
 
 class StreamedSource(Opened):
-    """A sealed or plain model of which matrices are read when they are used. Close it when the engine is gone.
+    """A sealed or plain model of which matrices are read when they are used. Close it when the
+    engine is gone.
 
-    Names in `resident` are decrypted once and kept; all vectors are. With `hidden`, looking up embeddings shows the
-    disk nothing: their ciphertext is kept in memory.
+    Names in `resident` are decrypted once and kept; all vectors are. With `hidden`, looking up
+    embeddings shows the disk nothing: their ciphertext is kept in memory.
     """
 
     def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True,
                  kept: Collection[str] = (), ahead_nbytes: int = AHEAD_NBYTES, drop: bool = False,
                  compiled: bool | None = None, users: int = 1) -> None:
-        """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be read and for memory;
-        UnsupportedError for tensors of more than two dimensions.
+        """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be
+        read and for memory; UnsupportedError for tensors of more than two dimensions.
 
-        `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass asks the disk for
-        them. `drop`: there is no memory for a page cache. The file is then read ahead into buffers, see `expect`, or,
-        by compiled code, the page cache forgets what was read, and the system reads `ahead_nbytes` ahead of it.
-        `compiled`: whether compiled code may fetch tiles by itself; None is where that is faster. `users`: models that
-        it drafts for at most, see `plaintext_nbytes`."""
+        `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass
+        asks the disk for them. `drop`: there is no memory for a page cache. The file is then read
+        ahead into buffers, see `expect`, or, by compiled code, the page cache forgets what was
+        read, and the system reads `ahead_nbytes` ahead of it. `compiled`: whether compiled code may
+        fetch tiles by itself; None is where that is faster. `users`: models that it drafts for at
+        most, see `plaintext_nbytes`."""
         self._tiles, self._users = tiles, users
         self.gguf, self.sha256, self.header_sha256 = tiles.gguf, tiles.sha256, tiles.header_sha256
         self._segments = tuple(segment for segment in tiles.tiling.segments if segment.info is not None)
@@ -80,7 +85,7 @@ class StreamedSource(Opened):
             self.close()
             raise
 
-    # --- once ---------------------------------------------------------------------------------------------------------
+    # --- once -------------------------------------------------------------------------------------
     def _load(self, resident: frozenset[str], hidden: bool) -> None:
         check_runnable(self.gguf)
         with self.workers.loading():
@@ -90,7 +95,8 @@ class StreamedSource(Opened):
                 self._embedding = HiddenRows(segment, self.reader.tiles_of(segment))
 
     def prepare(self, threads: int) -> None:
-        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory."""
+        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory.
+        """
         self.workers.prepare(threads)
 
     def narrow(self) -> None:
@@ -98,17 +104,18 @@ class StreamedSource(Opened):
         self.workers.narrow()
 
     def expect(self, groups: Sequence[Sequence[str]]) -> None:
-        """The matrices that passes use, in this order; of those in one group tiles are used in turn. Where there is no
-        memory for a page cache, those that are not in memory are read ahead from here on. ModelError where there is no
-        memory for that either."""
+        """The matrices that passes use, in this order; of those in one group tiles are used in
+        turn. Where there is no memory for a page cache, those that are not in memory are read ahead
+        from here on. ModelError where there is no memory for that either."""
         reader = self.reader
         reader.expect([[reader.segment(name) for name in names if self.streams(name) and not reader.kept(name)]
                        for names in groups])
 
-    # --- what the engine asks -----------------------------------------------------------------------------------------
+    # --- what the engine asks ---------------------------------------------------------------------
     @property
     def alive_limit(self) -> int:
-        """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so far."""
+        """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so
+        far."""
         return self.workers.nbytes
 
     @property
@@ -118,8 +125,9 @@ class StreamedSource(Opened):
 
     @property
     def plaintext_nbytes(self) -> int:
-        """Bytes of plaintext weights that can exist at one moment: tiles, what is resident, and each vector (as it
-        is handed out, as the model keeps it, and as each user of it as a draft does)."""
+        """Bytes of plaintext weights that can exist at one moment: tiles, what is resident, and
+        each vector. A vector counts as it is handed out, as the model keeps it, and as each user of
+        it as a draft does."""
         return self.alive_limit + self.resident_nbytes + (2 + self._users) * self._decrypted.vectors_nbytes
 
     @property
@@ -131,7 +139,8 @@ class StreamedSource(Opened):
 
     @property
     def failure(self) -> str | None:
-        """The code of the error with which every pass is refused from now on; None while there is none."""
+        """The code of the error with which every pass is refused from now on; None while there is
+        none."""
         error = self._failure
         return error.code if isinstance(error, ApplianceError) else None if error is None else "model-unreadable"
 
@@ -142,7 +151,8 @@ class StreamedSource(Opened):
 
     @property
     def kept_nbytes(self) -> int:
-        """Bytes of records that stay in memory, encrypted; those of the embedding for lookup not counted."""
+        """Bytes of records that stay in memory, encrypted; those of the embedding for lookup not
+        counted."""
         return self.reader.records.nbytes
 
     def streams(self, name: str) -> bool:
@@ -151,7 +161,8 @@ class StreamedSource(Opened):
         return not self._decrypted.has(name)
 
     def weight(self, name: str) -> Weight:
-        """A tensor of two dimensions, at an address or with `fetch`; FormatError when there is none of this kind."""
+        """A tensor of two dimensions, at an address or with `fetch`; FormatError when there is none
+        of this kind."""
         info, segment = self.tensor(name, 2), self.reader.segment(name)
         nbytes = segment.units * segment.unit_nbytes
         if self._decrypted.address(name):
@@ -160,23 +171,24 @@ class StreamedSource(Opened):
                       segment.tile_units, self.reader.past_cache and not self.reader.kept(name))
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this kind."""
+        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this
+        kind."""
         self.tensor(name, 1)
         return self._decrypted.vector(name)
 
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
-        """What compiled code needs to fetch tiles by itself, see `TileReader.native`."""
+        """The means of compiled code to fetch tiles by itself, see `TileReader.native`."""
         return self.reader.native(threads, in_place=in_place)
 
     def table(self, name: str) -> TileTable:
         """Where the tiles of a matrix are. FormatError when there is none of this name."""
         return self.reader.table(name)
 
-    # --- each pass ----------------------------------------------------------------------------------------------------
+    # --- each pass --------------------------------------------------------------------------------
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Around a pass: buffers are wiped at its end; ModelError when a tile failed in it or in a pass before. One
-        pass at a time has the buffers; another waits."""
+        """Around a pass: buffers are wiped at its end; ModelError when a tile failed in it or in a
+        pass before. One pass at a time has the buffers; another waits."""
         self._refuse_failed()
         with self._turn, interrupts.later():
             try:
@@ -189,8 +201,8 @@ class StreamedSource(Opened):
         self._refuse_failed()
 
     def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """For each of the rows `numbers` of a matrix, in an order of its own: (which of them, address of packed groups,
-        row within those); valid until the next. Within `passing` only."""
+        """For each of the rows `numbers` of a matrix, in an order of its own: (which of them,
+        address of packed groups, row within those); valid until the next. Within `passing` only."""
         worker, segment = self.workers[0], self.reader.segment(name)
         hidden = self._embedding if name == EMBEDDING else None
         loaded = -1
@@ -207,7 +219,8 @@ class StreamedSource(Opened):
             yield index, worker.address, row
 
     def _fetch(self, number: int, tile: int, thread: int) -> int:
-        """Called by kernels: the address of tile `tile` of the matrix `number`, for the thread `thread`."""
+        """Called by kernels: the address of tile `tile` of the matrix `number`, for the thread
+        `thread`."""
         worker, wanted = self.workers[thread], self._segments[number].first_tile + tile
         if self._failure is None:
             held = worker.held(wanted)

@@ -1,11 +1,13 @@
 """A plain GGUF file of which every read is checked against the bytes that carried its pin.
 
-One pass at boot reads the file, computes its SHA-256 and, of the same bytes in memory, a tag for each tile under a
-random key that exists in this process alone. A later read is checked against its tag before it is used: bytes that
-were altered, cut off or rolled back since are refused, wherever the hash that was right at boot says nothing any more.
+One pass at boot reads the file, computes its SHA-256 and, of the same bytes in memory, a tag for
+each tile under a random key that exists in this process alone. A later read is checked against its
+tag before it is used. Bytes that were altered, cut off or rolled back since are refused, where the
+hash that was right at boot says nothing any more.
 
-The tag is AES-256-GCM's over an empty message with the tile as associated data (GMAC). Key and
-tags never leave the process, so a forger has one blind guess of 2^-107 for each read of a tile of 16 MiB.
+The tag is AES-256-GCM's over an empty message with the tile as associated data (GMAC). Key and tags
+never leave the process, so a forger has one blind guess of 2^-107 for each read of a tile of 16
+MiB.
 """
 
 from __future__ import annotations
@@ -38,11 +40,13 @@ def _nonce(tile: Tile) -> bytes:
 
 
 class PlainTiles(Opened):
-    """A plain model, read tile by tile. Made by `open_tagged`; safe to read from many threads at once."""
+    """A plain model, read tile by tile. Made by `open_tagged`; safe to read from many threads at
+    once."""
 
     def __init__(self, file: RandomFile, header: bytes, tiles: Tiling, sha256: bytes, key: LockedBuffer,
                  tags: bytes, *, gaps: bool, interleave: layout.Interleave) -> None:
-        """Takes `key` over: a key of 32 bytes that this process alone has, under which the tags were made."""
+        """Takes `key` over: a key of 32 bytes that this process alone has, under which the tags
+        were made."""
         self.file, self._secret, self._tags = file, key, tags
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
@@ -51,15 +55,17 @@ class PlainTiles(Opened):
         self._interleave = interleave
 
     def read_tile(self, number: int, buffer: Any) -> int:
-        """Read tile `number` in kernel order into the start of a writable `buffer`; returns its bytes.
+        """Read tile `number` in kernel order into the start of a writable `buffer`; returns its
+        bytes.
 
-        TamperedError for other bytes than at boot, ModelError for the disk; the buffer is wiped then.
+        TamperedError for other bytes than at boot, ModelError for the disk; the buffer is wiped
+        then.
         """
         return self.read(self.tiling.tile(number), buffer)
 
     def read(self, tile: Tile, buffer: Any, room: memoryview | None = None) -> int:
-        """`read_tile`, of a tile that was looked up before. `room`: for the rows of a matrix as the file has them, of
-        the thread that reads; what is in it is wiped, too."""
+        """`read_tile`, of a tile that was looked up before. `room`: for the rows of a matrix as the
+        file has them, of the thread that reads; what is in it is wiped, too."""
         view = rows = fitting(buffer, tile.nbytes)
         if tile.segment.kind == "matrix":
             rows = self._scratch.view(tile.source_nbytes) if room is None else room[:tile.source_nbytes]
@@ -73,14 +79,15 @@ class PlainTiles(Opened):
         return tile.nbytes
 
     def open(self, tile: Tile, rows: memoryview, view: memoryview) -> None:
-        """Check the rows of a tile, in memory that nobody else writes, and put them in kernel order in `view`, unless
-        they are there. TamperedError as `read_tile`."""
+        """Check the rows of a tile, in memory that nobody else writes, and put them in kernel order
+        in `view`, unless they are there. TamperedError as `read_tile`."""
         self.check(tile, rows)
         if rows is not view:
             tiling.pack(tile, rows, view, self._interleave)
 
     def check(self, tile: Tile, rows: Any) -> None:
-        """TamperedError unless `rows`, which nobody else may write, are the bytes of a tile of the file at boot."""
+        """TamperedError unless `rows`, which nobody else may write, are the bytes of a tile of the
+        file at boot."""
         start = tile.number * TAG_NBYTES
         try:
             self._cipher.decrypt(_nonce(tile), self._tags[start:start + TAG_NBYTES], rows)
@@ -94,11 +101,12 @@ class PlainTiles(Opened):
 
     @property
     def tags_address(self) -> int:
-        """Of the tags of all tiles, 16 bytes each, for compiled code; void after `close`."""
+        """The address of the tags of all tiles, 16 bytes each, for compiled code; void after
+        `close`."""
         return int(np.frombuffer(self._tags, np.uint8).ctypes.data)
 
     def cipher(self, library: Library) -> Cipher:
-        """What checks tags by libcrypto, for one thread. Whoever asks closes it."""
+        """Make what checks tags by libcrypto, for one thread. The caller closes it."""
         return Cipher(library, self._secret.view[:KEY_NBYTES])
 
     def close(self) -> None:
@@ -112,12 +120,13 @@ class PlainTiles(Opened):
 def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.Interleave,
                 tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress | None = None,
                 parse: Parse = gguf.parse) -> PlainTiles:
-    """Read the file at `path` once, check its SHA-256 against `sha256` (32 bytes, unless None), tag its tiles.
-    `interleave` puts rows in kernel order when they are read again; `parse` finds the header in the first bytes, which
-    are hashed with the rest.
+    """Read the file at `path` once, check its SHA-256 against `sha256` (32 bytes, unless None), tag
+    its tiles. `interleave` puts rows in kernel order when they are read again; `parse` finds the
+    header in the first bytes, which are hashed with the rest.
 
-    PinError for other bytes than pinned, FormatError and UnsupportedError for the file's content, TamperedError and
-    ModelError for the disk. The header is parsed before the pin is known; nothing of it leaves when that is wrong.
+    PinError for other bytes than pinned, FormatError and UnsupportedError for the file's content,
+    TamperedError and ModelError for the disk. The header is parsed before the pin is known; nothing
+    of it leaves when that is wrong.
     """
     tiling.check_tile_size(tile_size)
     with contextlib.ExitStack() as failed:
@@ -167,7 +176,8 @@ class _Scan:
         return digest.digest()
 
     def _fill(self, view: memoryview, offset: int) -> None:
-        """From what was read for the header, as far as it goes, then from the disk: no byte is read twice."""
+        """From what was read for the header, as far as it goes, then from the disk: no byte is read
+        twice."""
         known = memoryview(self._prefix)[offset:offset + len(view)]
         view[:len(known)] = known
         self._file.read_into(view[len(known):], offset + len(known))
@@ -179,7 +189,8 @@ class _Scan:
             self._gaps = bool(np.frombuffer(view, np.uint8).any())
 
     def result(self, digest: bytes, interleave: layout.Interleave) -> PlainTiles:
-        """What was found. Gaps that hold only zeros get no tiles: they follow from the header."""
+        """The tags of a file, and its digest. Gaps that hold only zeros get no tiles: they follow
+        from the header."""
         header = bytes(self._prefix[:self._tiling.header_nbytes])
         tiles, tags = self._tiling, bytes(self._tags)
         if not self._gaps:

@@ -1,6 +1,8 @@
-"""Where a tile's bytes come from: a record that is kept in memory, a buffer that was read ahead, or the file.
+"""Where a tile's bytes come from: a record that is kept in memory, a buffer that was read ahead, or
+the file.
 
-Wherever they come from, they are authenticated and decrypted when they are used, into the buffer of one thread.
+Wherever they come from, they are authenticated and decrypted when they are used, into the buffer of
+one thread.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Records:
         self.pages: mmap.mmap | None = None
 
     def read(self, tiles: SealedModel, segments: Sequence[Segment]) -> None:
-        """Read the records of some matrices. Errors as `SealedModel.keep`; ModelError for memory."""
+        """Read the records of some matrices. Errors as `SealedModel.keep`; ModelError for memory.
+        """
         nbytes = sum(segment.records_nbytes for segment in segments)
         if not nbytes:
             return
@@ -85,8 +88,9 @@ class TileReader:
 
     @functools.cached_property
     def past_cache(self) -> bool:
-        """Whether the file is read ahead, past the page cache: that cannot hold it, and does not all the same, as where
-        somebody else reads the same file. The interpreter fetches tiles then: a disk leaves it time."""
+        """Whether the file is read ahead, past the page cache: that cannot hold it, and does not
+        all the same, as where somebody else reads the same file. The interpreter fetches tiles
+        then: a disk leaves it time."""
         return self._drop and not self._compiled and not (self._compiled is None and self.tiles.file.cached())
 
     def keep(self, names: frozenset[str]) -> None:
@@ -96,7 +100,7 @@ class TileReader:
                 segment for segment in self.tiles.tiling.segments
                 if segment.kind == "matrix" and segment.info is not None and segment.info.name in names])
 
-    # --- where tiles are ----------------------------------------------------------------------------------------------
+    # --- where tiles are --------------------------------------------------------------------------
     def segment(self, name: str) -> Segment:
         """Where the tiles of a tensor are. FormatError when there is none of this name."""
         return self.tiles.tiling.of(name)
@@ -112,12 +116,14 @@ class TileReader:
         return TileTable(segment, tiles, tuple(map(self.place, tiles)), self.kept(name))
 
     def place(self, tile: Tile) -> tuple[int, int]:
-        """Where a tile is in the file: offset and bytes of its record, or of its rows in a plain file."""
+        """Where a tile is in the file: offset and bytes of its record, or of its rows in a plain
+        file."""
         return (tile.source_offset, tile.source_nbytes) if self._workers.plain else (tile.offset, tile.record_nbytes)
 
     def expect(self, groups: Sequence[Sequence[Segment]]) -> None:
-        """Read the tiles of these matrices ahead from here on, if there is no memory for a page cache; of those in one
-        group tiles are used in turn. ModelError where there is no memory for buffers."""
+        """Read the tiles of these matrices ahead from here on, if there is no memory for a page
+        cache; of those in one group tiles are used in turn. ModelError where there is no memory for
+        buffers."""
         if self.ahead is not None:
             self.ahead.close()
             self.ahead = None
@@ -127,16 +133,18 @@ class TileReader:
                                for segment in segments]) for segments in groups]
             self.ahead = ReadAhead(self.tiles.file.again(), [place for group in places for place in group])
 
-    # --- by the interpreter -------------------------------------------------------------------------------------------
+    # --- by the interpreter -----------------------------------------------------------------------
     def tiles_of(self, segment: Segment) -> Iterator[memoryview]:
-        """The tiles of a tensor, decrypted, in the first thread's buffer; each is valid until the next."""
+        """The tiles of a tensor, decrypted, in the first thread's buffer; each is valid until the
+        next."""
         worker = self._workers[0]
         for index in range(segment.tiles):
             nbytes = self.fill(worker, segment.first_tile + index)
             yield worker.tile[:nbytes]
 
     def fill(self, worker: Worker, number: int) -> int:
-        """Read, authenticate and decrypt a tile into a worker's next slot; its bytes. Errors as `read_tile`."""
+        """Read, authenticate and decrypt a tile into a worker's next slot; its bytes. Errors as
+        `read_tile`."""
         tiles = self.tiles
         worker.turn()
         tile = self._known.get(number)
@@ -151,7 +159,7 @@ class TileReader:
 
     @contextmanager
     def _read_ahead(self, tile: Tile) -> Iterator[memoryview | None]:
-        """What the file has of a tile, where that was read ahead, in memory that nobody writes meanwhile."""
+        """The record of a tile that was read ahead, in memory that nobody writes meanwhile."""
         offset, nbytes = self.place(tile)
         found = None if self.ahead is None else self.ahead.take(offset, nbytes)
         try:
@@ -160,10 +168,11 @@ class TileReader:
             if found is not None and self.ahead is not None:
                 self.ahead.give_back(offset)
 
-    # --- by compiled code ---------------------------------------------------------------------------------------------
+    # --- by compiled code -------------------------------------------------------------------------
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
-        """What so many threads need to fetch tiles without the interpreter; None where `fill` does it. With `in_place`
-        each thread then has one place for a tile: faster where what it wrote last stays in its cache."""
+        """The means of so many threads to fetch tiles without the interpreter; None where `fill`
+        does it. With `in_place` each thread then has one place for a tile: faster where what it
+        wrote last stays in its cache."""
         tiles, most = self.tiles, self.tiles.tiling.max_tile_nbytes
         library = None if self._compiled is False or self.past_cache else libcrypto.load()
         if library is None or not (self._compiled or native.worthwhile(library, threads, most)):
@@ -182,8 +191,8 @@ class TileReader:
             for worker in workers), tiles.file, self.settle, self._drop, self._ahead_nbytes, tags)
 
     def settle(self, alive: Sequence[int], fault: str, errno: int, number: int) -> None:
-        """After a pass: bytes of the largest tile that each thread had, and what failed, by the names of the kernels'
-        table. Raises the error of that."""
+        """After a pass: bytes of the largest tile that each thread had, and what failed, by the
+        names of the kernels' table. Raises the error of that."""
         for worker, nbytes in zip(self._workers, alive, strict=False):
             self._workers.count(worker, (worker.places + int(self._workers.plain)) * nbytes)
         if fault == "none":

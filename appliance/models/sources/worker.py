@@ -1,4 +1,5 @@
-"""The memory of each thread for streaming: locked buffers for plaintext, and how its sealed tiles are decrypted."""
+"""The memory of each thread for streaming: locked buffers for plaintext, and how its sealed tiles
+are decrypted."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Worker:
     """Buffers of one thread: tiles in kernel order, and room for one as the file has it."""
 
     def __init__(self, nbytes: int, room_nbytes: int, *, plain: bool) -> None:
-        """What is read of a `plain` file is plaintext, too. ModelError where that cannot be locked in memory."""
+        """Bytes of a `plain` file are plaintext, too. ModelError where that cannot be locked in
+        memory."""
         stride = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         self._memory = LockedBuffer(SLOTS * stride + (room_nbytes if plain else 0))
         self.addresses = tuple(self._memory.address + slot * stride for slot in range(SLOTS))
@@ -99,19 +101,21 @@ class Workers:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so far."""
+        """Bytes of streamed plaintext that can exist at one moment, with the threads prepared so
+        far."""
         return sum(worker.nbytes for worker in self._each)
 
     def prepare(self, threads: int) -> None:
-        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory."""
+        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory.
+        """
         while len(self._each) < threads:
             self._each.append(Worker(*self._sizes, plain=self.plain))
             self._each[-1].places = self._places
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """While a model is loaded, the first thread alone works, with one place: `plaintext_budget` may have no room
-        for more. What it held is wiped at the end."""
+        """While a model is loaded, the first thread alone works, with one place: `plaintext_budget`
+        may have no room for more. Its memory is wiped at the end."""
         self.prepare(1)
         self._each[0].places = 1
         yield
@@ -119,8 +123,8 @@ class Workers:
         self._each[0].places = self._places
 
     def narrow(self) -> None:
-        """Use one place for a tile in each thread, not two: less plaintext, and slower on most CPUs. Before the first
-        pass."""
+        """Use one place for a tile in each thread, not two: less plaintext, and slower on most
+        CPUs. Before the first pass."""
         self._places = 1
         for worker in self._each:
             worker.places = 1

@@ -1,7 +1,8 @@
 """Tokens whose brackets fit, and are nested within bounds: what is given to the parser.
 
-Each bracket that is not closed is reported and closed. What stands in parentheses, behind a question mark, or in a
-`for` belongs to an expression whatever it says. A policy computes nothing, so it is left out.
+Each bracket that is not closed is reported and closed. Text in parentheses, behind a question mark,
+or in a `for` belongs to an expression whatever it says. A policy computes nothing, so it is left
+out.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Brackets:
                 self._condition()
 
     def _line_end(self, here: Token) -> None:
-        """Keep an operation from going on in the next line, which the grammar allows but HashiCorp's does not."""
+        """Keep an operation from going on in the next line, which the grammar allows but
+        HashiCorp's does not."""
         if self.fit and self.fit[-1].type in _OPERATORS:
             self._placeholder(here.start_pos or 0)
         if self._kind(self.at + 1) in _OPERATORS:
@@ -123,7 +125,8 @@ class Brackets:
         self.at = end + closed
 
     def _condition(self) -> None:
-        """Leave out what stands behind a question mark: to the end of the line, the item or the bracket."""
+        """Leave out what stands behind a question mark: to the end of the line, the item or the
+        bracket."""
         level = 0
         while self.at < len(self.tokens) and not self._starts_top_level(self.at):
             kind = self._kind(self.at)

@@ -1,7 +1,8 @@
 """Findings in a policy: each says where, what was found, what is allowed, and the fix.
 
-A diagnostic is complete in itself: it carries its source line, so that it can be printed after the text is gone.
-Text that goes to a terminal is made harmless (no control characters), and what looks like a secret is blotted out.
+A diagnostic is complete in itself: it carries its source line, so that it can be printed after the
+text is gone. Text that goes to a terminal is made harmless (no control characters), and what looks
+like a secret is blotted out.
 """
 
 from __future__ import annotations
@@ -100,13 +101,15 @@ def render(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Replace what a terminal could act on, character for character, and blot out what looks like a secret."""
+    """Replace what a terminal could act on, character for character, and blot out what looks like a
+    secret."""
     text = plain(text.replace("\t", " "), len(text), instead="\N{REPLACEMENT CHARACTER}")
     return _SECRET.sub(lambda match: match[0][:3] + "*" * (len(match[0]) - 3), text)
 
 
 def excerpt(text: Text, position: Position, *, secret: bool) -> tuple[str, str]:
-    """Return the source line of a position and the marker below it, both cut to a readable width."""
+    """Return the source line of a position and the marker below it, both cut to a readable width.
+    """
     raw = text.line(position.line)
     start = position.column - 1
     end = position.end_column - 1 if position.end_line == position.line else len(raw)

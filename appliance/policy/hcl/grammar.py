@@ -1,8 +1,9 @@
-"""python-hcl2's grammar, ready to use: its terminals, its post-lexer, and Lark's parse table out of `table.json`.
+"""python-hcl2's grammar, ready to use: its terminals, its post-lexer, and Lark's parse table out of
+`table.json`.
 
-The table is data that the package carries; nothing is built from a grammar, cached or unpickled at run time.
-python-hcl2's own `__init__` imports its transformer and the compiled package `regex`; its post-lexer needs neither,
-and is loaded from its file alone.
+The table is data that the package carries; nothing is built from a grammar, cached or unpickled at
+run time. The package's own `__init__` imports its transformer and the compiled package `regex`; its
+post-lexer needs neither, and is loaded from its file alone.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from lark.parsers.lalr_parser_state import ParseConf, ParserState
 
 # Terminals inside of a string.
 _STRING = frozenset(["DBLQUOTE", "STRING_CHARS", "INTERP_START", "DIRECTIVE_START"])
-# Terminals that are not looked for outside of one: of strings, templates, heredocs (`tokens.py`), names with `::`.
+# Terminals that are not looked for outside of one: of strings, templates, heredocs (`tokens.py`),
+# names with `::`.
 _NOT_CODE = (_STRING - {"DBLQUOTE"}) | {
     "ESCAPED_INTERPOLATION", "ESCAPED_DIRECTIVE", "TEMPLATE_STRING", "STRIP_MARKER", "HEREDOC_TEMPLATE",
     "HEREDOC_TEMPLATE_TRIM", "COLONS"}
 
 
 class Tree(NamedTuple):
-    """What a rule of the grammar made of its parts."""
+    """The node that a rule of the grammar made of its parts."""
 
     rule: str
     children: list[Any]  # trees and tokens; those of a rule that begins with `_` belong to the rule around it
 
 
 class Grammar(NamedTuple):
-    """What reading a text takes."""
+    """The parser and its terminals."""
 
     code: BasicLexer  # outside of strings
     string: BasicLexer  # inside of one
@@ -87,7 +89,8 @@ def _rule(origin: str, expansion: str, alias: str | None, hands_on: bool) -> Rul
 
 
 def _made(rule: Rule, alias: str | None, hands_on: bool) -> Callable[[list[Any]], Any]:
-    """Return what makes a tree of a rule's parts. A dozen rules, one a precedence, only hand on each value."""
+    """Return what makes a tree of a rule's parts. A dozen rules, one a precedence, only hand on
+    each value."""
     name = str(alias or rule.origin.name)
     return (lambda parts: parts[0]) if hands_on else (lambda parts: Tree(name, parts))
 

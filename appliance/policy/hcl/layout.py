@@ -19,7 +19,8 @@ class Edit(NamedTuple):
 
 
 def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
-    """Return a valid policy file with edits made; places count in its text, where each line ends with one newline."""
+    """Return a valid policy file with edits made; places count in its text, where each line ends
+    with one newline."""
     raw = data.decode("utf-8")
     returns = [match.start() - number for number, match in enumerate(re.finditer("\r\n", raw))]
     newline = "\r\n" if returns and returns[0] == raw.replace("\r\n", "\n").index("\n") else "\n"
@@ -30,7 +31,8 @@ def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def appended(text: str, body: Body, lines: list[str]) -> Edit:
-    """Return the edit that adds lines at the end of a block, or of the file for its outermost body."""
+    """Return the edit that adds lines at the end of a block, or of the file for its outermost body.
+    """
     if body.span.end == 0:
         gap = "\n" if text.endswith("\n") or not text else "\n\n"
         return Edit(len(text), len(text), gap + "".join(f"{line}\n" for line in lines))
@@ -46,7 +48,8 @@ def appended(text: str, body: Body, lines: list[str]) -> Edit:
 
 
 def _indent(text: str, body: Body) -> str | None:
-    """Return the indentation of the first thing in a block that begins its line; None where nothing does."""
+    """Return the indentation of the first thing in a block that begins its line; None where nothing
+    does."""
     places = sorted([each.name_span.start for each in body.attributes.values()]
                     + [each.type_span.start for each in body.blocks])
     for place in places:
@@ -57,7 +60,8 @@ def _indent(text: str, body: Body) -> str | None:
 
 
 def _aligned(line: str, text: str, body: Body) -> str:
-    """Return an attribute's line with its equals sign below the one of the block's last attribute, if that is wider."""
+    """Return an attribute's line with its equals sign below the one of the block's last attribute,
+    if that is wider."""
     name, equals, value = line.partition(" = ")
     last = max((each.name_span for each in body.attributes.values()), default=None)
     mark = None if last is None else re.compile(r"[ \t]*=").match(text, last.end)

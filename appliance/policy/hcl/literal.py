@@ -8,7 +8,8 @@ from appliance.policy.schema.kinds import Duration, Kind, SetOf, Size
 
 
 def text(kind: Kind, value: Any) -> str | None:
-    """Return a value in the language; None for the value of an absent field, which has no literal."""
+    """Return a value in the language; None for the value of an absent field, which has no literal.
+    """
     if value is None:
         return None
     if isinstance(kind, Size | Duration):

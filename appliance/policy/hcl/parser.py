@@ -1,7 +1,7 @@
 """HCL text to a tree of literals with positions. A policy is data: nothing is computed.
 
-The grammar, the post-lexer and the parse table are python-hcl2's, over Lark. A text goes through four stages, each of
-which reports what it finds and hands on what is left:
+The grammar, the post-lexer and the parse table are python-hcl2's, over Lark. A text goes through
+four stages, each of which reports what it finds and hands on what is left:
 
 1. `tokens`: the grammar's terminals, bounded in number;
 2. `brackets`: every bracket closed, bounded in depth;
@@ -22,9 +22,11 @@ MAX_BYTES = 2**20  # of a policy file
 
 
 def decode(data: bytes) -> tuple[str, str | None, Span]:
-    """Return the text of a policy file, line ends as newlines, and what is wrong with its encoding, and where.
+    """Return the text of a policy file, line ends as newlines, and what is wrong with its encoding,
+    and where.
 
-    A text that is too long or UTF-16 comes back empty; one with wrong bytes has replacement characters in it.
+    A text that is too long or UTF-16 comes back empty; one with wrong bytes has replacement
+    characters in it.
     """
     if len(data) > MAX_BYTES:
         return "", f"the file has more than the {MAX_BYTES} bytes allowed", Span(0, 0)
@@ -45,8 +47,8 @@ def decode(data: bytes) -> tuple[str, str | None, Span]:
 def parse(report: Report, top_level: Collection[str] = ()) -> Body:
     """Parse the report's text; findings go to the report, in the order of the text.
 
-    `top_level` names the blocks that begin at the margin, by which a brace that is not closed is found where it is
-    missing. Of a text of too many words that is the only finding.
+    `top_level` names the blocks that begin at the margin, by which a brace that is not closed is
+    found where it is missing. Of a text of too many words that is the only finding.
     """
     # Lark takes as long to import as a policy to read, and most commands read none.
     from appliance.policy.hcl import brackets, grammar, repair, tokens, values

@@ -1,8 +1,10 @@
-"""Tokens to a tree by python-hcl2's grammar; each mistake is reported once, and parsing goes on behind it.
+"""Tokens to a tree by python-hcl2's grammar; each mistake is reported once, and parsing goes on
+behind it.
 
-Lark's parser stops at a token that its state has no use for. That token is reported here in the words of its place,
-then left out, or what it lacks is put before it, and the parser is given the next. What it is given after a repair is
-marked, so that the tree is not believed in it (`Marks`).
+Lark's parser stops at a token that its state has no use for. That token is reported here in the
+words of its place, then left out, or what it lacks is put before it, and the parser is given the
+next. Tokens that it is given after a repair are marked, so that the tree is not believed in them
+(`Marks`).
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Repair:
         return None
 
     def _mended(self, tries: int) -> bool:
-        """Get past the token that the parser does not take: mend what is wrong, or leave the token out."""
+        """Get past the token that the parser does not take: mend what is wrong, or leave the token
+        out."""
         if tries <= _TRIES:
             try:
                 self._mend()
@@ -71,7 +74,8 @@ class Repair:
         return self.tokens[self.at]
 
     def _feed(self, here: Token) -> Tree | None:
-        """Give the parser a token. A keyword is a name where the grammar has no use for it, as in Lark's lexer."""
+        """Give the parser a token. A keyword is a name where the grammar has no use for it, as in
+        Lark's lexer."""
         actions = self.parser.parse_conf.states[self.parser.position]
         if here.type not in actions and here.type in NAMES and "NAME" in actions:
             here = token("NAME", here, *span(here))
@@ -214,7 +218,8 @@ class Repair:
             self.at += self.at == before and here.type != _END
 
     def _skip_rest(self) -> None:
-        """Go behind the rest of a broken line: to its end, or the bracket that closes what it stands in."""
+        """Go behind the rest of a broken line: to its end, or the bracket that closes what it
+        stands in."""
         level = 0
         while (kind := self._here.type) != _END and not (level == 0 and (kind == NEWLINE or kind in CLOSERS.values())):
             level += (kind in CLOSERS) - (kind in CLOSERS.values())
@@ -239,5 +244,6 @@ class Repair:
 
 
 def _kind(part: Tree | Token) -> str:
-    """Return a tree's rule or a token's kind, without the number that Lark gives to repeated parts."""
+    """Return a tree's rule or a token's kind, without the number that Lark gives to repeated parts.
+    """
     return part.rule.rstrip("_0123456789") if isinstance(part, Tree) else part.type

@@ -1,9 +1,9 @@
 """Writes `table.json`: python-hcl2's grammar as Lark's LALR parse table, in plain data.
 
-Building the table takes more than a second, so it is done once, for the locked python-hcl2, by `make table`. A test
-builds it again and compares. The file holds terminals in the order in which Lark tries them, rules, and for each
-state its row: what to reduce (rule and lookaheads) and what to shift (symbol and next state). Equal rows and equal
-sets of lookaheads are written once.
+Building the table takes more than a second, so it is done once, for the locked python-hcl2, by
+`make table`. A test builds it again and compares. The file holds terminals in the order in which
+Lark tries them, rules, and for each state its row: what to reduce (rule and lookaheads) and what to
+shift (symbol and next state). Equal rows and equal sets of lookaheads are written once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def tabulated() -> dict[str, Any]:
 
 
 def _walked(table: Any) -> dict[int, int]:
-    """Return new numbers for the states, by the way from the first: Lark numbers them in another way each time."""
+    """Return new numbers for the states, by the way from the first: Lark numbers them in another
+    way each time."""
     found = {table.start_states["start"]: 0}
     waiting = list(found)
     for state in waiting:

@@ -1,13 +1,16 @@
 """A text to the tokens of python-hcl2's grammar, within bounds.
 
-Lark's lexer applies the grammar's terminals: one set of them outside of strings, one inside. What a policy refuses
-in every place is found here: templates, numbers in other notations, control characters, bidirectional overrides.
+Lark's lexer applies the grammar's terminals: one set of them outside of strings, one inside. Text
+that a policy refuses in every place is found here: templates, numbers in other notations, control
+characters, bidirectional overrides.
 
-Four things differ from python-hcl2's own lexing, each to read what HashiCorp's scanner reads, in linear time:
+Four things differ from python-hcl2's own lexing, each to read what HashiCorp's scanner reads, in
+linear time:
 
-- A heredoc is cut at the line of its marker. The grammar's terminal takes quadratic time over blank lines, refuses
-  blanks behind the marker, and takes the line end with it.
-- `$${` and `%%{` are three characters. The grammar's terminals run on to the next `}`, over a closing quote.
+- A heredoc is cut at the line of its marker. The grammar's terminal takes quadratic time over blank
+  lines, refuses blanks behind the marker, and takes the line end with it.
+- `$${` and `%%{` are three characters. The grammar's terminals run on to the next `}`, over a
+  closing quote.
 - A comment between `/*` and `*/` is left out. The grammar takes it for a line end.
 - A minus before a single digit belongs to the number, as it does before more of them.
 
@@ -39,13 +42,14 @@ _WORD_ALONE = re.compile(r"^[ \t]*([A-Za-z_][A-Za-z0-9_-]*)[ \t]*$", re.MULTILIN
 _TEMPLATE = re.compile(r"(?<![$%])[$%]\{")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
-# C0 controls but tab and newline, DEL, C1 controls, bidirectional overrides and isolates, line separators, BOM
+# C0 controls but tab and newline, DEL, C1 controls, bidirectional overrides and isolates, line
+# separators, BOM
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 @dataclass
 class Marks:
-    """What the tree must not be believed in, by the place where it begins."""
+    """The places where the tree must not be believed, by their beginning."""
 
     broken: set[int] = field(default_factory=set)  # values that are reported already
     absent: set[int] = field(default_factory=set)  # values of an object that do not stand there
@@ -228,7 +232,8 @@ class Lexer:
                           fix="write a backslash itself as \\\\" + (f": \\\\{letter}" if letter.isalnum() else ""))
 
     def _template(self, stop: int) -> int:
-        """Report a template and return where it ends: behind its closing brace, or behind its two first characters."""
+        """Report a template and return where it ends: behind its closing brace, or behind its two
+        first characters."""
         at, opening = self.at, self.text[self.at:self.at + 2]
         depth, quoted, end = 0, False, at + 2
         if at >= self._hopeless:
@@ -247,7 +252,8 @@ class Lexer:
         return end
 
     def _heredoc(self, match: re.Match[str]) -> None:
-        """Take a heredoc: the lines up to one that holds the marker alone; no escapes, no templates."""
+        """Take a heredoc: the lines up to one that holds the marker alone; no escapes, no
+        templates."""
         start, opening = self.at, Span(self.at, match.end() - 1)
         last = next((word for word in _WORD_ALONE.finditer(self.text, match.end()) if word[1] == match[2]), None)
         if last is None:
@@ -266,7 +272,8 @@ class Lexer:
 
 
 def _dedent(body: str) -> str:
-    """Take from each line the indentation that all lines with text share; lines of blanks stay as they are."""
+    """Take from each line the indentation that all lines with text share; lines of blanks stay as
+    they are."""
     lines = re.findall(r"[^\n]*\n", body)
     indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     cut = min(indents, default=0)

@@ -41,7 +41,7 @@ class Attribute:
 
 @dataclass(slots=True)
 class Body:
-    """What stands between braces (a block's, or an object's), or the whole file."""
+    """The content of braces (a block's, or an object's), or the whole file."""
 
     span: Span
     attributes: dict[str, Attribute] = field(default_factory=dict)

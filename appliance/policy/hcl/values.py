@@ -18,7 +18,8 @@ _GAP = "new_line_or_comment"
 
 
 class Values:
-    """Walks the tree. Its depth is bounded (`brackets`), but for expressions, which are not walked."""
+    """Walks the tree. Its depth is bounded (`brackets`), but for expressions, which are not walked.
+    """
 
     def __init__(self, report: Report, marks: Marks) -> None:
         self.report = report
@@ -80,7 +81,8 @@ class Values:
         return text, where
 
     def _value(self, tree: Tree) -> Node:
-        """Return the value of an expression that is a literal, a list or an object; report any other."""
+        """Return the value of an expression that is a literal, a list or an object; report any
+        other."""
         where = _span(tree)
         term = tree.children[0] if tree.rule == "expr_term" and len(tree.children) == 1 else tree
         take = _TAKEN.get(term.rule)
@@ -186,7 +188,8 @@ def _first(part: Any) -> Token:
 
 
 def _span(tree: Tree) -> Span:
-    """Return where a tree stands, without the line ends behind it that the grammar counts to an operation."""
+    """Return where a tree stands, without the line ends behind it that the grammar counts to an
+    operation."""
     part: Any = tree
     while isinstance(part, Tree):
         part = next(each for each in reversed(part.children) if not isinstance(each, Tree) or each.rule != _GAP)

@@ -1,4 +1,5 @@
-"""What differs between a version of the policy language and the one before it, from schema and tables."""
+"""The differences between a version of the policy language and the one before it, from schema and
+tables."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Difference:
 
 
 def between(version: int, cls: type[Block] = Policy, path: str = "") -> Iterator[Difference]:
-    """Yield each field in which a version differs from the one before; of a whole block, the block alone."""
+    """Yield each field in which a version differs from the one before; of a whole block, the block
+    alone."""
     olds, news = ({shape.name: shape for shape in fields(cls, v)} for v in (version - 1, version))
     for name in dict.fromkeys(shape.name for shape in every_field(cls)):
         older, newer = olds.get(name), news.get(name)

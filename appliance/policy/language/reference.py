@@ -1,4 +1,5 @@
-"""The reference of the policy language, made from the schema: Markdown for people, JSON Schema for machines."""
+"""The reference of the policy language, made from the schema: Markdown for people, JSON Schema for
+machines."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def _default(kind: Kind, entry: frozen.Entry) -> str:
 
 
 def _enforced(shape: FieldShape, place: str, version: int) -> str:
-    """Return who enforces a field, and which of its values; of a block, only whether it may stand."""
+    """Return who enforces a field, and which of its values; of a block, only whether it may stand.
+    """
     if shape.block is not None:
         return "" if stands(place, version) else "*later*"
     by, allowed = shape.enforced.by or (), shape.enforced.values(place)
@@ -91,7 +93,8 @@ def markdown(version: int = frozen.LATEST) -> str:
 
 
 def json_schema(version: int = frozen.LATEST) -> dict[str, Any]:
-    """Return a JSON Schema (2020-12) of a policy as values: blocks as objects, labelled blocks keyed by label."""
+    """Return a JSON Schema (2020-12) of a policy as values: blocks as objects, labelled blocks
+    keyed by label."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Appliance policy",
             "$comment": f"schema version {version}", **_object(Policy, version, "")}
 

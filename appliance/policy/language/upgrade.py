@@ -1,8 +1,8 @@
 """An old policy file in the newest schema version: same meaning, same comments, same layout.
 
-A file is changed at as few places as can be: the number of its version, and a line for each field that it
-leaves to a default and whose default is another one now. What ended with its version is left to a person:
-it becomes a decision, and no text is made.
+A file is changed at as few places as can be: the number of its version, and a line for each field
+that it leaves to a default and whose default is another one now. A field that ended with its
+version is left to a person: it becomes a decision, and no text is made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Meaning(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A line that an upgrade writes, so that a field keeps the value that its old version gave it."""
+    """A line that an upgrade writes, so that a field keeps the value that its old version gave it.
+    """
 
     path: str
     value: str  # as it stands in the file
@@ -56,7 +57,8 @@ class Upgraded:
 
 
 def upgrade(data: bytes, filename: str = "policy.hcl") -> Upgraded:
-    """Return a policy file in the latest schema version; raise `InvalidPolicyError` for one that is not valid.
+    """Return a policy file in the latest schema version; raise `InvalidPolicyError` for one that is
+    not valid.
 
     A file may use fields of a later version than it declares, if that is all that is wrong with it.
     """
@@ -73,7 +75,8 @@ def upgrade(data: bytes, filename: str = "policy.hcl") -> Upgraded:
 
 
 def _without_newer(data: bytes, checked: Checked) -> bytes:
-    """Return a file with blanks in place of the fields that only later versions have; each place stays the same."""
+    """Return a file with blanks in place of the fields that only later versions have; each place
+    stays the same."""
     if checked.version is None:
         return data
     text = checked.positions.text.text
@@ -139,7 +142,8 @@ class _Walk:
             self.edits.append(appended(self.text, body, lines))
 
     def _block(self, block: Block, body: Body | None, path: Path, place: str) -> list[str]:
-        """Return the lines to add to a block; those of blocks in it that stand in the file become edits."""
+        """Return the lines to add to a block; those of blocks in it that stand in the file become
+        edits."""
         lines: list[str] = []
         for shape in fields(type(block), self.version):
             where = f"{place}.{shape.name}" if place else shape.name
@@ -169,7 +173,8 @@ class _Walk:
         self.edits.append(Edit(block.span.end, block.span.end, more))
 
     def _nested(self, block: Block, body: Body | None, path: Path, place: str) -> list[str]:
-        """Add to a nested block; return the lines that it would have if it does not stand in the file."""
+        """Add to a nested block; return the lines that it would have if it does not stand in the
+        file."""
         lines = self._block(block, body, path, place)
         if body is None or not lines:
             return lines
@@ -200,7 +205,8 @@ def _meant(shape: FieldShape, value: Any, version: int) -> Any:
 
 
 def _named(body: Body | None, name: str, label: str | None = None) -> Body | None:
-    """Return the block of a name, and of a label where it has one, in a body; None where none stands."""
+    """Return the block of a name, and of a label where it has one, in a body; None where none
+    stands."""
     return next((block.body for block in (body.blocks if body else ())
                  if block.type == name and (label is None or block.labels[0][0] == label)), None)
 
@@ -211,7 +217,8 @@ def _wrapped(name: str, lines: list[str]) -> list[str]:
 
 
 def _differing(old: Block, new: Block, version: int, after: Checked, path: Path = ()) -> Iterator[Diagnostic]:
-    """Yield a finding for each field whose meaning the new file does not keep: a default that cannot be written."""
+    """Yield a finding for each field whose meaning the new file does not keep: a default that
+    cannot be written."""
     for shape in every_field(type(old)):
         here = (*path, shape.name)
         if not shape.stands_in(version) or here == ("appliance", "schema"):

@@ -22,8 +22,8 @@ from appliance.policy.schema.service import Listener, Service, Tenant, Tenants
 
 
 class Policy(Block):
-    """A deployment policy: everything that decides how the appliance behaves. Its digest is in the hardware evidence,
-    so that a client can check what the operator promised."""
+    """A deployment policy: everything that decides how the appliance behaves. Its digest is in the
+    hardware evidence, so that a client can check what the operator promised."""
 
     appliance: Appliance = Field(description="The deployment's name and the version of the language.")
     tee: Tee = Field(description="Platforms, memory, and what evidence must show.")

@@ -1,15 +1,17 @@
-"""What every block of the policy schema shares.
+"""The common parts of every block of the policy schema.
 
-A block of the language is a frozen pydantic model. The docstring of the class and the descriptions of its fields are
-the reference manual (`appliance schema` prints them). Conventions that the rest of the package reads:
+A block of the language is a frozen pydantic model. The docstring of the class and the descriptions
+of its fields are the reference manual (`appliance schema` prints them). Conventions that the rest
+of the package reads:
 
-- the HCL name of a field is its alias where it has one (`schema_version` is written `schema`), else its name;
+- the HCL name of a field is its alias where it has one (`schema_version` is written `schema`), else
+  its name;
 - sizes end in `_bytes` and durations in `_ms` in Python, never in HCL;
-- a field whose type is a block, or a tuple of blocks, is a nested block in HCL; a tuple means labelled blocks, which
-  are kept sorted by label, so that their order in the file means nothing;
+- a field whose type is a block, or a tuple of blocks, is a nested block in HCL. A tuple means
+  labelled blocks; they are kept sorted by label, so that their order in the file means nothing;
 - a list is a set: sorted, nothing twice;
-- `Annotated` says what a value may be, `Field` all else: who enforces it, and, by a marker of `versions`, how it is not
-  alike in every version of the language.
+- `Annotated` says what a value may be, `Field` all else: who enforces it, and, by a marker of
+  `versions`, how it is not alike in every version of the language.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ ANY: Final[Any] = object()  # whatever the value
 
 @dataclass(frozen=True)
 class Enforced:
-    """Who carries out what a field asks for."""
+    """The part of the program that carries out a field."""
 
     by: Enforcers | None = None  # None: as the block has it
     only: Mapping[str, Any] | None = None  # where the block stands in several places: of each, values, or `ANY`
 
     def values(self, place: str) -> Any:
-        """Return the values that are carried out at one of the field's places: `ANY`, or a tuple, perhaps empty."""
+        """Return the values that are carried out at one of the field's places: `ANY`, or a tuple,
+        perhaps empty."""
         if not self.by:
             return ()
         return ANY if self.only is None else self.only.get(place, ())
@@ -50,10 +53,11 @@ class Enforced:
 def Field(*, description: str, enforced_by: Enforcers | None = None,  # noqa: N802 - stands where pydantic's would
           only: Mapping[str, Any] | None = None, since: Since | None = None, until: Until | None = None,
           was: Was | None = None, **pydantics: Any) -> Any:
-    """Define a field of a block, as `pydantic.Field` does, and keep beside it what only this language asks.
+    """Define a field of a block, as `pydantic.Field` does, and keep beside it what only this
+    language asks.
 
-    `enforced_by`: see `Enforced`; a field without it has the block's own `ENFORCED_BY`. `since`, `until`, `was`: see
-    `versions`.
+    `enforced_by`: see `Enforced`; a field without it has the block's own `ENFORCED_BY`. `since`,
+    `until`, `was`: see `versions`.
     """
     info = pydantic.Field(description=description, **pydantics)
     info.metadata += [each for each in (Enforced(enforced_by, only), since, until, was) if each is not None]
@@ -133,7 +137,8 @@ def every_field(cls: type[Block]) -> tuple[FieldShape, ...]:
 
 @functools.cache
 def fields(cls: type[Block], version: int = LATEST) -> tuple[FieldShape, ...]:
-    """Return the fields of a block class in one version, in their order, without the one that the label fills."""
+    """Return the fields of a block class in one version, in their order, without the one that the
+    label fills."""
     return tuple(shape.at(version) for shape in every_field(cls) if shape.stands_in(version))
 
 

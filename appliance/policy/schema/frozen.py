@@ -1,12 +1,12 @@
 """The fields and defaults of each schema version, frozen: `schema_1.json` and its successors.
 
-A policy that declares `schema = 1` gets the fields and defaults of that table, whatever a later version of the code
-would choose, so that an old file keeps its meaning and its digest. A table is never edited once released; a new
-field, or another default, takes a new schema version. `tests/policy/test_policy_digest.py` pins the bytes of a
-released table.
+A policy that declares `schema = 1` gets the fields and defaults of that table, whatever a later
+version of the code would choose, so that an old file keeps its meaning and its digest. A table is
+never edited once released; a new field, or another default, takes a new schema version.
+`tests/policy/test_policy_digest.py` pins the bytes of a released table.
 
-The table of an open version is what the classes of `schema/` state: `make reference` writes it again after a class has
-changed, and a test compares both.
+The table of an open version is what the classes of `schema/` state: `make reference` writes it
+again after a class has changed, and a test compares both.
 
 Each entry maps a field's path, without labels, to `{"required": true}`, `{"default": value}` or
 `{"block": "always" | "optional" | "labelled" | "required"}`.
@@ -44,7 +44,8 @@ def value_of(entry: Entry) -> Any:
 
 
 def from_code(version: int = LATEST, cls: type[Block] = Policy, path: str = "") -> Iterator[tuple[str, Entry]]:
-    """Yield the entries that the classes of `schema/` state for a version; older versions had defaults of their own."""
+    """Yield the entries that the classes of `schema/` state for a version; older versions had
+    defaults of their own."""
     for shape in fields(cls, version):
         place = f"{path}.{shape.name}" if path else shape.name
         if shape.block is not None:
@@ -60,7 +61,8 @@ def from_code(version: int = LATEST, cls: type[Block] = Policy, path: str = "") 
 
 
 def text_of(version: int) -> str:
-    """Return the text of a version's table, one line for each field; an open version's is what the classes state."""
+    """Return the text of a version's table, one line for each field; an open version's is what the
+    classes state."""
     if version not in OPEN:
         return (packaged.ROOT / f"policy/schema/schema_{version}.json").read_text(encoding="utf-8")
     lines = (f"  {json.dumps(place)}: {json.dumps(entry)}" for place, entry in from_code(version))

@@ -1,7 +1,7 @@
 """Kinds of strings with a form of their own: names, hashes, keys, paths, addresses, URLs, texts.
 
-A hash or key field is where people paste secrets by mistake: what looks like one is refused with `secret=True`, so
-that no diagnostic repeats it.
+A hash or key field is where people paste secrets by mistake: what looks like one is refused with
+`secret=True`, so that no diagnostic repeats it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from appliance.policy.schema.kinds import Kind, Refused, _expect, shown
 _EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _SECRET = re.compile(r"\s*(sk-|-----BEGIN|AGE-SECRET-KEY|ghp_|hvs\.|eyJ)", re.IGNORECASE)
 
-# Encodings of points of small order, the top bit masked: y coordinates on Ed25519 (RFC 8032), u coordinates on
-# Curve25519 (RFC 7748, section 6.1). Under such a key anyone can sign, or read what is encrypted to it.
+# Encodings of points of small order, the top bit masked: y coordinates on Ed25519 (RFC 8032), u
+# coordinates on Curve25519 (RFC 7748, section 6.1). Under such a key anyone can sign, or read what
+# is encrypted to it.
 _EITHER = frozenset({"00" * 32, "01" + "00" * 31} | {last + "ff" * 30 + "7f" for last in ("ec", "ed", "ee")})
 _SMALL_ORDER = {
     "ed25519": _EITHER | {"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
@@ -29,7 +30,8 @@ _SMALL_ORDER = {
 
 
 def looks_secret(text: str) -> bool:
-    """Say whether a string looks like a key or token rather than the hash or public key it stands for."""
+    """Say whether a string looks like a key or token rather than the hash or public key it stands
+    for."""
     return _SECRET.match(text) is not None
 
 
@@ -60,17 +62,18 @@ class Hash(Kind):
         raise Refused(f"{found}, so it is no SHA-{self.bits}", f"write the {self.bits // 4} digits of `{command}`")
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return f"{self.bits // 4} lower-case hexadecimal digits (SHA-{self.bits})"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "pattern": f"^[0-9a-f]{{{self.bits // 4}}}$"}
 
 
 @dataclass(frozen=True)
 class Tagged(Kind):
-    """An algorithm's name, a colon, and bytes in lower-case hexadecimal: `ed25519:` and 64 digits, say."""
+    """An algorithm's name, a colon, and bytes in lower-case hexadecimal: `ed25519:` and 64 digits,
+    say."""
 
     algorithm: str
     nbytes: int
@@ -92,11 +95,11 @@ class Tagged(Kind):
         return text
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return f'"{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits'
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "pattern": f"^{self.algorithm}:[0-9a-f]{{{2 * self.nbytes}}}$"}
 
 
@@ -118,11 +121,11 @@ class Matching(Kind):
         return str(value)
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return self.words
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
 
 
@@ -168,12 +171,12 @@ class Path(Kind):
         return text
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         where = "an absolute path" if self.absolute else "a path relative to the policy's folder or the model folder"
         return f"{where}, without . or .., of at most 255 bytes"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "minLength": 1, "maxLength": 255}
 
 
@@ -197,11 +200,11 @@ class Address(Kind):
         return str(found)
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return "an IPv4 or IPv6 address (no host name, no zone)"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]}
 
 
@@ -229,11 +232,11 @@ class HttpsUrl(Kind):
         return text
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return "an https URL without user, query or fragment"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "pattern": "^https://"}
 
 
@@ -252,9 +255,9 @@ class Text(Kind):
         return str(value)
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return f"a text of {self.low} to {self.high} characters"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "minLength": self.low, "maxLength": self.high}

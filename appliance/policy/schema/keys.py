@@ -18,7 +18,8 @@ _LOCAL_PROVIDERS = (
 
 
 class Broker(Block):
-    """A key broker that releases a key after attestation (RCAR handshake, as Confidential Containers' KBS)."""
+    """A key broker that releases a key after attestation (RCAR handshake, as Confidential
+    Containers' KBS)."""
 
     ENFORCED_BY: ClassVar[Enforcers] = "boot/keys/release/release"
 
@@ -42,8 +43,8 @@ class Vault(Block):
 
 
 class Key(Block):
-    """Where a key comes from. Providers by file, environment and systemd credential hand the key to the operator, so
-    they need `platforms = ["simulated"]`."""
+    """Where a key comes from. Providers by file, environment and systemd credential hand the key to
+    the operator, so they need `platforms = ["simulated"]`."""
 
     provider: Annotated[
         Provider, Choice(("broker", "tpm", "file", "environment", "systemd-credential", "ephemeral"))

@@ -1,8 +1,9 @@
-"""What a value in a policy may be: one small class per kind, used as pydantic metadata.
+"""The kinds of values in a policy: one small class per kind, used as pydantic metadata.
 
-A kind knows three things: how to turn a literal into the value that the program uses (`parse`), what it allows in
-words (`allowed`, shown in diagnostics and in the reference), and its JSON Schema. Parsing is strict: a number in
-quotes is not a number, `1` is not `true`. A refusal never repeats a value that could be a secret.
+A kind knows three things: how to turn a literal into the value that the program uses (`parse`),
+what it allows in words (`allowed`, shown in diagnostics and in the reference), and its JSON Schema.
+Parsing is strict: a number in quotes is not a number, `1` is not `true`. A refusal never repeats a
+value that could be a secret.
 """
 
 from __future__ import annotations
@@ -114,11 +115,11 @@ class Flag(Kind):
         return bool(value)
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return "true or false"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "boolean"}
 
 
@@ -138,11 +139,11 @@ class Whole(Kind):
         return int(value)
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return f"a whole number from {self.low} to {self.high}"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
 
@@ -166,11 +167,11 @@ class Number(Kind):
         return float(value) + 0.0  # no negative zero: it has no text of its own in canonical JSON
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return f"a number from {self.low:g} to {self.high:g}"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "number", "minimum": self.low, "maximum": self.high}
 
 
@@ -209,11 +210,11 @@ class _Measured(Kind):
         return amount
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return f'a {self.noun} from "{self.low}" to "{self.high}"'
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "pattern": f"^[0-9]{{1,15}} ?({'|'.join(self.units)})$"}
 
 
@@ -257,11 +258,11 @@ class Choice(Kind):
                       fix or f"write {' or '.join(shown(option) for option in self.options)}")
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return ", ".join(shown(option) for option in self.options)
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"enum": list(self.options)}
 
 
@@ -282,7 +283,8 @@ class Version(Choice):
 
 @dataclass(frozen=True)
 class SetOf(Kind):
-    """A list whose order means nothing and in which nothing stands twice; parsed to a sorted tuple."""
+    """A list whose order means nothing and in which nothing stands twice; parsed to a sorted tuple.
+    """
 
     item: Kind
     low: int = 0
@@ -304,10 +306,10 @@ class SetOf(Kind):
         return unique
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return f"a list of {self.low} to {self.high} items, each {self.item.allowed()}"
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "array", "items": self.item.json_schema(), "uniqueItems": True,
                 "minItems": self.low, "maxItems": self.high}

@@ -14,7 +14,8 @@ StreamingDecrypt = Literal[True, False, "auto"]
 
 
 class Publisher(Block):
-    """Who vouches for the model: an Ed25519 signature over its pin, raw or as an OpenSSF model-signing bundle."""
+    """The publisher who vouches for the model: an Ed25519 signature over its pin, raw or as an
+    OpenSSF model-signing bundle."""
 
     public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
         enforced_by="boot/keys/policy_keys", description="The publisher's public key.")

@@ -1,16 +1,19 @@
 """Redaction patterns: a subset of regular expressions in which no input is slow.
 
-A pattern is run over text that a stranger chose, by an automaton (`engine.matching`). A pattern is accepted only where
-two bounds can be computed from it alone:
+A pattern is run over text that a stranger chose, by an automaton (`engine.matching`). A pattern is
+accepted only where two bounds can be computed from it alone:
 
-- `width`: the longest text that it matches (this is also how much of a streamed answer must be held back);
-- `cost`: an upper bound on the steps that one start position would take a backtracking engine, at most `MAX_COST`.
-  The operations of the automaton are a few for each of these steps, on 64 positions at once.
+- `width`: the longest text that it matches (this is also how much of a streamed answer must be held
+  back);
+- `cost`: an upper bound on the steps that one start position would take a backtracking engine, at
+  most `MAX_COST`. The operations of the automaton are a few for each of these steps, on 64
+  positions at once.
 
-Repeats must have an upper bound, and there are no look-around and no back-references. A part multiplies the cost of
-what follows by the number of ways in which it can match, unless each way ends elsewhere and what follows can never
-begin with a character that the part holds: then the first step after a shorter way fails, and the ways only add.
-The stdlib's own parser (`re._parser`) reads the pattern, so that what is judged is what runs.
+Repeats must have an upper bound, and there are no look-around and no back-references. A part
+multiplies the cost of what follows by the number of ways in which it can match. One case is
+cheaper: each way ends elsewhere, and what follows can never begin with a character that the part
+holds. Then the first step after a shorter way fails, and the ways only add. The stdlib's own parser
+(`re._parser`) reads the pattern, so that what is judged is what runs.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _ALL: Chars = frozenset(range(_OTHER + 1))
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known of a part of a pattern."""
+    """The facts about a part of a pattern."""
 
     low: int  # the shortest match, in characters
     high: int  # the longest match
@@ -88,12 +91,14 @@ def width(regex: str) -> int:
 
 
 def ways(nodes: Sequence[Any]) -> int:
-    """Return in how many ways a part of an accepted pattern's parse tree can match at one position, at most."""
+    """Return in how many ways a part of an accepted pattern's parse tree can match at one position,
+    at most."""
     return _sequence(list(nodes)).ways
 
 
 def _sequence(items: Sequence[Any]) -> Bounds:
-    """Bound items in a row, from the last to the first, as the cost of each depends on what follows."""
+    """Bound items in a row, from the last to the first, as the cost of each depends on what
+    follows."""
     total = _EMPTY
     for item in reversed(items):
         total = _then(_item(item), total)
@@ -163,7 +168,8 @@ def _repeat(low: int, high: int, body: Sequence[Any]) -> Bounds:
 
 
 def _characters(code: Any, value: Any) -> Chars:
-    """Return the characters of a one-character node, letters in both cases (a flag may ignore case)."""
+    """Return the characters of a one-character node, letters in both cases (a flag may ignore
+    case)."""
     if code is op.ANY:
         return _ALL
     if code is op.LITERAL:
@@ -213,10 +219,10 @@ class Regex(Kind):
         return str(value)
 
     def allowed(self) -> str:
-        """See `Kind`."""
+        """Say in words what is allowed."""
         return (f"a regular expression whose repeats are bounded, without look-around and back-references, "
                 f"that matches 1 to {MAX_WIDTH} characters")
 
     def json_schema(self) -> dict[str, Any]:
-        """See `Kind`."""
+        """Return the JSON Schema of the literal."""
         return {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH}

@@ -17,7 +17,7 @@ PlatformName = Literal["sev-snp", "tdx", "tpm", "simulated"]
 
 
 class Appliance(Block):
-    """What this deployment is called, and which version of the policy language it is written in."""
+    """The name of this deployment, and the version of the policy language that it is written in."""
 
     name: Annotated[str, NAME] = Field(
         enforced_by="signed/tenants", description="The deployment's name: in evidence, logs and reports.")
@@ -43,8 +43,8 @@ class MinTcb(Block):
 
 
 class LineTcb(MinTcb):
-    """The lowest security versions that evidence of one product line may show. Lines count for themselves: what is old
-    for one is unknown to another. The label is the product line."""
+    """The lowest security versions that evidence of one product line may show. Lines count for
+    themselves: what is old for one is unknown to another. The label is the product line."""
 
     LABEL: ClassVar[str | None] = "product"
 
@@ -60,7 +60,7 @@ def _one_floor_for_all(others: Mapping[str, Any]) -> tuple[LineTcb, ...]:
 
 
 class SevSnp(Block):
-    """What an AMD SEV-SNP report must show beyond the common requirements."""
+    """The requirements of an AMD SEV-SNP report beyond the common ones."""
 
     ENFORCED_BY: ClassVar[Enforcers] = "attestation/snp/validate"
 
@@ -110,7 +110,7 @@ class SevSnp(Block):
 
 
 class Tdx(Block):
-    """What an Intel TDX quote must show beyond the common requirements."""
+    """The requirements of an Intel TDX quote beyond the common ones."""
 
     ENFORCED_BY: ClassVar[Enforcers] = "attestation/tdx/validate"
 
@@ -145,8 +145,9 @@ class Tdx(Block):
 
 
 class Tpm(Block):
-    """What a TPM quote must show. A vTPM that the host runs belongs to the operator: such evidence never gives the
-    verdict "verified", unless its key is bound in an SEV-SNP or TDX report."""
+    """The requirements of a TPM quote. A vTPM that the host runs belongs to the operator: such
+    evidence never gives the verdict "verified", unless its key is bound in an SEV-SNP or TDX
+    report."""
 
     ENFORCED_BY: ClassVar[Enforcers] = "attestation/tpm/validate"
 
@@ -155,7 +156,8 @@ class Tpm(Block):
 
 
 class Evidence(Block):
-    """What hardware evidence must show before a key is released and before a client trusts the answer."""
+    """The requirements of hardware evidence before a key is released and before a client trusts the
+    answer."""
 
     debug: Annotated[bool, Flag()] = Field(
         default=False, enforced_by=("attestation/snp/validate", "attestation/tdx/validate"),
@@ -195,8 +197,8 @@ class Tee(Block):
 
 
 class State(Block):
-    """The writable disk, sealed by the appliance: audit log, quota counters, session caches. Without this block
-    nothing is written anywhere."""
+    """The writable disk, sealed by the appliance: audit log, quota counters, session caches.
+    Without this block nothing is written anywhere."""
 
     device: Annotated[str, DEVICE] = Field(
         enforced_by="boot/state/audit_sink", description="The block device of the state disk.")
@@ -214,7 +216,8 @@ class Approver(Block):
 
 
 class Approvals(Block):
-    """How many of the named approvers must have signed the policy digest before the appliance boots."""
+    """How many of the named approvers must have signed the policy digest before the appliance
+    boots."""
 
     required: Annotated[int, Whole(1, 64)] = Field(
         enforced_by="signed/approvals", description="How many distinct approvers must have signed.")

@@ -1,4 +1,5 @@
-"""The blocks on what leaves the appliance and how much may be asked of it: `privacy`, `limits`, `audit`."""
+"""The blocks on what leaves the appliance and how much may be asked of it: `privacy`, `limits`,
+`audit`."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from appliance.policy.schema.versions import Since, Was
 
 
 class TimingPadding(Block):
-    """Answer times on a grid, so that the operator of the network learns little from them. A time is rounded up to
-    the next multiple, then a random delay of at most `jitter` is added."""
+    """Answer times on a grid, so that the operator of the network learns little from them. A time
+    is rounded up to the next multiple, then a random delay of at most `jitter` is added."""
 
     first_token_ms: Annotated[int, Duration("0ms", "60s")] = Field(
         alias="first_token", default=0, enforced_by="service/app", description="The grid of the time to the first "
@@ -44,7 +45,8 @@ class Pattern(Block):
 
 
 class Redaction(Block):
-    """What is removed from a request before the model sees it, and from an answer before it leaves."""
+    """The text that is removed from a request before the model sees it, and from an answer before
+    it leaves."""
 
     fields: Annotated[tuple[str, ...], SetOf(FIELD)] = Field(
         default=(), enforced_by="service/answering/respond", description="Fields of the request body that are dropped "
@@ -59,7 +61,8 @@ class Redaction(Block):
 
 
 class Retention(Block):
-    """How long what the appliance writes on the state disk is kept. Prompts and answers are never kept."""
+    """How long what the appliance writes on the state disk is kept. Prompts and answers are never
+    kept."""
 
     ENFORCED_BY: ClassVar[Enforcers] = LATER
 
@@ -70,7 +73,8 @@ class Retention(Block):
 
 
 class Privacy(Block):
-    """What an observer of the network and the operator of the machine may learn from answers."""
+    """The bounds of what an observer of the network and the operator of the machine may learn from
+    answers."""
 
     timing_padding: TimingPadding | None = Field(default=None, description="Answer times on a grid; absent: none.")
     size_padding_bytes: Annotated[int | None, Size("16B", "1MiB")] = Field(
@@ -87,7 +91,8 @@ class Privacy(Block):
 
 
 class Limits(Block):
-    """How much one request, one API key and all together may ask for. What exceeds a limit is refused."""
+    """How much one request, one API key and all together may ask for. A request that exceeds a
+    limit is refused."""
 
     prompt_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=2048, enforced_by="service/answering/admit", description="The longest prompt, in tokens, after the "
@@ -151,7 +156,8 @@ class Witness(Block):
 
 
 class Audit(Block):
-    """The audit log: one closed-schema JSON line per boot step, request and refusal, without any content."""
+    """The audit log: one closed-schema JSON line per boot step, request and refusal, without any
+    content."""
 
     sink: Annotated[Literal["stdout", "state"], Choice(("stdout", "state"))] = Field(
         default="stdout", enforced_by="boot/stages", description="`stdout`: lines for the operator's collector. "

@@ -1,7 +1,8 @@
 """The parameters of sampling: one row each, and the policy's bounds on it.
 
-A new one is a row and a block here, a field and a place in the chain of `engine/decode/sampler.py`, and a file in
-`engine/decode/chain/`. Where other servers had it before, its row of `ELSEWHERE` ends.
+A new one is a row and a block here, a field and a place in the chain of `engine/decode/sampler.py`,
+and a file in `engine/decode/chain/`. Where other servers had it before, its row of `ELSEWHERE`
+ends.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ PARAMETERS = (
 )
 BOUNDED = tuple(each.name for each in PARAMETERS if each.bounded)
 
-# Samplers of other servers, by each of their names, and the values that turn them off: those alone are taken.
+# Samplers of other servers, by each of their names, and the values that turn them off: those alone
+# are taken.
 ELSEWHERE: dict[str, tuple[float, ...]] = {
     "typical_p": (1,), "typ_p": (1,), "tfs_z": (1,), "top_a": (0,), "top_n_sigma": (-1, 0), "mirostat": (0,),
     "mirostat_mode": (0,), "dynatemp_range": (0,), "dry_multiplier": (0,), "xtc_probability": (0,),
@@ -86,7 +88,8 @@ class MinP(Bounds):
 
 
 class RepeatPenalty(Bounds):
-    """Make tokens less likely that are among the last 64 of prompt and answer, by this factor; 1 does nothing."""
+    """Make tokens less likely that are among the last 64 of prompt and answer, by this factor; 1
+    does nothing."""
 
     default: Annotated[float, Number(0.1, 10)] = Field(default=1.0, description="Used where a request says nothing.")
     min: Annotated[float, Number(0.1, 10)] = Field(default=0.5, description="The lowest value a request may ask for.")
@@ -94,7 +97,8 @@ class RepeatPenalty(Bounds):
 
 
 class Penalty(Bounds):
-    """Subtract from the logits of tokens that the answer has already, not of those of the prompt; 0 does nothing."""
+    """Subtract from the logits of tokens that the answer has already, not of those of the prompt; 0
+    does nothing."""
 
     default: Annotated[float, Number(-2, 2)] = Field(default=0.0, description="Used where a request says nothing.")
     min: Annotated[float, Number(-2, 2)] = Field(default=-2.0, description="The lowest value a request may ask for.")
@@ -102,8 +106,9 @@ class Penalty(Bounds):
 
 
 class Sampling(Block):
-    """Bounds on what a request may ask for. A value outside of them is refused, not clamped. Defaults are the policy's
-    alone: what a model file advises (`general.sampling.*`) is not looked at."""
+    """Bounds on what a request may ask for. A value outside of them is refused, not clamped.
+    Defaults are the policy's alone: what a model file advises (`general.sampling.*`) is not looked
+    at."""
 
     temperature: Temperature = Field(default_factory=Temperature, description="Bounds on `temperature`.")
     top_p: TopP = Field(default_factory=TopP, description="Bounds on `top_p`.")

@@ -27,8 +27,9 @@ class Tenant(Block):
 
 
 class Tenants(Block):
-    """Who may use the appliance: a signed, versioned list whose authority is pinned here, so that adding an API key
-    changes nothing that clients verify; or, for development, tenants in the policy itself."""
+    """The tenants who may use the appliance. They stand in a signed, versioned list whose authority
+    is pinned here, so that adding an API key changes nothing that clients verify. For development,
+    tenants may stand in the policy itself."""
 
     authority: Annotated[str | None, Tagged("ed25519", 32)] = Field(
         default=None, enforced_by="signed/tenants", description="The public key that signs the tenant list.")
@@ -46,7 +47,8 @@ class Tenants(Block):
 
 
 class Listener(Block):
-    """A place where the service accepts connections. On SEV-SNP and TDX, RA-TLS is the only way in."""
+    """A place where the service accepts connections. On SEV-SNP and TDX, RA-TLS is the only way in.
+    """
 
     LABEL: ClassVar[str | None] = "name"
 

@@ -7,9 +7,10 @@ A field without a marker is in every version. Markers are arguments of the field
     a changed field   Annotated[str, Choice(("a",))] = Field(was=Was(1, Choice(("a", "b")), instead='use "a"'), ...)
     a changed default only the default itself: the table of the older version keeps the old one
 
-One HCL name may have two fields whose versions do not overlap, so that a block may change its shape.
-A file is bound by its declared version. A field that this version lacks is still an attribute of the
-bound policy: the marker names its value, so that the program never asks for versions.
+One HCL name may have two fields whose versions do not overlap, so that a block may change its
+shape. A file is bound by its declared version. A field that this version lacks is still an
+attribute of the bound policy: the marker names its value, so that the program never asks for
+versions.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Since:
 
 @dataclass(frozen=True)
 class Until:
-    """The last version that has the field, what to write instead, and what the program reads under newer ones."""
+    """The last version that has the field, what to write instead, and what the program reads under
+    newer ones."""
 
     version: int
     instead: str
@@ -56,7 +58,7 @@ class Until:
 
 @dataclass(frozen=True)
 class Was:
-    """What a field allowed, or meant, up to and including a version."""
+    """The values that a field allowed, or their meaning, up to and including a version."""
 
     until: int
     kind: Kind | None = None

@@ -1,13 +1,15 @@
-"""How much one API key may ask: requests a minute, tokens a minute and a day, on the monotonic clock.
+"""How much one API key may ask: requests a minute, tokens a minute and a day, on the monotonic
+clock.
 
-The host owns the wall clock, so no limit reads it. A window slides: in no 60 seconds (or 24 hours) of monotonic
-time does an API key get more than its limit. A request is charged for its prompt
-and for all the tokens that it may generate when it is admitted; what it did not use is given back when it ends. So
-no burst of long requests overshoots. Charged counts are the rounded ones, so the rate-limit headers tell no more
-than `usage` does.
+The host owns the wall clock, so no limit reads it. A window slides: in no 60 seconds (or 24 hours)
+of monotonic time does an API key get more than its limit. A request is charged for its prompt and
+for all the tokens that it may generate when it is admitted; what it did not use is given back when
+it ends. So no burst of long requests overshoots. Charged counts are the rounded ones, so the
+rate-limit headers tell no more than `usage` does.
 
-Counters live in memory. With a state disk they outlive the appliance (quotas.py): what was charged weighs on for as
-long as it had left, the time in which the appliance did not run not counted. Without one they start anew.
+Counters live in memory. With a state disk they outlive the appliance (quotas.py): what was charged
+weighs on for as long as it had left, the time in which the appliance did not run not counted.
+Without one they start anew.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Window:
 
     @property
     def remaining(self) -> int:
-        """What may be charged now."""
+        """The amount that may be charged now."""
         self._expire()
         return 0 if self.limit is None else max(0, self.limit - self._used)
 
@@ -93,7 +95,8 @@ class Window:
         return max(0.0, self._charges[-1].expires - self._clock()) if self._used else 0.0
 
     def left(self) -> list[tuple[int, int]]:
-        """What weighs on the window, as pairs (how many `PARTS` of it still, amount): rounded up, late, never early."""
+        """The weights on the window, as pairs (how many `PARTS` of it still, amount): rounded up,
+        late, never early."""
         self._expire()
         now, sums = self._clock(), dict[int, int]()
         for charge in self._charges:
@@ -207,12 +210,13 @@ class Accounts:
 
 
 class Places:
-    """Requests in progress, `most` at the same time; one whose body is there in part counts. Some places
-    are kept for tenants who hold none, so that one tenant cannot have them all."""
+    """Requests in progress, `most` at the same time; one whose body is there in part counts. Some
+    places are kept for tenants who hold none, so that one tenant cannot have them all."""
 
     def __init__(self, most: int, tenants: Collection[str], retry_after: Callable[[str], float] = lambda tenant: 1,
                  ) -> None:
-        """`tenants`: who may ask, by name; `retry_after`: seconds after which a refused one may come again."""
+        """`tenants`: who may ask, by name; `retry_after`: seconds after which a refused one may
+        come again."""
         self._most, self._tenants, self._retry_after = most, frozenset(tenants), retry_after
         self._held: Counter[str] = Counter()
 
@@ -227,7 +231,8 @@ class Places:
         return self._most - self._held.total() - reserved
 
     def take(self, tenant: str) -> None:
-        """Take a place. RequestError where none is free, or those that are free are kept for others."""
+        """Take a place. RequestError where none is free, or those that are free are kept for
+        others."""
         if self.free(tenant) <= 0:
             raise RequestError("too_many_requests", retry_after=self._retry_after(tenant))
         self._held[tenant] += 1

@@ -1,18 +1,22 @@
-"""What an onlooker learns from times, sizes and counts: as little as the policy's grids let through.
+"""Bound what an onlooker learns from times, sizes and counts, by the policy's grids.
 
-Promised, with `timing_padding` (times from the arrival of the request's head, plus the jitter, on each):
+Promised, with `timing_padding` (times from the arrival of the request's head, plus the jitter, on
+each):
 
-* the head of a streamed answer leaves on the next multiple of `first_token` after the request was admitted;
-* until the first token is there, a comment leaves every `AWAKE_SECONDS`, on a multiple, which keeps proxies awake;
-* the first event leaves on a multiple of `first_token`; from then on exactly one event leaves at each multiple, whether
-  or not there is new text, until the answer ends: the gaps and the number of events tell nothing about single tokens;
-* the last event of a streamed answer leaves on a multiple of `total`; another answer or refusal begins to, and the rest
-  follows as fast as its client takes it.
+* the head of a streamed answer leaves on the next multiple of `first_token` after the request was
+  admitted;
+* until the first token is there, a comment leaves every `AWAKE_SECONDS`, on a multiple, which keeps
+  proxies awake;
+* the first event leaves on a multiple of `first_token`. From then on exactly one event leaves at
+  each multiple, whether or not there is new text, until the answer ends. So the gaps and the number
+  of events tell nothing about single tokens;
+* the last event of a streamed answer leaves on a multiple of `total`; another answer or refusal
+  begins to, and the rest follows as fast as its client takes it.
 
-Left: the multiple itself (how long, to the grid). With `size_padding`, what is written at one moment, an event or a
-whole answer, has a multiple of that many bytes; an answer that is too long to be made before it leaves leaves in
-portions, on multiples of `total`. docs/concepts/privacy.md says what that means. The grid needs a free CPU: on an
-overloaded machine an event can leave late.
+Left: the multiple itself (how long, to the grid). With `size_padding`, an event or a whole answer
+has a multiple of that many bytes. An answer that is too long to be made before it leaves goes out
+in portions, on multiples of `total`. docs/concepts/privacy.md says what that means. The grid needs
+a free CPU: on an overloaded machine an event can leave late.
 """
 
 from __future__ import annotations
@@ -55,12 +59,14 @@ def bucket_us(seconds: float, grid: float) -> int:
 
 
 def spaces(size: int, multiple: int | None) -> int | None:
-    """Spaces that follow a JSON text of so many bytes, up to a multiple of bytes; None: its size is not padded."""
+    """Spaces that follow a JSON text of so many bytes, up to a multiple of bytes; None: its size is
+    not padded."""
     return None if multiple is None else -size % multiple
 
 
 def pad_event(data: bytes, multiple: int | None) -> bytes:
-    """Server-sent events with a comment before them, up to a multiple of bytes; None: as they are."""
+    """Server-sent events with a comment before them, up to a multiple of bytes; None: as they are.
+    """
     if multiple is None or len(data) % multiple == 0:
         return data
     missing = -len(data) % multiple
@@ -82,7 +88,8 @@ class Pacer:
         self.held: float | None = None  # the multiple that the end was held to, in seconds from the arrival
 
     def next_tick(self) -> float:
-        """The multiple at which the next event of a stream leaves, by the clock; each call takes one."""
+        """The multiple at which the next event of a stream leaves, by the clock; each call takes
+        one."""
         grid = self.timing.first_token
         now = self._clock()
         if grid <= 0:
@@ -116,7 +123,8 @@ class Pacer:
             await self._sleep(delay)  # type: ignore[misc]
 
     async def hold_end(self, due: float | None = None) -> None:
-        """Sleep until the answer may end: at `due`, a multiple that `end` gave before, or at the next."""
+        """Sleep until the answer may end: at `due`, a multiple that `end` gave before, or at the
+        next."""
         due = self.end() if due is None else due
         await self.until(due)
         self.held = due - self._arrived if self.timing.total > 0 else None

@@ -1,7 +1,9 @@
-"""A request's prompt as tokens: redacted, put into the template, tokenized, and no more of them than there may be.
+"""A request's prompt as tokens: redacted, put into the template, tokenized, and no more of them
+than there may be.
 
-What text takes on the way is many times its length. So it goes through in threads, but long ones one at a time: the
-plan of the memory has room for one (`boot/planning/budget.py`). So do bodies on their way to a request.
+Text takes many times its length on the way. So it goes through in threads, but long ones one at a
+time: the plan of the memory has room for one (`boot/planning/budget.py`). So do bodies on their way
+to a request.
 """
 
 from __future__ import annotations
@@ -47,13 +49,14 @@ class Leaving:
 
 
 class Prompts:
-    """Who makes prompts ready, in which order."""
+    """The makers of prompts, and their order."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def ready(self, length: int, work: Callable[[], T]) -> T:
-        """What `work` gives in a thread. A long prompt's turn lasts until its thread is done, even if nobody waits."""
+        """The result of `work` in a thread. A long prompt's turn lasts until its thread is done,
+        even if nobody waits."""
         if length <= LONG:
             return await asyncio.to_thread(work)
         alone = asyncio.ensure_future(self._alone(work))
@@ -66,8 +69,8 @@ class Prompts:
 
 
 def length(request: ChatRequest | CompletionRequest) -> int:
-    """Characters of a request's text, and what its turns are worth of them; or the number of its token ids. A template
-    may write what it is given by name in each turn."""
+    """Characters of a request's text, and what its turns are worth of them; or the number of its
+    token ids. A template may write what it is given by name in each turn."""
     if isinstance(request, ChatRequest):
         given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
         return sum(len(turn.text) + len(turn.reasoning_content or "") + _TURN + given for turn in request.messages)
@@ -75,16 +78,17 @@ def length(request: ChatRequest | CompletionRequest) -> int:
 
 
 def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> int:
-    """Tokens that the prompt has at least, told by its length at once. Of a chat only what users wrote counts, but for
-    white space around it: templates leave other things out."""
+    """Tokens that the prompt has at least, told by its length at once. Of a chat only what users
+    wrote counts, but for white space around it: templates leave other things out."""
     if isinstance(request, ChatRequest):
         return sum(tokenizer.at_least(turn.text.strip()) for turn in request.messages if turn.role == "user")
     return len(request.prompt) if request.text is None else tokenizer.at_least(request.text)
 
 
 def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
-    """Take the turns of a chat, and what its template is given by name, out of a request, as JSON: it waits, and lasts
-    as long as its answer, and as objects many short ones are sixteen times as much."""
+    """Take the turns of a chat, and what its template is given by name, out of a request, as JSON.
+    It waits, and lasts as long as its answer; as objects, many short ones are sixteen times as
+    much."""
     if not isinstance(request, ChatRequest):
         return b""
     turns = json.dumps(([(turn.role, turn.text, turn.name, turn.reasoning_content) for turn in request.messages],
@@ -95,15 +99,17 @@ def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
 
 
 def drop_text(request: ChatRequest | CompletionRequest) -> None:
-    """Take the prompt out of a completion's request, which lasts as long as its answer: its tokens are made."""
+    """Take the prompt out of a completion's request, which lasts as long as its answer: its tokens
+    are made."""
     if isinstance(request, CompletionRequest):
         vars(request)["prompt"] = ""  # requests are frozen: nobody else may
 
 
 def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate | None, tokenizer: Tokenizer,
            rules: Sequence[Rule], most: int, between: Callable[[], None] = lambda: None) -> list[int]:
-    """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for more than `most`;
-    RequestError for ids that are none. `between` is called every few milliseconds of redaction, and may end it."""
+    """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for
+    more than `most`; RequestError for ids that are none. `between` is called every few milliseconds
+    of redaction, and may end it."""
     between()
     if isinstance(request, ChatRequest):
         if template is None:
@@ -131,7 +137,8 @@ def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: Cha
 
 
 def _unusable(variables: Mapping[str, object]) -> RequestError:
-    """A template that fails on a chat with variables: they may be of a type that it does not expect."""
+    """A template that fails on a chat with variables: they may be of a type that it does not
+    expect."""
     names = ", ".join(sorted(variables))
     return RequestError("template_refused", "the model's chat template fails on these messages with these values of "
                         f"chat_template_kwargs: {names}; it may need values of another type",
@@ -139,7 +146,8 @@ def _unusable(variables: Mapping[str, object]) -> RequestError:
 
 
 def _variable(rules: Sequence[Rule], value: str | float | None, between: Callable[[], None]) -> str | float | None:
-    """What a template is given by name, redacted: of a number the text that it would be in the prompt."""
+    """The redacted values that a template gets by name: of a number the text that it would be in
+    the prompt."""
     text = str(value)
     redacted = text if value is None or isinstance(value, bool) else redact(rules, text, between)
     return value if redacted == text else redacted
@@ -147,8 +155,8 @@ def _variable(rules: Sequence[Rule], value: str | float | None, between: Callabl
 
 def _message(rules: Sequence[Rule], between: Callable[[], None], thoughts: str | None, role: str, text: str,
              name: str | None, reasoning: str | None) -> dict[str, str]:
-    """A turn as templates take it, redacted. `thoughts`: the template's name for a model's earlier thoughts; None:
-    it reads none."""
+    """A turn as templates take it, redacted. `thoughts`: the template's name for a model's earlier
+    thoughts; None: it reads none."""
     message = {"role": "system" if role == "developer" else role, "content": redact(rules, text, between)}
     if name is not None:
         message["name"] = redact(rules, name, between)

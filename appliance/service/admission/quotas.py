@@ -1,7 +1,8 @@
-"""Quota counters on the state disk: written every second in which something was charged, and at the end.
+"""Quota counters on the state disk: written every second in which something was charged, and at the
+end.
 
-The snapshot is canonical JSON (docs/formats/state-disk.md). Who kills the appliance can take back what was charged in
-the last second, no more.
+The snapshot is canonical JSON (docs/formats/state-disk.md). A host that kills the appliance can
+take back what was charged in the last second, no more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def snapshot(accounts: Accounts) -> bytes:
 
 
 def restore(accounts: Accounts, data: bytes, known: Collection[bytes]) -> None:
-    """Put back what `snapshot` wrote, for keys that are still known. StateError for anything else than a snapshot."""
+    """Put back what `snapshot` wrote, for keys that are still known. StateError for anything else
+    than a snapshot."""
     if not data:
         return
     try:

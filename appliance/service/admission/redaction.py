@@ -1,12 +1,15 @@
-"""Redaction: regular expressions over text, streamed so that the parts add up to the redacted whole.
+"""Redaction: regular expressions over text, streamed so that the parts add up to the redacted
+whole.
 
-The promise is exact: for any way of cutting a text into pieces, the pieces that `Redactor.feed` and `finish`
-return, joined, equal `redact(text)`, and no character leaves before it is certain that it belongs to no match.
+The promise is exact for any way of cutting a text into pieces. The pieces that `Redactor.feed` and
+`finish` return, joined, equal `redact(text)`. No character leaves before it is certain that it
+belongs to no match.
 
-What is certain? The automaton (`engine.matching`) also tells from which positions some path through an expression runs
-into the end of the text so far. Before the first such position nothing that may still come can change what the
-expression matches; from there on the text is held back. A match spans `patterns.MAX_WIDTH` characters at most, so no
-more than that is held back, and no more is looked at again for each piece.
+What is certain? The automaton (`engine.matching`) also tells from which positions some path through
+an expression runs into the end of the text so far. Before the first such position nothing that may
+still come can change what the expression matches; from there on the text is held back. A match
+spans `patterns.MAX_WIDTH` characters at most, so no more than that is held back, and no more is
+looked at again for each piece.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class Rule:
 
     @classmethod
     def compile(cls, name: str, expression: str, replacement: str, kernels: KernelTable | None = None) -> Rule:
-        """Return a rule from the policy's text; `Refused` (policy.kinds) for an expression outside of the subset."""
+        """Return a rule from the policy's text; `Refused` (policy.kinds) for an expression outside
+        of the subset."""
         return cls(name, Automaton(expression, _kernels() if kernels is None else kernels), replacement)
 
 
@@ -107,7 +111,8 @@ class Redactor:
 
 
 class _Stage:
-    """One rule. Text before `_done` is settled; the end of it stays as context for word boundaries."""
+    """One rule. Text before `_done` is settled; the end of it stays as context for word boundaries.
+    """
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
@@ -152,7 +157,7 @@ class _Stage:
         return int(undecided[index]) if index < len(undecided) else len(self._text)
 
     def _forget(self) -> None:
-        """Let go of text that is settled, but for a character: no expression looks further back, nor sees from there
-        where the text begins."""
+        """Let go of text that is settled, but for a character: no expression looks further back,
+        nor sees from there where the text begins."""
         if self._done > _SETTLED:
             self._text, self._done = self._text[self._done - 1:], 1

@@ -1,8 +1,9 @@
-"""Who asks: an API key to a tenant of the policy, in constant time over all keys.
+"""The caller: an API key to a tenant of the policy, in constant time over all keys.
 
-A key is never stored: the policy holds its SHA-256, and the presented key's SHA-256 is compared with every one of
-them without leaving early, so that neither the time nor the order tells how close a guess came. Keys are random
-(`appliance key new`), so a plain hash is enough: there is no weak key to guess.
+A key is never stored: the policy holds its SHA-256. The presented key's SHA-256 is compared with
+every one of them without leaving early. So neither the time nor the order tells how close a guess
+came. Keys are random (`appliance key new`), so a plain hash is enough: there is no weak key to
+guess.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Tenants:
                          if model in tenant.models and "ask" in RIGHTS[tenant.role])
 
     def authenticate(self, authorization: str | None) -> Caller:
-        """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if there is none."""
+        """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if
+        there is none."""
         scheme, _, key = (authorization or "").partition(" ")
         presented = key.strip().encode("latin-1", "replace")  # as it came in the header
         digest = hashlib.sha256(presented[:MAX_KEY_BYTES]).digest()

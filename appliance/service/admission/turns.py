@@ -1,11 +1,12 @@
-"""The queue of schema 2: who waits for what, in which order, and when a refused request may come again.
+"""The queue of schema 2: who waits for what, in which order, and when a refused request may come
+again.
 
     text    a request's body, until it is tokens: `concurrent_requests` at the same time
     answer  from the first byte of work to the last byte that leaves: as many
     house   all that were let in, waiting ones included: `queued_requests` more
 
-A waiting request holds tokens only, so many may wait. Tenants take turns, and some places stay for those who hold none,
-as `limits.Places` has it. All of it belongs to the event loop.
+A waiting request holds tokens only, so many may wait. Tenants take turns, and some places stay for
+those who hold none, as `limits.Places` has it. All of it belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Turns:
         return self._places.held(tenant)
 
     def ask(self, tenant: str, begin: Callable[[], None]) -> Ticket:
-        """Wait for a place. `begin` is called when there is one, maybe at once; it must not raise."""
+        """Wait for a place. `begin` is called when there is one, maybe at once; it must not raise.
+        """
         ticket = Ticket(self, tenant, begin)
         self._waiting.setdefault(tenant, deque()).append(ticket)
         self._advance()
@@ -118,8 +120,8 @@ class Queue:
         self._returns: dict[str, float] = {}  # when a tenant's last refused request is told to come again
 
     def retry_after(self, tenant: str) -> float:
-        """Seconds after which a tenant's refused request finds room: refused ones return one by one, as fast as the
-        tenant's requests, or all where it has none, give places back."""
+        """Seconds after which a tenant's refused request finds room: refused ones return one by
+        one, as fast as the tenant's requests, or all where it has none, give places back."""
         now, places = self._clock(), self.answers.held(tenant) or self.answers.most
         seconds = _FIRST_GUESS if self.answers.seconds is None else self.answers.seconds
         self._returns = {name: due for name, due in self._returns.items() if due > now}

@@ -81,7 +81,8 @@ async def _encoded(service: Service, model: ServedModel, request: ChatRequest | 
 
 
 def _check_template(model: ServedModel, request: ChatRequest) -> None:
-    """Refuse a chat with a model that has no template, and variables that the template does not read."""
+    """Refuse a chat with a model that has no template, and variables that the template does not
+    read."""
     template = model.running.template
     if template is None:
         raise RequestError("no_chat_template", f"model {model.name} has no chat template, so it takes no chats; it "
@@ -102,7 +103,8 @@ def _too_long(most: int) -> RequestError:
 
 
 def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:
-    """How many tokens the answer may have. Counts in refusals are the policy's, not the request's."""
+    """How many tokens the answer may have. Counts in refusals are the policy's, not the request's.
+    """
     limits, most, bound = service.policy.limits, _most_tokens(service, model), request.token_bound
     if prompt > most:
         raise _too_long(most)
@@ -115,7 +117,8 @@ def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: S
 
 
 def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
-    """The request's sampling within the policy's bounds, the policy's defaults where it says nothing."""
+    """The request's sampling within the policy's bounds, the policy's defaults where it says
+    nothing."""
     values: dict[str, Any] = {}
     for name in BOUNDED:
         rule, asked = getattr(model.policy.sampling, name), getattr(request, name)

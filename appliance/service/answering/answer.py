@@ -1,7 +1,8 @@
 """A generation as the event loop sees it: the engine's events, redacted and counted.
 
-The scheduler runs in its own thread and calls back there for each token; the call only puts its events into an inbox
-of the event loop. Cancelling is a flag that the scheduler looks at before each token.
+The scheduler runs in its own thread and calls back there for each token; the call only puts its
+events into an inbox of the event loop. Cancelling is a flag that the scheduler looks at before each
+token.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from appliance.service.api.problems import RequestError
 class Generation:
     """One answer under way.
 
-    Its times count from the request's arrival under schema 1. Under schema 2 they count from the moment at which the
-    model begins with it: a request that waits for its turn waits up to `QUEUE_SECONDS` before that.
+    Its times count from the request's arrival under schema 1. Under schema 2 they count from the
+    moment at which the model begins with it: a request that waits for its turn waits up to
+    `QUEUE_SECONDS` before that.
     """
 
     def __init__(self, service: Service, exchange: Exchange, job: Job) -> None:
@@ -112,7 +114,8 @@ class Generation:
             self._handle.cancel()
 
     async def begin(self) -> None:
-        """Wait for the first events; RequestError when it does not come in the time that the policy gives."""
+        """Wait for the first events; RequestError when it does not come in the time that the policy
+        gives."""
         try:
             if self._since is None:
                 async with asyncio.timeout(self._left(self._exchange.arrived, QUEUE_SECONDS)):
@@ -152,7 +155,7 @@ class Generation:
             batch = await self._inbox.get()
 
     async def _released(self, event: Event) -> Batch:
-        """What may leave now that an event came."""
+        """The text that may leave now that an event came."""
         match event:
             case Text():
                 text = await self._redacted(event.choice, event.text)
@@ -170,7 +173,8 @@ class Generation:
                 assert_never(event)
 
     async def _redacted(self, choice: int, piece: str | None) -> str:
-        """What may leave after the next piece, or (None) after the last. What takes long is done in a thread."""
+        """The text that may leave after the next piece, or (None) after the last. Slow work is done
+        in a thread."""
         redactor = self._redactors[choice]
         work = redactor.finish if piece is None else functools.partial(redactor.feed, piece)
         return work() if redactor.quick(piece or "") else await asyncio.to_thread(work)

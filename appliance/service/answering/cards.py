@@ -42,7 +42,7 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All of them."""
+    """List the cards of all models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]

@@ -1,4 +1,5 @@
-"""What a running service is made of: everything that a handler may use, put together once in `app.py`."""
+"""The parts of a running service: everything that a handler may use, put together once in `app.py`.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ class Service:
 
     @property
     def fingerprint(self) -> str:
-        """What `system_fingerprint` says: the policy's digest, shortened."""
+        """The value of `system_fingerprint`: the policy's digest, shortened."""
         return "fp_" + self.booted.policy_digest.hex()[:16]
 
     def rules_for(self, place: str) -> tuple[Rule, ...]:
@@ -121,14 +122,16 @@ class Service:
         return self.rules if place in self.policy.privacy.redaction.apply_to else ()
 
     def model_for(self, caller: Caller, name: str) -> ServedModel:
-        """A loaded model by name. One answer for a model that is not there and one that is not allowed."""
+        """A loaded model by name. One answer for a model that is not there and one that is not
+        allowed."""
         if name not in self.models or not caller.may_ask(name):
             raise RequestError("model_not_found", param="model")
         return self.models[name]
 
     @contextlib.contextmanager
     def reading(self, caller: Caller) -> Iterator[None]:
-        """Bound the memory of bodies that arrive: each is of a request in progress, and the plan has room for those."""
+        """Bound the memory of bodies that arrive: each is of a request in progress, and the plan
+        has room for those."""
         self.places.take(caller.name)
         try:
             yield
@@ -136,14 +139,16 @@ class Service:
             self.places.leave(caller.name)
 
     async def room_for_text(self, exchange: Exchange, caller: Caller) -> None:
-        """Wait until a request's body may be read: those of waiting requests are not held all at the same time."""
+        """Wait until a request's body may be read: those of waiting requests are not held all at
+        the same time."""
         if self.queue is not None:
             ticket = await self.queue.texts.place(caller.name)
             exchange.forget_text = ticket.leave
             exchange.closing.append(ticket.leave)
 
     def enter(self, exchange: Exchange, caller: Caller) -> None:
-        """Count an inference request in, or refuse it when there are too many; it leaves with its exchange."""
+        """Count an inference request in, or refuse it when there are too many; it leaves with its
+        exchange."""
         if self.draining:
             raise RequestError("shutting_down", retry_after=5)
         self.places.take(caller.name)
@@ -161,9 +166,9 @@ class Service:
         return self.admitted.total()
 
     def load_of(self, model: ServedModel) -> Load:
-        """Requests that wait for a model, and that it works on. Where times are padded, an answer counts until it has
-        left: the moment at which the engine was done with it is nobody's business. Under schema 2 requests wait here,
-        before the scheduler knows of them."""
+        """Requests that wait for a model, and that it works on. Where times are padded, an answer
+        counts until it has left: the moment at which the engine was done with it is nobody's
+        business. Under schema 2 requests wait here, before the scheduler knows of them."""
         if self.queue is None and not (self.timing.first_token or self.timing.total):
             return model.scheduler.load
         running = min(self.admitted[model.name], model.slots)
@@ -175,7 +180,8 @@ class Service:
         return self.refusals.total()
 
     def lose_audit(self, error: ApplianceError) -> None:
-        """Serve nothing more: what happens can no longer be recorded, or quotas no longer be kept."""
+        """Serve nothing more: what happens can no longer be recorded, or quotas no longer be kept.
+        """
         if not self.unaudited:
             self.unaudited = True
             self.tell("unaudited", reason=error.summary)
@@ -186,7 +192,8 @@ class Service:
             raise RequestError("audit_unavailable")
 
     def record_failures(self) -> None:
-        """Record each model that a disk ended since the last time. Of a draft model no answer tells."""
+        """Record each model that a disk ended since the last time. Of a draft model no answer
+        tells."""
         for name, model in self.booted.models.items():
             if model.failure is not None and name not in self.failed:
                 self.failed.add(name)
@@ -196,7 +203,8 @@ class Service:
                 self.audit.write("model.failed", model=name, code=code)
 
     def refuse(self, exchange: Exchange, error: Exception) -> RequestError:
-        """An exception as a refusal, noted in the exchange. An unforeseen one is reported by class and place."""
+        """An exception as a refusal, noted in the exchange. An unforeseen one is reported by class
+        and place."""
         refused = refusal(error)
         exchange.code, exchange.param = refused.code, parameters.known(refused.param)
         if refused.status == 405:
@@ -207,14 +215,15 @@ class Service:
         return refused
 
     def refusal_body(self, exchange: Exchange, refused: RequestError) -> bytes:
-        """A refusal's body; on inference endpoints with as many spaces after it as an answer could have."""
+        """A refusal's body; on inference endpoints with as many spaces after it as an answer could
+        have."""
         body = refused.body()
         multiple = self.policy.privacy.size_padding_bytes if exchange.endpoint in INFERENCE else None
         exchange.spaces = spaces(len(body), multiple)
         return body
 
     def health(self) -> dict[str, Any]:
-        """What `/health` tells: state, platform, policy, models, and the boot's steps."""
+        """The answer of `/health`: state, platform, policy, models, and the boot's steps."""
         state, disk = self.booted.attestor.state, self.booted.state
         return {
             "status": "ready" if self.ready else "draining" if self.draining else "unaudited",

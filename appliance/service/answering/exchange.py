@@ -1,6 +1,8 @@
-"""One request and what may be said about it: the record that the audit log and the metrics are filled from.
+"""One request and what may be said about it: the record that the audit log and the metrics are
+filled from.
 
-Nothing here holds content. Handlers write down facts as they learn them; the guard reports them once at the end.
+Nothing here holds content. Handlers write down facts as they learn them; the guard reports them
+once at the end.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ _URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
 
 
 def path_of(target: bytes, scheme: str) -> str | None:
-    """The path that a request's target (without its query) names, as routes are found by it: without slashes at its
-    end, and one where there were several. None for what is neither a path nor a URL of the connection's own scheme
-    (RFC 9112 §3.2).
+    """The path that a request's target (without its query) names, as routes are found by it:
+    without slashes at its end, and one where there were several. None for what is neither a path
+    nor a URL of the connection's own scheme (RFC 9112 §3.2).
 
-    An encoded slash stays encoded: it is a part of a name, to whoever reads the target on the way, and ours have none.
+    An encoded slash stays encoded: it is a part of a name, to whoever reads the target on the way,
+    and ours have none.
     """
     if not target.startswith(b"/"):
         found = _URL.fullmatch(target)

@@ -1,8 +1,10 @@
-"""The outermost layer of the service: every request passes here once on its way in and once on its way out.
+"""The outermost layer of the service: every request passes here once on its way in and once on its
+way out.
 
-It gives each request an id of ours, puts the same few headers on every answer, holds answers back to the timing
-grid, lets nothing end before it is recorded, turns whatever escapes into an answer without content, stops the
-generation of a request that is over, and counts each request in the metrics.
+It gives each request an id of ours, and puts the same few headers on every answer. It holds answers
+back to the timing grid, and lets nothing end before it is recorded. It turns whatever escapes into
+an answer without content, stops the generation of a request that is over, and counts each request
+in the metrics.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Guard:
         self._scrubber = Scrubber()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; exceptions never leave, but for cancellation, which is answered first."""
+        """Serve one request; exceptions never leave, but for cancellation, which is answered first.
+        """
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
@@ -91,8 +94,8 @@ class Guard:
         self._finish(exchange)
 
     async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
-        """Answer for an exception that no handler took. A stream that has not ended tells it in its last event; another
-        answer is just broken off."""
+        """Answer for an exception that no handler took. A stream that has not ended tells it in its
+        last event; another answer is just broken off."""
         refused = self._service.refuse(exchange, error)
         if reply.started:
             if exchange.streaming and not reply.ended:
@@ -105,13 +108,15 @@ class Guard:
             await reply.problem(refused, self._service.refusal_body(exchange, refused))
 
     async def _end_stream(self, exchange: Exchange, reply: Reply, refused: RequestError) -> None:
-        """Send a refusal as a stream's last event; one that cannot be recorded breaks the stream off."""
+        """Send a refusal as a stream's last event; one that cannot be recorded breaks the stream
+        off."""
         last = pad_event(failure(refused), self._service.policy.privacy.size_padding_bytes)
         with contextlib.suppress(RequestError):
             await reply({"type": "http.response.body", "body": last, "more_body": False})
 
     def _finish(self, exchange: Exchange) -> None:
-        """Stop what still runs for the request, record it if its end did not leave, and count it."""
+        """Stop what still runs for the request, record it if its end did not leave, and count it.
+        """
         exchange.close()
         recording.at_last(self._service, exchange)
         self._service.metrics.record(exchange)
@@ -122,8 +127,8 @@ class Guard:
 
 
 class Reply:
-    """The way out. The head of an answer waits for its first body bytes, so that both leave together, and each for the
-    record that it belongs to."""
+    """The way out. The head of an answer waits for its first body bytes, so that both leave
+    together, and each for the record that it belongs to."""
 
     def __init__(self, exchange: Exchange, send: Send, service: Service, framing: Framing | None = None) -> None:
         """`framing` of the connection knows whether it ends with this answer."""
@@ -161,9 +166,9 @@ class Reply:
             raise
 
     async def _pieces(self, body: bytes, more: bool) -> None:
-        """Send a body, or a part of it, little by little: each piece waits until the client took those before. Over TLS
-        a piece is a record, whose length all can see: so spaces fill up the one in which the body ends, and the last
-        alone is short."""
+        """Send a body, or a part of it, little by little: each piece waits until the client took
+        those before. Over TLS a piece is a record, whose length all can see: so spaces fill up the
+        one in which the body ends, and the last alone is short."""
         own = self._exchange.spaces
         least, spaces = 1 if own is None else PIECE_BYTES, 0 if more else own or 0
         start, left = 0, not more
@@ -198,9 +203,9 @@ class Reply:
 
 
 def check_head(scope: HTTPScope) -> None:
-    """Refuse a head that is too large (the parser bounds only heads that arrive in parts), methods of no use, targets
-    that name no path, and heads that two readers can take for two different requests: two API keys, two media
-    types, or two lengths (RFC 9112 §6.1)."""
+    """Refuse a head that is too large, methods of no use, and targets that name no path. (The
+    parser bounds only heads that arrive in parts.) Refuse heads that two readers can take for two
+    different requests: two API keys, two media types, or two lengths (RFC 9112 §6.1)."""
     headers = list(scope["headers"])
     size = len(scope["raw_path"]) + len(scope["query_string"])
     if size + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_BYTES or len(headers) > MAX_HEADERS:

@@ -1,7 +1,9 @@
-"""An answer's events on their way from the engine: packed, since a client that does not read leaves all of them here.
+"""An answer's events on their way from the engine: packed, since a client that does not read leaves
+all of them here.
 
-A number of each token and of each of its alternatives is kept, not its text: the policy bounds how many there are, and
-so what they take (`boot/planning/budget.py`). As Python's objects they would take fifty times as much.
+A number of each token and of each of its alternatives is kept, not its text: the policy bounds how
+many there are, and so what they take (`boot/planning/budget.py`). As Python's objects they would
+take fifty times as much.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def _unpacked(kind: int, choice: int, tokens: int, body: bytes) -> Event:
 
 
 class Inbox:
-    """Batches in order, and at last an error, if there is one. Of the event loop; `pack` may be called anywhere."""
+    """Batches in order, and at last an error, if there is one. It belongs to the event loop; `pack`
+    may be called anywhere."""
 
     def __init__(self) -> None:
         self._held = bytearray()

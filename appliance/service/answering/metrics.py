@@ -1,8 +1,9 @@
 """Counts for the operator, in Prometheus' text format, from a registry of our own.
 
-Labels come from closed sets: our routes and codes, the policy's models and tenants. Token counts are the rounded
-ones, counted when an answer has left; durations and loads are those of the padded answers. So a scrape tells no more
-than the wire does. How full a sequence's place in the cache is, is not told: it grows as an answer does.
+Labels come from closed sets: our routes and codes, the policy's models and tenants. Token counts
+are the rounded ones, counted when an answer has left; durations and loads are those of the padded
+answers. So a scrape tells no more than the wire does. How full a sequence's place in the cache is,
+is not told: it grows as an answer does.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Metrics:
                 rate.labels(name, kind).set_function(partial(self.per_second, name, kind))
 
     def _recent(self, model: str, kind: str) -> deque[tuple[float, int]]:
-        """When which tokens were counted: those of the last minute, and of the last requests at most."""
+        """When which tokens were counted: those of the last minute, and of the last requests at
+        most."""
         recent = self._generated.setdefault((model, kind), deque(maxlen=RECENT))
         while recent and recent[0][0] < time.monotonic() - RATE_SECONDS:
             recent.popleft()

@@ -1,4 +1,5 @@
-"""What waits to leave of an answer: the text of each choice, its log-probabilities, and why it ended."""
+"""The part of an answer that waits to leave: the text of each choice, its log-probabilities, and
+why it ended."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class PackedLogprobs:
         self._nbytes = len(later.packed)
 
     def take(self, nbytes: float) -> PackedLogprobs:
-        """Take tokens from the front: as many as make no more than so many bytes of JSON, but one at least."""
+        """Take tokens from the front: as many as make no more than so many bytes of JSON, but one
+        at least."""
         end = len(self._packed) if nbytes == math.inf else 0
         while end < len(self._packed) and (nbytes > 0 or not end):
             for token, _ in ENTRY.iter_unpack(self._packed[end:end + self._nbytes]):
@@ -93,6 +95,7 @@ class Outbox:
                     assert_never(event)
 
     def take(self, nbytes: float = math.inf) -> list[Part]:
-        """Take a part of each choice: all text, and log-probabilities up to so many bytes of JSON for all choices."""
+        """Take a part of each choice: all text, and log-probabilities up to so many bytes of JSON
+        for all choices."""
         share = nbytes / len(self._choices)
         return [choice.take(index, share) for index, choice in enumerate(self._choices)]

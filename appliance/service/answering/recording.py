@@ -3,8 +3,8 @@
     whole answer or refusal   `request.done` or `request.refused`, then its first byte
     streamed answer           `stream.started`, then its first byte; its own record, then its last events
 
-So every byte that a client gets belongs to a record that is written already. Where a record cannot be written, the
-answer's end stays here and the client gets `audit_unavailable` in its place.
+So every byte that a client gets belongs to a record that is written already. Where a record cannot
+be written, the answer's end stays here and the client gets `audit_unavailable` in its place.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DONE, REFUSED = "request.done", "request.refused"
 
 
 def before_head(service: Service, exchange: Exchange) -> None:
-    """Record what is about to leave: a whole answer, or that a stream starts. RequestError `audit_unavailable` where
-    nothing may leave."""
+    """Record what is about to leave: a whole answer, or that a stream starts. RequestError
+    `audit_unavailable` where nothing may leave."""
     if exchange.streaming and exchange.code is None:
         service.require_audit()
         _write(service, exchange, "stream.started", {
@@ -38,7 +38,8 @@ def before_head(service: Service, exchange: Exchange) -> None:
 
 
 def before_end(service: Service, exchange: Exchange) -> None:
-    """Write the request's own record, unless it is written. RequestError `audit_unavailable` where it cannot be."""
+    """Write the request's own record, unless it is written. RequestError `audit_unavailable` where
+    it cannot be."""
     if exchange.recorded:
         return
     if exchange.code is None:
@@ -47,7 +48,8 @@ def before_end(service: Service, exchange: Exchange) -> None:
 
 
 def refused(service: Service, exchange: Exchange, error: Exception) -> RequestError:
-    """The refusal that ends a stream, after its record; another one where that record cannot be written."""
+    """The refusal that ends a stream, after its record; another one where that record cannot be
+    written."""
     found = service.refuse(exchange, error)
     try:
         before_end(service, exchange)
@@ -57,8 +59,8 @@ def refused(service: Service, exchange: Exchange, error: Exception) -> RequestEr
 
 
 def at_last(service: Service, exchange: Exchange) -> None:
-    """Write the record of a request whose end did not leave: its client has gone, or its stream was cut. Of a whole
-    answer that broke off after its record there are two."""
+    """Write the record of a request whose end did not leave: its client has gone, or its stream was
+    cut. Of a whole answer that broke off after its record there are two."""
     broken = exchange.recorded == DONE and exchange.code is not None
     if exchange.recorded and not broken:
         return
@@ -87,7 +89,8 @@ def _settle(service: Service, exchange: Exchange) -> None:
 
 
 def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, object]) -> None:
-    """One record. RequestError where the log does not take it, and nothing is tried again for this request."""
+    """One record. RequestError where the log does not take it, and nothing is tried again for this
+    request."""
     try:
         service.audit.write(event, **facts)
     except AuditError as error:
@@ -101,14 +104,14 @@ def _who(exchange: Exchange) -> dict[str, str | None]:
 
 
 def _generated(exchange: Exchange) -> dict[str, int | None]:
-    """What there is of an answer; tokens are rounded."""
+    """The counts of an answer so far; tokens are rounded."""
     return {"streamed": exchange.streamed, "prompt_tokens": exchange.prompt_tokens,
             "completion_tokens": exchange.completion_tokens}
 
 
 def _duration_us(exchange: Exchange) -> int:
-    """From the request's head to the moment at which its end may leave: where that is padded, the multiple that it was
-    held to, without the jitter that came on top."""
+    """From the request's head to the moment at which its end may leave: where that is padded, the
+    multiple that it was held to, without the jitter that came on top."""
     held = exchange.pacer.held
     if held is not None:
         return round(held * 1e6)

@@ -1,4 +1,5 @@
-"""One inference request from body to answer, streamed or whole; the two endpoints differ in their types alone."""
+"""One inference request from body to answer, streamed or whole; the two endpoints differ in their
+types alone."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ def context_of(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
 
 
 async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Generation]:
-    """Read, admit and start a request. One that is streamed returns at once: what fails later is told in the stream.
-    Another returns once its first token is there, so that more refusals keep their status."""
+    """Read, admit and start a request. One that is streamed returns at once: what fails later is
+    told in the stream. Another returns once its first token is there, so that more refusals keep
+    their status."""
     service, exchange = context_of(request)
     with service.reading(exchange.known):
         await service.room_for_text(exchange, exchange.known)
@@ -52,7 +54,8 @@ async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Gene
 
 
 async def _parsed(service: Service, body: bytes, kind: type[R]) -> R:
-    """A body as a request. A long one is read in a thread: the event loop has other clients' streams to serve."""
+    """A body as a request. A long one is read in a thread: the event loop has other clients'
+    streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
     def read() -> R:
@@ -98,8 +101,9 @@ async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> AsyncIterator[bytes]:
-    """A body in portions of so many bytes, each made before it leaves, and after the first on a multiple of the grid:
-    its making takes longer than that of the spaces that follow it, and its parts differ in that, too."""
+    """A body in portions of so many bytes, each made before it leaves, and after the first on a
+    multiple of the grid. Its making takes longer than that of the spaces that follow it, and its
+    parts differ in that, too."""
     held, follows = bytearray(), False
     async for part in body:
         held += part

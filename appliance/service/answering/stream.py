@@ -1,9 +1,9 @@
 """Server-sent events: when each leaves, and what it carries.
 
-The head leaves before the first token: an answer that waits for its turn may be silent for longer than a proxy waits.
-Comments, which clients skip, break the silence. Without padding an event leaves as soon as there is text for it. With
-padding, events leave on the grid, one at each multiple, with whatever text there is by then; see privacy.py for what
-that promises.
+The head leaves before the first token: an answer that waits for its turn may be silent for longer
+than a proxy waits. Comments, which clients skip, break the silence. Without padding an event leaves
+as soon as there is text for it. With padding, events leave on the grid, one at each multiple, with
+whatever text there is by then; see privacy.py for what that promises.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class AnswerStream:
         yield self._closing()
 
     async def _paced(self) -> AsyncIterator[bytes]:
-        """The head on a multiple of the grid, and from the first token on one event of each choice on each multiple,
-        until the answer may end."""
+        """The head on a multiple of the grid, and from the first token on one event of each choice
+        on each multiple, until the answer may end."""
         pacer, collector, opening, due_end = self.pacer, _Collector(self.outbox), self._opening(), None
         task = asyncio.ensure_future(collector.run(self.batches))
         try:

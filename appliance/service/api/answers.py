@@ -1,7 +1,7 @@
 """Answers as they leave: the response types of the OpenAI API, and the two shapes that fill them.
 
-A shape turns the parts, finish reasons and usage of an answer's choices into one body, or into the events of a stream.
-It knows nothing of where parts come from, nor of when events leave.
+A shape turns the parts, finish reasons and usage of an answer's choices into one body, or into the
+events of a stream. It knows nothing of where parts come from, nor of when events leave.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Usage(BaseModel):
 
 
 class TopLogprob(BaseModel):
-    """An alternative at one place; `bytes` are those of its text, of which a control token has none."""
+    """An alternative at one place; `bytes` are those of its text, of which a control token has
+    none."""
 
     token: str
     logprob: float
@@ -132,7 +133,8 @@ class TextCompletion(_Envelope):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of one choice, or all of it. `logprobs` can be iterated more than once; None where there are none."""
+    """A part of one choice, or all of it. `logprobs` can be iterated more than once; None where
+    there are none."""
 
     choice: int
     text: str
@@ -148,8 +150,8 @@ class Shape(Protocol):
     """How one kind of answer is written."""
 
     def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
-        """The body of an answer that is not streamed, in pieces that are made as they are asked for. `parts`: one of
-        each choice; `ends`: why each ended."""
+        """The body of an answer that is not streamed, in pieces that are made as they are asked
+        for. `parts`: one of each choice; `ends`: why each ended."""
         ...
 
     def opening(self, choice: int) -> bytes | None:
@@ -193,7 +195,7 @@ class ChatShape(_Base):
     prefix = "chatcmpl-"
 
     def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
-        """See `Shape`."""
+        """Write the body of an answer that is not streamed."""
         choices = [ChatChoice(index=part.choice, message=AssistantMessage(content=""), finish_reason=ends[part.choice],
                               logprobs=None if part.logprobs is None else Logprobs(content=[])) for part in parts]
         body = ChatCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
@@ -202,22 +204,22 @@ class ChatShape(_Base):
             (b'"content":[]', _items(entry.model_dump_json().encode() for entry in part.logprobs or ())))))
 
     def opening(self, choice: int) -> bytes | None:
-        """See `Shape`: who speaks."""
+        """Write the event before any text of a choice."""
         return self._chunk(ChatDelta(index=choice, delta={"role": "assistant", "content": ""}, logprobs=None,
                                      finish_reason=None))
 
     def part(self, part: Part) -> bytes:
-        """See `Shape`."""
+        """Write the event for more of a choice."""
         logprobs = None if part.logprobs is None else Logprobs(content=list(part.logprobs))
         return self._chunk(ChatDelta(index=part.choice, delta={"content": part.text}, logprobs=logprobs,
                                      finish_reason=None))
 
     def closing(self, choice: int, finish: Finish) -> bytes:
-        """See `Shape`."""
+        """Write the event that says why a choice ended."""
         return self._chunk(ChatDelta(index=choice, delta={}, logprobs=None, finish_reason=finish))
 
     def counted(self, usage: Usage) -> bytes:
-        """See `Shape`."""
+        """Write the usage event."""
         return self._event(ChatChunk(**self._envelope, choices=[], usage=usage))
 
     def _chunk(self, choice: ChatDelta) -> bytes:
@@ -246,7 +248,7 @@ class TextShape(_Base):
     _offsets: defaultdict[int, _Offsets] = field(default_factory=lambda: defaultdict(_Offsets), init=False)
 
     def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
-        """See `Shape`."""
+        """Write the body of an answer that is not streamed."""
         choices = [TextChoice(index=part.choice, text="", finish_reason=ends[part.choice],
                               logprobs=self._logs(part.choice, None if part.logprobs is None else ()))
                    for part in parts]
@@ -263,20 +265,20 @@ class TextShape(_Base):
         yield b'"text_offset":[]', _items(_json(offsets.place(each)) for each in entries)
 
     def opening(self, choice: int) -> bytes | None:
-        """See `Shape`: a text completion opens with text."""
+        """Write the event before any text of a choice."""
         return None
 
     def part(self, part: Part) -> bytes:
-        """See `Shape`."""
+        """Write the event for more of a choice."""
         return self._chunk(TextChoice(index=part.choice, text=part.text, finish_reason=None,
                                       logprobs=self._logs(part.choice, part.logprobs)))
 
     def closing(self, choice: int, finish: Finish) -> bytes:
-        """See `Shape`."""
+        """Write the event that says why a choice ended."""
         return self._chunk(TextChoice(index=choice, text="", finish_reason=finish, logprobs=None))
 
     def counted(self, usage: Usage) -> bytes:
-        """See `Shape`."""
+        """Write the usage event."""
         return self._event(TextCompletion(**self._envelope, choices=[], usage=usage))
 
     def _chunk(self, choice: TextChoice) -> bytes:
@@ -297,8 +299,8 @@ def _alternatives(entry: TokenLogprob) -> dict[str, float]:
 
 
 def _written(token: TopLogprob) -> str:
-    r"""A token in the older form, which has no bytes: OpenAI writes parts of characters as `bytes:\xf0\x9f`, and as
-    U+FFFD all of them would be one alternative."""
+    r"""A token in the older form, which has no bytes: OpenAI writes parts of characters as
+    `bytes:\xf0\x9f`, and as U+FFFD all of them would be one alternative."""
     try:
         bytes(token.bytes).decode()
     except UnicodeDecodeError:
@@ -307,8 +309,8 @@ def _written(token: TopLogprob) -> str:
 
 
 def _filled(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
-    """JSON in which members that are empty, in this order, are filled with what stands between their brackets. A string
-    inside of JSON has no such quotes, so what is found is the member."""
+    """JSON in which members that are empty, in this order, are filled with what stands between
+    their brackets. A string inside of JSON has no such quotes, so what is found is the member."""
     for empty, parts in gaps:
         before, found, rest = body.partition(empty)
         if found:

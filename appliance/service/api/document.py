@@ -113,7 +113,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finding(text: str, error: json.JSONDecodeError) -> str:
-    """What stops the parser. Its own words differ between versions of Python; those here do not."""
+    """The character that stops the parser. Its own words differ between versions of Python; those
+    here do not."""
     place = _place(text, error)
     rest, before = text[place:place + 16], text[max(0, place - 64):place].rstrip(" \t\r\n")
     if error.msg.startswith("Unterminated string"):

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a request, as a refusal in words of ours."""
+"""The findings of pydantic on a request, as a refusal in words of ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 from appliance.service.api.messages import unsupported
 from appliance.service.api.problems import RequestError
 
-# What pydantic found -> what is allowed there, with the bounds of its context
+# A finding of pydantic -> what is allowed there, with the bounds of its context
 _ALLOWED = {
     "string_type": "a text", "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number",
     "bool_type": "true or false", "list_type": "a list", "dict_type": "an object", "model_type": "an object",
@@ -21,14 +21,15 @@ _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean"
 
 
 def refusal(error: ValidationError) -> RequestError:
-    """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is allowed, what was
-    found. Paths, bounds, sizes and kinds of values, never a value."""
+    """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is
+    allowed, what was found. Paths, bounds, sizes and kinds of values, never a value."""
     found = error.errors(include_url=False)
     for finding in found:  # an integer that is no float is one that is too large for it
         if finding["type"] == "float_type" and type(finding["input"]) is int:
             finding["type"] = "finite_number"
-    # What is there before what is absent: `"content": null` goes with tool calls, which are the reason. Of a union's
-    # branches the one that got furthest: whose type fits, then whose path is the longest, or leads to a later item.
+    # Present members come before absent ones: `"content": null` goes with tool calls, which are the
+    # reason. Of a union's branches the one that got furthest: whose type fits, then whose path is
+    # the longest, or leads to a later item.
     first = max(found, key=lambda finding: (
         not finding["type"].endswith("_type"), finding["type"] != "missing", len(finding["loc"]),
         [step for step in finding["loc"] if isinstance(step, int)]))
@@ -72,5 +73,6 @@ def _found(finding: ErrorDetails) -> str:
 
 
 def _is_branch(step: int | str) -> bool:
-    """Whether a step of pydantic's path names a branch of a union (`list[...]`, `str`) and not a parameter."""
+    """Whether a step of pydantic's path names a branch of a union (`list[...]`, `str`) and not a
+    parameter."""
     return isinstance(step, str) and (step in {"str", "float"} or "[" in step or "(" in step)

@@ -1,7 +1,8 @@
-"""The names of the API's parameters: a closed list, so that a log may say which one a refusal is about.
+"""The names of the API's parameters: a closed list, so that a log may say which one a refusal is
+about.
 
-A path such as `messages.3.content` becomes the longest name that the list has, `messages.content`. What a client made
-up, as keys of `metadata` and parameters that nobody knows, is in no list.
+A path such as `messages.3.content` becomes the longest name that the list has, `messages.content`.
+Names that a client made up, as keys of `metadata` and unknown parameters, are in no list.
 """
 
 from __future__ import annotations

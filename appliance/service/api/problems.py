@@ -1,9 +1,11 @@
-"""Everything that can go wrong with a request, in one table: code -> HTTP status, OpenAI error type, message.
+"""Everything that can go wrong with a request, in one table: code -> HTTP status, OpenAI error
+type, message.
 
-A message here is fixed text, or text of ours that names a parameter. Nothing of a request's content ever goes
-into an error, and no error text goes into a log: logs carry the code alone.
+A message here is fixed text, or text of ours that names a parameter. Nothing of a request's content
+ever goes into an error, and no error text goes into a log: logs carry the code alone.
 
-Source of the shape: the OpenAI API reference, "Errors": `{"error": {"message", "type", "param", "code"}}`.
+Source of the shape: the OpenAI API reference, "Errors": `{"error": {"message", "type", "param",
+"code"}}`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ AUTH = "authentication_error"
 
 @dataclass(frozen=True)
 class Problem:
-    """What a caller sees for one code."""
+    """The answer that a caller sees for one code."""
 
     status: int
     type: str
@@ -98,8 +100,8 @@ CODES: dict[type, str] = {
     TemplateError: "template_refused",
     CapacityError: "context_length_exceeded",
     EngineError: "engine_error",
-    TamperedError: "model_tampered",  # of a streamed model,
-    ModelError: "model_unreadable",  # whose disk lies or fails
+    TamperedError: "model_tampered",  # the disk of a streamed model lies
+    ModelError: "model_unreadable",  # the disk of a streamed model fails
     AttestationError: "attestation_failed",
     AuditError: "audit_unavailable",
 }
@@ -111,8 +113,8 @@ for that. Who comes a little early is told what is left."""
 
 
 class RequestError(ServiceError):
-    """A refusal that a caller sees: `code` (a key of PROBLEMS), own message, `param`, `retry_after` seconds (None: as
-    the table has it; infinity: another try is of no use)."""
+    """A refusal that a caller sees: `code` (a key of PROBLEMS), own message, `param`, `retry_after`
+    seconds (None: as the table has it; infinity: another try is of no use)."""
 
     def __init__(self, code: str, message: str | None = None, *, param: str | None = None,
                  retry_after: float | None = None) -> None:
@@ -145,7 +147,8 @@ class RequestError(ServiceError):
 
 
 def refusal(error: BaseException) -> RequestError:
-    """Any exception as a refusal. An unforeseen one tells the caller nothing but that it happened."""
+    """Any exception as a refusal. An unforeseen one tells the caller nothing but that it happened.
+    """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ApplianceError) and error.code in PRECISE:
@@ -159,8 +162,9 @@ def refusal(error: BaseException) -> RequestError:
 
 
 def let_go(error: BaseException) -> None:
-    """Give back what the frames of a refused request hold, and what the error was made from. An exception is part of a
-    cycle, as a rule: until somebody collects it, a request that was read would stay, at many times its size."""
+    """Give back what the frames of a refused request hold, and what the error was made from. An
+    exception is part of a cycle, as a rule: until somebody collects it, a request that was read
+    would stay, at many times its size."""
     traceback.clear_frames(error.__traceback__)
     if error.__context__ is not None:
         let_go(error.__context__)

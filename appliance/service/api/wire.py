@@ -1,15 +1,17 @@
-"""Requests as they arrive: JSON text in, one frozen request type out, or a refusal that names the parameter.
+"""Requests as they arrive: JSON text in, one frozen request type out, or a refusal that names the
+parameter.
 
-This module knows the OpenAI wire format and nothing of tenants, engines or a policy's values. A body passes these
-steps:
+This module knows the OpenAI wire format and nothing of tenants, engines or a policy's values. A
+body passes these steps:
 
     document     JSON to an object; what is wrong is said, and where
     redaction    the fields that the policy drops are gone
     dialects     what asks for nothing is gone too, other servers' names become ours, the rest is refused by name
     types        here and in `messages`; a parameter that none declares is refused, never silently without effect
 
-Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions, with the
-names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`, `chat_template_kwargs`.
+Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions,
+with the names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`,
+`chat_template_kwargs`.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 31)]
 
 
 class StreamOptions(Wire):
-    """What a stream carries besides text."""
+    """The options of a stream besides its text."""
 
     include_usage: bool = False
     include_obfuscation: bool = False  # the policy's size_padding decides about sizes
@@ -81,7 +83,8 @@ Parameters = create_model("Parameters", __base__=Named, **{
 
 
 class SamplingRequest(Parameters):
-    """What chat and text completions share. A parameter that is None has the policy's default."""
+    """The common fields of chat and text completions. A parameter that is None has the policy's
+    default."""
 
     endpoint: ClassVar[Endpoint] = "completions"
 
@@ -180,7 +183,7 @@ class ChatRequest(SamplingRequest):
 
     @property
     def bound_name(self) -> str:
-        """See `SamplingRequest`."""
+        """The name of that bound in the request."""
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
     @property
@@ -190,7 +193,7 @@ class ChatRequest(SamplingRequest):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the chat template gets by name."""
+        """The values that the chat template gets by name."""
         return self.chat_template_kwargs or {}
 
 
@@ -228,10 +231,11 @@ R = TypeVar("R", bound=SamplingRequest)
 
 
 def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
-    """Read a request body strictly; raises RequestError with the path of the first parameter at fault.
+    """Read a request body strictly; raises RequestError with the path of the first parameter at
+    fault.
 
-    `drop` names fields (`metadata.user_id`; a list on the way stands for each of its items) that the policy
-    removes before anything else looks at them, by whichever name they come.
+    `drop` names fields (`metadata.user_id`; a list on the way stands for each of its items) that
+    the policy removes before anything else looks at them, by whichever name they come.
     """
     body_object = document.read(body)
     for path in dialects.spelled(drop):

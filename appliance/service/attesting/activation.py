@@ -1,7 +1,7 @@
 """Answers to challenges of the machine's TPM, one at a time: anyone may ask, and a TPM is slow.
 
-A challenge is an outsider's bytes: read strictly here, then judged by the TPM. Its failures are told as one, so that
-nobody learns more from them than that it did not open the challenge.
+A challenge is an outsider's bytes: read strictly here, then judged by the TPM. Its failures are
+told as one, so that nobody learns more from them than that it did not open the challenge.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _WANTED = "challenge: a credential and an encrypted secret, each with its size b
 
 
 def parse(text: str) -> bytes:
-    """A challenge from base64url without padding, unused bits zero. Raises MalformedEvidenceError."""
+    """A challenge from base64url without padding, unused bits zero. Raises MalformedEvidenceError.
+    """
     try:
         data = strict.base64url(text)
     except strict.SpellingError:
@@ -44,8 +45,8 @@ class Activations:
         self._begun = 0.0
 
     async def answer(self, texts: Sequence[str]) -> bytes:
-        """The answer to the one challenge given as text, 32 bytes. RequestError when it is missing, malformed, for
-        another TPM, or one too many."""
+        """The answer to the one challenge given as text, 32 bytes. RequestError when it is missing,
+        malformed, for another TPM, or one too many."""
         if self._attestor.platform != "tpm":
             raise RequestError("not_found", "this machine has no TPM: there is nothing to activate")
         if not texts:

@@ -1,9 +1,10 @@
-"""Evidence for nonces, many to a report: nonces that arrive while a report is being made share the next one.
+"""Evidence for nonces, many to a report: nonces that arrive while a report is being made share the
+next one.
 
-Firmware makes reports one at a time and not often. So at most one is under way, and all who ask meanwhile wait
-for the one after it, in one Merkle tree; on hardware two reports never begin within `SPACING_SECONDS`. Evidence binds
-the TLS key of the connection that it is asked on, so callers on different keys (old connections during a rotation)
-have reports of their own.
+Firmware makes reports one at a time and not often. So at most one is under way, and all who ask
+meanwhile wait for the one after it, in one Merkle tree; on hardware two reports never begin within
+`SPACING_SECONDS`. Evidence binds the TLS key of the connection that it is asked on, so callers on
+different keys (old connections during a rotation) have reports of their own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Evidences:
         self._last: dict[bytes, bytes] = {}
 
     async def for_nonce(self, texts: Sequence[str], channel: BoundKey = PLAIN) -> Evidence:
-        """Evidence that answers the one nonce given as text; RequestError when it is missing, malformed or not one."""
+        """Evidence that answers the one nonce given as text; RequestError when it is missing,
+        malformed or not one."""
         if not texts:
             raise RequestError("missing_required_parameter", "nonce: 16 to 64 random bytes as hex or base64url",
                                param="nonce")
@@ -56,8 +58,8 @@ class Evidences:
         return await future
 
     def pieces(self, evidence: Evidence) -> list[bytes]:
-        """Evidence as JSON, in pieces. Those that the last one had, too, are the same objects: whoever does not read
-        the evidence that it asked for has no event log of its own here."""
+        """Evidence as JSON, in pieces. Those that the last one had, too, are the same objects:
+        whoever does not read the evidence that it asked for has no event log of its own here."""
         found = [text[start:start + SHARED_BYTES].encode() for text in evidence.texts()
                  for start in range(0, len(text), SHARED_BYTES)]
         shared = [self._last.get(piece, piece) for piece in found]
@@ -70,7 +72,8 @@ class Evidences:
             await asyncio.sleep(max(0.0, self._begun + self._spacing - time.monotonic()))
             self._begun = time.monotonic()
             channel = next(iter(self._waiting))
-            # Who has left needs no leaf, and its place in the tree would only make the others' proofs longer.
+            # A caller who has left needs no leaf, and its place in the tree would only make the
+            # others' proofs longer.
             batch = [(nonce, future) for nonce, future in self._waiting.pop(channel) if not future.done()]
             if batch:
                 await self._answer(batch, channel)

@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The body of a JSON request of at most `limit` bytes; RequestError before more than that is held."""
+    """The body of a JSON request of at most `limit` bytes; RequestError before more than that is
+    held."""
     check_kind(request.headers.get("content-type", ""), request.headers.get("content-encoding", ""))
     declared = request.headers.get("content-length", "0")
     if not declared.isascii() or not declared.isdigit() or int(declared[:20]) > limit:
@@ -35,8 +36,8 @@ async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
 
 
 def check_kind(content_type: str, coding: str) -> None:
-    """RequestError for a body that its headers call other than plain JSON. It names what was found where that is one of
-    the usual kinds, and quotes nothing."""
+    """RequestError for a body that its headers call other than plain JSON. It names what was found
+    where that is one of the usual kinds, and quotes nothing."""
     media = content_type.partition(";")[0].strip().lower()
     if media != JSON:
         found = media if media in OTHER_MEDIA else "another" if media else "none"

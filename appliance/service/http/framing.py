@@ -1,8 +1,8 @@
 """Where requests begin and end on a connection, by the letter of RFC 9112, before h11 reads them.
 
 Two readers that disagree about a request's end can be made to see two different requests (request
-smuggling). h11 takes bare line feeds, folded headers and control characters, as others do not. What
-passes here, every reader reads alike: lines end in CRLF, one framing per request, digits where
+smuggling). h11 takes bare line feeds, folded headers and control characters, as others do not.
+Every reader reads alike what passes here: lines end in CRLF, one framing per request, digits where
 digits belong. A body in chunks goes on in fewer and larger ones, so that a chunk of one byte costs
 little more than its bytes.
 """
@@ -33,7 +33,7 @@ _FIRST = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefgh
 
 
 class _At(enum.Enum):
-    """What comes next on a connection."""
+    """The part that comes next on a connection."""
 
     HEAD = enum.auto()
     LENGTH = enum.auto()   # bytes of a body whose length is known

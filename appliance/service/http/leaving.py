@@ -75,8 +75,8 @@ def gone(own: Any) -> bool:
 
 
 class Way:
-    """A connection's transport with two differences: of an answer it leaves out what was sent
-    early, and it closes when what the client still sends was taken, as else the kernel would take
+    """A connection's transport with two differences. It leaves out the part of an answer that was
+    sent early. It closes when what the client still sends was taken, as else the kernel would take
     back the answer (RFC 9112 §9.6)."""
 
     def __init__(self, transport: Any, unread: Callable[[], bool]) -> None:
@@ -107,7 +107,7 @@ class Way:
         return self.draining or bool(self._transport.is_closing())
 
     def close(self) -> None:
-        """Send what waits, and end. What the client still sends is thrown away for a while."""
+        """Send what waits, and end. Throw away what the client still sends for a while."""
         if self.is_closing():
             return
         if not self._unread():

@@ -1,4 +1,5 @@
-"""Listening sockets from the policy: TCP, vsock and Unix. Plain TCP stays on the loopback; what speaks TLS may not."""
+"""Listening sockets from the policy: TCP, vsock and Unix. Plain TCP stays on the loopback; what
+speaks TLS may not."""
 
 from __future__ import annotations
 
@@ -40,13 +41,14 @@ class Listening:
 
 
 class Door:
-    """Accepts a listener's connections, one at a time. asyncio's own servers try as often as the backlog is long, also
-    where there is no file or memory for one, report each time, and do it all again for each: more and more of them."""
+    """Accepts a listener's connections, one at a time. asyncio's own servers try as often as the
+    backlog is long, also where there is no file or memory for one. They report each time, and do it
+    all again for each: more and more of them."""
 
     def __init__(self, place: Listening, protocols: Callable[[], asyncio.Protocol], *, handshake: float | None,
                  shutdown: float | None) -> None:
-        """`protocols` makes one for each connection; ConnectionAbortedError drops it. `handshake` and `shutdown` are
-        seconds for those of TLS. Opens at once, in the event loop that runs."""
+        """`protocols` makes one for each connection; ConnectionAbortedError drops it. `handshake`
+        and `shutdown` are seconds for those of TLS. Opens at once, in the event loop that runs."""
         self._socket, self._tls, self._protocols = place.socket, place.tls, protocols
         self._handshake, self._shutdown = handshake, shutdown
         self._loop = asyncio.get_running_loop()
@@ -90,8 +92,8 @@ class Door:
 
 
 def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listening:
-    """A TCP socket, on a loopback address if `kind` is plain "tcp"; port 0 takes a free one. BootError when it cannot
-    be had."""
+    """A TCP socket, on a loopback address if `kind` is plain "tcp"; port 0 takes a free one.
+    BootError when it cannot be had."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -100,7 +102,8 @@ def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listeni
         raise BootError(f'listener "{name}": {ip} can be reached from the network, and the listener is plain TCP',
                         hint="listen on 127.0.0.1 or ::1")
     family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
-    # The protocol is named because asyncio sends small writes at once (TCP_NODELAY) only where it is.
+    # The protocol is named because asyncio sends small writes at once (TCP_NODELAY) only where it
+    # is.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,7 +121,8 @@ def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listeni
 
 
 def listen_vsock(name: str, port: int, kind: str = "vsock") -> Listening:
-    """A vsock socket for whoever is on this machine's other side: the host, that is. BootError when there is none."""
+    """A vsock socket for whoever is on this machine's other side: the host, that is. BootError when
+    there is none."""
     try:
         made = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
     except (AttributeError, OSError):
@@ -134,7 +138,8 @@ def listen_vsock(name: str, port: int, kind: str = "vsock") -> Listening:
 
 
 def listen_unix(name: str, path: Path) -> Listening:
-    """A Unix socket that only the appliance's own user may connect to; replaces a dead socket of its own."""
+    """A Unix socket that only the appliance's own user may connect to; replaces a dead socket of
+    its own."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

@@ -1,5 +1,5 @@
-"""The event loop, and the threads that do what would stop it. All of them run before the process is held to its memory:
-a stack is allocated whole, and later there may be none to be had.
+"""The event loop, and the threads that do what would stop it. All of them run before the process is
+held to its memory: a stack is allocated whole, and later there may be none to be had.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ THREADS = 6
 
 
 def started(count: int = THREADS) -> ThreadPoolExecutor:
-    """So many threads that run. Whoever asks shuts them down. RuntimeError where they cannot be had."""
+    """So many threads that run. The caller shuts them down. RuntimeError where they cannot be had.
+    """
     threads, all_run = ThreadPoolExecutor(count, "service"), threading.Barrier(count + 1)
     try:
         for _ in range(count):
@@ -36,5 +37,6 @@ class Loop(asyncio.SelectorEventLoop):
         self.set_default_executor(threads)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the threads. asyncio starts one that does; by now there is nothing else that could go on."""
+        """Wait for the threads. asyncio starts one that does; by now there is nothing else that
+        could go on."""
         self._threads.shutdown()

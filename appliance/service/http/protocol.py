@@ -1,11 +1,12 @@
-"""uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods, lenient framing, errors in
-plain text.
+"""uvicorn's HTTP/1.1 protocol with the doors that it leaves open closed: slow heads, floods,
+lenient framing, errors in plain text.
 
-A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept one alike,
-`WRITE_SECONDS` to take any of the bytes that wait for it, and the time of an idle connection for the rest of a body
-that was answered before it was read; uvicorn alone would wait for ever. No more of a body is taken than what is asked
-for. Bytes that are not HTTP are answered in OpenAI's shape and reported by code, and their connection ends: what comes
-after them is never answered. A client may end its side after its request, and gets its answer.
+A client has `HEAD_SECONDS` for a request's line and headers, on a fresh connection and on a kept
+one alike. It has `WRITE_SECONDS` to take any of the bytes that wait for it. For the rest of a body
+that was answered before it was read, it has the time of an idle connection. uvicorn alone would
+wait for ever. No more of a body is taken than what is asked for. Bytes that are not HTTP are
+answered in OpenAI's shape and reported by code, and their connection ends: what comes after them is
+never answered. A client may end its side after its request, and gets its answer.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Protocol(H11Protocol):
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer with the connection. What the kernel still holds does not wait for its client for ever. (No
-        sooner: the kernel counts from when a window first closed until one is open for all that is next, however much
-        the client takes meanwhile.)"""
+        """Forget the timer with the connection. Bytes that the kernel still holds do not wait for
+        their client for ever. (No sooner: the kernel counts from when a window first closed until
+        one is open for all that is next, however much the client takes meanwhile.)"""
         self._disarm()
         self._writable()
         self.way.forget()
@@ -89,7 +90,8 @@ class Protocol(H11Protocol):
         self._watch_head()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more. It still gets the answers to what came whole; True keeps its connection."""
+        """The client sends no more. It still gets the answers to what came whole; True keeps its
+        connection."""
         if self.way.draining or not self._answer_due():
             return False
         if not self._looks:
@@ -97,8 +99,8 @@ class Protocol(H11Protocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Go on to the connection's next request, of which a part may be here already; end where the next byte is not
-        the begin of one, or none will come."""
+        """Go on to the connection's next request, of which a part may be here already; end where
+        the next byte is not the begin of one, or none will come."""
         super().on_response_complete()
         self._pump()
         half_closed = self._looks > 0
@@ -107,15 +109,16 @@ class Protocol(H11Protocol):
         self._watch_head()
 
     def shutdown(self) -> None:
-        """Begin to end with the service; a connection that ends already is not closed again, which would break what
-        asyncio has of one over TLS."""
+        """Begin to end with the service; a connection that ends already is not closed again, which
+        would break what asyncio has of one over TLS."""
         if self.way.draining:
             self.way.finish()
         elif not self.transport.is_closing():
             super().shutdown()
 
     def pause_writing(self) -> None:
-        """The client does not take what is sent, or not as fast: give it some time to take a part."""
+        """The client does not take what is sent, or not as fast: give it some time to take a part.
+        """
         super().pause_writing()
         self._await_progress()
 
@@ -161,8 +164,8 @@ class Protocol(H11Protocol):
             self.handle_events()
 
     def _fail(self, error: RequestError, begins: bool) -> None:
-        """End a connection whose framing is not sound. Where that is seen in a body, its request is refused by who
-        reads it, or was answered already."""
+        """End a connection whose framing is not sound. Where that is seen in a body, its request is
+        refused by who reads it, or was answered already."""
         if begins:
             self._refuse(error)
         elif self.cycle.response_complete:
@@ -181,7 +184,8 @@ class Protocol(H11Protocol):
             self.flow.pause_reading()  # until the application asks for it, which it may never do
 
     def _answer_due(self) -> bool:
-        """Whether there is a request that came whole, or is refused as it is, and whose answer is not complete."""
+        """Whether there is a request that came whole, or is refused as it is, and whose answer is
+        not complete."""
         cycle = self.cycle
         return cycle is not None and not cycle.response_complete and (
             not cycle.more_body or cycle.response_started or self.framing.error is not None)
@@ -191,8 +195,8 @@ class Protocol(H11Protocol):
         return self.framing.error is not None or not self.framing.between or bool(self.framing.held)
 
     def _look(self) -> None:
-        """See whether a client that ended its side is still there. It gets a byte of its answer each time twice as long
-        has passed."""
+        """Test whether a client that ended its side is still there. It gets a byte of its answer
+        each time twice as long has passed."""
         own = self.transport.get_extra_info("socket")
         if own is None or gone(own):
             self.transport.abort()
@@ -204,7 +208,8 @@ class Protocol(H11Protocol):
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
 
     def _unset_keepalive_if_required(self) -> None:
-        """Stop the timer of an idle connection, but for the rest of a body that was answered before it was read."""
+        """Stop the timer of an idle connection, but for the rest of a body that was answered before
+        it was read."""
         if not (self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY):
             super()._unset_keepalive_if_required()
 
@@ -230,7 +235,8 @@ class Protocol(H11Protocol):
             self._write_timer = None
 
     def _await_progress(self, before: int | None = None) -> None:
-        """Cut off a client that has taken nothing since `before` bytes waited for it; look again later at another."""
+        """Cut off a client that has taken nothing since `before` bytes waited for it; look again
+        later at another."""
         waiting = self.transport.get_write_buffer_size()
         if before is not None and waiting >= before:
             self._linger = 1.0
@@ -244,8 +250,8 @@ class Protocol(H11Protocol):
 
 
 def _read_little(transport: Any) -> None:
-    """Take few bytes at once from a connection, and let few wait to be decrypted, or to be sent: asyncio would hold
-    512 KiB for a client over TLS that does not read."""
+    """Take few bytes at once from a connection, and let few wait to be decrypted, or to be sent:
+    asyncio would hold 512 KiB for a client over TLS that does not read."""
     transport.set_write_buffer_limits(WRITE_BYTES)
     if transport.get_extra_info("ssl_object") is None:
         transport.max_size = READ_BYTES
@@ -254,11 +260,12 @@ def _read_little(transport: Any) -> None:
 
 
 class Arrivals:
-    """Makes the protocol of each connection that is accepted, as long as there are not `most` of them.
+    """Makes the protocol of each connection that is accepted, as long as there are not `most` of
+    them.
 
-    Those whose TLS handshake is under way count: they take as much memory as any, and whoever can reach the port can
-    begin one. So do those that are over, until their memory is given back: a handshake that fails tells nobody, and
-    leaves a cycle of references.
+    Those whose TLS handshake is under way count: they take as much memory as any, and whoever can
+    reach the port can begin one. So do those that are over, until their memory is given back: a
+    handshake that fails tells nobody, and leaves a cycle of references.
     """
 
     def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], most: int) -> None:

@@ -1,9 +1,11 @@
-"""TLS for listeners: RA-TLS with keys that are made here and attested, and, for simulated policies, an operator's key.
+"""TLS for listeners: RA-TLS with keys that are made here and attested, and, for simulated policies,
+an operator's key.
 
-TLS 1.3 only, no resumption: each connection shows the certificate of its day. An RA-TLS key exists in this process and
-nowhere else. Python's ssl takes keys from files alone, so key and certificate are handed to it through pipes: a pipe
-has no name, is read once, and is empty after that, where a memory file would have to be wiped, and needs a system call
-(memfd_create) that the sandbox refuses because code could be run from it.
+TLS 1.3 only, no resumption: each connection shows the certificate of its day. An RA-TLS key exists
+in this process and nowhere else. Python's ssl takes keys from files alone, so key and certificate
+are handed to it through pipes. A pipe has no name, is read once, and is empty after that. A memory
+file would have to be wiped. It needs a system call (memfd_create) that the sandbox refuses, because
+code could be run from it.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def load(context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey, certificate: 
 class RaTls:
     """The TLS identity of one RA-TLS listener: a fresh key, attested, replaced by `renew`.
 
-    Connections keep the key that they began with; new ones get the latest. `context` is for the listener's life.
+    Connections keep the key that they began with; new ones get the latest. `context` is for the
+    listener's life.
     """
 
     def __init__(self, listener: Listener, attestor: Attestor, *,
@@ -97,8 +100,8 @@ class RaTls:
     def renew(self) -> None:
         """Make a key, have it attested in a generation of its own, and use it for new connections.
 
-        Raises AttestationError when no evidence can be had, or BootError for a time that no certificate can have; the
-        key in use then stays.
+        Raises AttestationError when no evidence can be had, or BootError for a time that no
+        certificate can have; the key in use then stays.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         public = ratls.spki(key.public_key())
@@ -124,7 +127,8 @@ class RaTls:
 
 
 async def rotate(identity: RaTls, notify: Callable[[RaTls, Exception | None], None]) -> None:
-    """Renew in time, for ever; `told` hears of each renewal, or of what it failed by. A failure is tried again soon."""
+    """Renew in time, for ever; `told` hears of each renewal, or of what it failed by. A failure is
+    tried again soon."""
     wait = identity.rotation.total_seconds()
     while True:
         await asyncio.sleep(wait)
@@ -145,7 +149,8 @@ def _sha256(data: bytes) -> bytes:
 
 
 def operators(listener: Listener, attestor: Attestor) -> Context:
-    """A context with the key that the operator gave, for simulated policies. BootError if it cannot be used."""
+    """A context with the key that the operator gave, for simulated policies. BootError if it cannot
+    be used."""
     context = _context()
     try:
         certificate, private = str(listener.certificate), str(listener.private_key)
@@ -169,6 +174,6 @@ def _no_password() -> str:
 
 
 def channel_of(transport: Any) -> BoundKey:
-    """What evidence on a connection binds: its TLS key, or none."""
+    """The key that evidence on a connection binds: its TLS key, or none."""
     context = getattr(transport.get_extra_info("ssl_object"), "context", None)
     return context.channel if isinstance(context, Context) else BoundKey(None)

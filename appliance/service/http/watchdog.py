@@ -1,8 +1,9 @@
 """Ends a process that was told to end and does not.
 
-A write of the audit log or to the state disk may never return, as where a disk hangs or whoever reads the log stands
-still. Nothing else goes on then, not even what a signal asks for. So one thread, which waits for nothing but signals,
-hears them whatever the others do: some time after one that asks the process to end, it wipes memory and ends it.
+A write of the audit log or to the state disk may never return, as where a disk hangs or whoever
+reads the log stands still. Nothing else goes on then, not even what a signal asks for. So one
+thread, which waits for nothing but signals, hears them whatever the others do: some time after one
+that asks the process to end, it wipes memory and ends it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ class Watchdog:
     """Waits from now on, in a thread of its own."""
 
     def __init__(self, seconds: float, end: Callable[[], None]) -> None:
-        """`seconds` after a signal `end` is called, if there is still a process. OSError or RuntimeError where the
-        kernel has no pipe or no thread."""
+        """`seconds` after a signal `end` is called, if there is still a process. OSError or
+        RuntimeError where the kernel has no pipe or no thread."""
         self._seconds, self._end = seconds, end
         self._signals, numbers = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(numbers, False)
-        # Written by the handler in C, on whichever thread the kernel runs it: the main one may be beyond reach.
+        # Written by the handler in C, on whichever thread the kernel runs it: the main one may be
+        # beyond reach.
         signal.set_wakeup_fd(numbers, warn_on_full_buffer=False)
         threading.Thread(target=self._wait, name="watchdog", daemon=True).start()
 

@@ -1,4 +1,5 @@
-"""dstack's quote as its guest agent gives it in JSON: the quote in hex, and the event log as JSON within a text.
+"""dstack's quote as its guest agent gives it in JSON: the quote in hex, and the event log as JSON
+within a text.
 
     {"quote": "0400...", "event_log": "[{\\"imr\\": 0, \\"event_type\\": 1, \\"digest\\": \\"...\\", ...}]"}
 

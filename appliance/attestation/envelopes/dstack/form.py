@@ -1,6 +1,8 @@
-"""dstack's attestation, version 0, in SCALE: platform, quote, event log, runtime events, report data, configuration.
+"""dstack's attestation, version 0, in SCALE: platform, quote, event log, runtime events, report
+data, configuration.
 
-Source: Dstack-TEE/dstack, `dstack-attest`, VersionedAttestation. Version 1 is MessagePack, and refused by name.
+Source: Dstack-TEE/dstack, `dstack-attest`, VersionedAttestation. Version 1 is MessagePack, and
+refused by name.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ _MOST_HEADER = 6  # version, platform, and a compact length
 
 
 def fits(data: bytes) -> bool:
-    """Whether the bytes begin as version 0 of a platform, with what that platform's evidence begins with, or as
-    version 1."""
+    """Whether the bytes begin as version 0 of a platform, with what that platform's evidence begins
+    with, or as version 1."""
     if data[:1] and 0x80 <= data[0] <= 0x8F and data[1:].startswith(_MESSAGE_PACK):
         return True
     if data[:1] != b"\x00" or len(data) < _MOST_HEADER or data[1] not in _STARTS:
@@ -34,7 +36,7 @@ def fits(data: bytes) -> bool:
 
 
 def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
-    """What the attestation carries, and the bytes behind it."""
+    """Read the evidence in the attestation, and the bytes behind it."""
     if data[:1] != b"\x00":
         raise UnsupportedEvidenceError(f"{_WHAT}: version 1 (MessagePack) is not read", code="envelope-version",
                                        hint="take the quote out and examine that")

@@ -1,7 +1,7 @@
 """dstack's event log: one digest an event, registers (IMR) counted from 0.
 
-Runtime events name what they measure: their digest is SHA-384 over type, name and payload, and writers may leave the
-digest away.
+Runtime events name what they measure: their digest is SHA-384 over type, name and payload, and
+writers may leave the digest away.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _DIGEST_BYTES = 48
 
 
 def event(register: int, kind: int, digest: bytes, name: bytes, payload: bytes) -> Event:
-    """One event as a TCG log has it, with registers from 1. Raises MalformedEvidenceError without its digest."""
+    """One event as a TCG log has it, with registers from 1. Raises MalformedEvidenceError without
+    its digest."""
     if kind == RUNTIME_EVENT and not digest:
         digest = hashlib.sha384(b":".join((kind.to_bytes(4, "little"), name, payload))).digest()
     if len(digest) != _DIGEST_BYTES:

@@ -1,4 +1,4 @@
-"""What was taken out of an envelope, before any of it is judged."""
+"""The contents of an envelope, before any of them is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Values in SCALE, the encoding of Substrate: little endian, lengths as compact integers in their shortest form."""
+"""Values in SCALE, the encoding of Substrate: little endian, lengths as compact integers in their
+shortest form."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """An SEV-SNP report that was written as JSON, field by field, put together again.
 
-Source: AMD publication 56860, "SEV Secure Nested Paging Firmware ABI", ATTESTATION_REPORT (offsets), and the names
-that the Rust crate `sev` gives the fields. AMD's signature covers the bytes, so a wrong field gives a wrong signature.
+Source: AMD publication 56860, "SEV Secure Nested Paging Firmware ABI", ATTESTATION_REPORT
+(offsets), and the names that the Rust crate `sev` gives the fields. AMD's signature covers the
+bytes, so a wrong field gives a wrong signature.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TURIN_TCB = {"fmc": 0, "bootloader": 1, "tee": 2, "snp": 3, "microcode": 7}
 
 
 def report(fields: Members) -> bytes:
-    """The report's bytes. Raises MalformedEvidenceError, UnsupportedEvidenceError on a field that is not known."""
+    """The report's bytes. Raises MalformedEvidenceError, UnsupportedEvidenceError on a field that
+    is not known."""
     strict.only(fields, (*_NUMBERS, *_OPTIONAL, *_OCTETS, *_TCBS, *_FIRMWARE, "signature"), _WHAT)
     out = bytearray(REPORT_BYTES)
     for name, (at, size) in _NUMBERS.items():

@@ -1,4 +1,5 @@
-"""Members of a JSON envelope, each in the one spelling that its writer gives it. Raises MalformedEvidenceError."""
+"""Members of a JSON envelope, each in the one spelling that its writer gives it. Raises
+MalformedEvidenceError."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def standard(value: object, what: str) -> bytes:
 
 
 def url(value: object, what: str) -> bytes:
-    """Bytes in base64url, RFC 4648 section 5, with the whole padding or, as attestation-rs writes it, without any."""
+    """Bytes in base64url, RFC 4648 section 5, with the whole padding or, as attestation-rs writes
+    it, without any."""
     padded = isinstance(value, str) and value.endswith("=")
     return _base64(value, what, lambda text: spelling.base64url(text, padded=padded), "base64url")
 

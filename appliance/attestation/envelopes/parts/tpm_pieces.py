@@ -14,7 +14,8 @@ _PCR_BYTES = 32  # these formats carry the SHA-256 bank
 def quote(found: Members, what: str, *, key: bytes | None = None, azure: bytes | None = None) -> TpmFiles:
     """The pieces with all 24 values of the SHA-256 bank.
 
-    The oldest writers give lists of numbers, the next hex, and the one for bare TPMs base64 for what is not a value.
+    The oldest writers give lists of numbers, the next hex, and the one for bare TPMs base64 for
+    what is not a value.
     """
     strict.only(found, ("message", "signature", "pcrs"), what)
     message, signature = (_piece(found.get(name), f"{what}: {name}", based=key is not None)

@@ -1,11 +1,11 @@
-"""Trustee's evidence of Azure confidential VMs: the paravisor's report, a quote of the virtual TPM, and what proves
-the hardware: a VCEK for SEV-SNP, a TD quote for TDX.
+"""Trustee's evidence of Azure confidential VMs: the paravisor's report, a quote of the virtual TPM,
+and what proves the hardware: a VCEK for SEV-SNP, a TD quote for TDX.
 
     {"version": 1, "hcl_report": "SENM...", "vcek": "MIIF...", "tpm_quote": {"message": "ff54...", ...}}
     {"version": 1, "hcl_report": "SENM...", "td_quote": "BAAC...", "tpm_quote": {...}}
 
-Bytes are base64url and hex there. Without `version` they are lists of numbers, the VCEK is PEM, and SEV-SNP says
-`report` and `quote`.
+Bytes are base64url and hex there. Without `version` they are lists of numbers, the VCEK is PEM, and
+SEV-SNP says `report` and `quote`.
 """
 
 from __future__ import annotations

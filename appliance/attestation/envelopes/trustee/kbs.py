@@ -1,4 +1,5 @@
-"""What Trustee's key broker is sent: the CPU's evidence, with that of devices and the request's own data beside it.
+"""The message to Trustee's key broker: the CPU's evidence, with that of devices and the request's
+own data beside it.
 
     {"runtime-data": {...}, "tee-evidence": {"primary_evidence": {...}, "additional_evidence": "{}"}}
 
@@ -32,7 +33,7 @@ def fits(found: Members) -> bool:
 
 
 def read(found: Members) -> EnvelopeParts:
-    """What the CPU's evidence carries."""
+    """Read the CPU's evidence."""
     unjudged: list[str] = []
     if "tee-evidence" in found:
         strict.only(found, ("init-data", "runtime-data", "tee-evidence"), _WHAT)

@@ -1,4 +1,5 @@
-"""A TPM quote of an Azure confidential VM in pieces, as the crate `az-cvm-vtpm` and Trustee write it, without its key.
+"""A TPM quote of an Azure confidential VM in pieces, as the crate `az-cvm-vtpm` and Trustee write
+it, without its key.
 
     {"message": "ff54...", "signature": "2afd...", "pcrs": ["f3a7...", ...]}
 

@@ -1,4 +1,5 @@
-"""Trustee's SEV-SNP evidence: the report as JSON or in base64, and the certificates that the host gave.
+"""Trustee's SEV-SNP evidence: the report as JSON or in base64, and the certificates that the host
+gave.
 
     {"attestation_report": {...}, "cert_chain": [{"cert_type": "VCEK", "data": [48, 130, ...]}]}
 

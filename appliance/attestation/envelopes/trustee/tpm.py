@@ -2,7 +2,8 @@
 
     {"ak_public": "MIIB...", "tpm_quote": {"message": "/1RD...", "signature": "ABQA...", "pcrs": ["0000...", ...]}}
 
-Key, message and signature (TPMT_SIGNATURE) are in base64, PCR values in hex. No certificate of the key travels along.
+Key, message and signature (TPMT_SIGNATURE) are in base64, PCR values in hex. No certificate of the
+key travels along.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The appliance's half of credential activation: its TPM opens what a verifier locked to it and to its own key.
+"""The appliance's half of credential activation: its TPM opens what a verifier locked to it and to
+its own key.
 
-Source: TPM 2.0 Library, Part 3: section 12.5 (TPM2_ActivateCredential), 23.4 (TPM2_PolicySecret); TCG "EK Credential
-Profile", version 2.5, annex B (default templates, their policies A and B).
+Source: TPM 2.0 Library, Part 3: section 12.5 (TPM2_ActivateCredential), 23.4 (TPM2_PolicySecret);
+TCG "EK Credential Profile", version 2.5, annex B (default templates, their policies A and B).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _ATTRIBUTES = (tpm_abi.FIXED_TPM | tpm_abi.FIXED_PARENT | tpm_abi.SENSITIVE_ORIG
                | tpm_abi.RESTRICTED | tpm_abi.DECRYPT)
 # Where a maker may have left the key itself: TCG "TPM v2.0 Provisioning Guidance", section 7.8
 PERSISTENT = (0x81010001, 0x81010002, 0x8101000A, 0x81010012, 0x81010014, 0x81010016, 0x8101001C, 0x8101001E)
-# Policy A: TPM2_PolicySecret(TPM_RH_ENDORSEMENT). Policy B: A, or what an NV index of the owner's says.
+# Policy A: TPM2_PolicySecret(TPM_RH_ENDORSEMENT). Policy B: A, or what an NV index of the owner's
+# says.
 _POLICY_A = bytes.fromhex("837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa")
 _POLICY_B: Mapping[int, bytes] = {
     0x000B: bytes.fromhex("ca3d0a99a2b93906f7a3342414efcfb3a385d44cd1fd459089d19b5071c0b7a0"),
@@ -40,8 +42,8 @@ _POLICY_B: Mapping[int, bytes] = {
 
 @dataclass(frozen=True)
 class Template:
-    """A default template: name algorithm, bits of AES, and either a curve (TPM_ECC_CURVE) or bits of RSA; `low`: of
-    the low range, whose policy is A and whose `unique` is zeros."""
+    """A default template: name algorithm, bits of AES, and either a curve (TPM_ECC_CURVE) or bits
+    of RSA; `low`: of the low range, whose policy is A and whose `unique` is zeros."""
 
     name: int
     aes: int
@@ -61,7 +63,8 @@ class Template:
         return out + struct.pack(">HH", self.curve, tpm_abi.NULL) + 2 * sized(bytes(32 if self.low else 0))
 
 
-# NV index of a certificate -> template: "EK Credential Profile", section 2.2.1.4, annexes B.3 and B.4
+# NV index of a certificate -> template: "EK Credential Profile", section 2.2.1.4, annexes B.3 and
+# B.4
 TEMPLATES: Mapping[int, Template] = {
     0x01C00002: Template(0x000B, 128, rsa=2048, low=True),    # L-1
     0x01C0000A: Template(0x000B, 128, curve=0x0003, low=True),  # L-2
@@ -83,7 +86,8 @@ class LoadedEk:
 
 
 def load(tpm: Tpm, index: int, certificate: bytes) -> LoadedEk:
-    """The key of the certificate (DER) at an NV index: where the maker left it, or made anew from its template.
+    """The key of the certificate (DER) at an NV index: where the maker left it, or made anew from
+    its template.
 
     Raises AttestationError `tpm-ek-other` when neither is the certificate's key.
     """
@@ -112,7 +116,7 @@ def _area(public: bytes) -> tpm_abi.PublicArea | None:
 
 
 def secret(tpm: Tpm, key: int, ek: LoadedEk, challenge: bytes) -> bytes:
-    """What a challenge holds for this TPM and the attestation key at handle `key`.
+    """Open a challenge to this TPM and the attestation key at handle `key`.
 
     Raises MalformedEvidenceError; AttestationError `tpm-activation` when the TPM does not open it.
     """

@@ -1,10 +1,12 @@
 """A small TPM 2.0 client: commands as data, one file descriptor, no library.
 
-Source: Trusted Computing Group, "TPM 2.0 Library", revision 1.59: Part 1, section 18 (command and response structure),
-Part 2 (structures), Part 3 (commands; each section is named in the table). Integers are big endian. Only password
-authorisation with the empty password is built in; other sessions are given as bytes by whoever needs them.
+Source: Trusted Computing Group, "TPM 2.0 Library", revision 1.59: Part 1, section 18 (command and
+response structure), Part 2 (structures), Part 3 (commands; each section is named in the table).
+Integers are big endian. Only password authorisation with the empty password is built in; other
+sessions are given as bytes by whoever needs them.
 
-The TPM may belong to the host: every length in its answers is checked, and what it says is evidence, not truth.
+The TPM may belong to the host: every length in its answers is checked, and what it says is
+evidence, not truth.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _TIMEOUT_SECONDS = 60.0        # of a simulator's socket; a device has its own
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its TPM_CC, its section in Part 3, how many handles need authorisation, handles in its answer."""
+    """A command: its TPM_CC, its section in Part 3, how many handles need authorisation, handles in
+    its answer."""
 
     name: str
     code: int
@@ -78,12 +81,14 @@ def empty_password() -> bytes:
 
 
 def session_auth(session: int) -> bytes:
-    """TPMS_AUTH_COMMAND by a policy session without a key, which ends with the command that it authorises."""
+    """TPMS_AUTH_COMMAND by a policy session without a key, which ends with the command that it
+    authorises."""
     return struct.pack(">I", session) + sized(b"") + b"\0" + sized(b"")
 
 
 def encode(command: Command, handles: Sequence[int], parameters: bytes, sessions: bytes | None) -> bytes:
-    """A command's bytes. `sessions`: TPMS_AUTH_COMMANDs; None: the empty password for each handle that needs one."""
+    """A command's bytes. `sessions`: TPMS_AUTH_COMMANDs; None: the empty password for each handle
+    that needs one."""
     if sessions is None:
         sessions = empty_password() * command.authorised
     body = b"".join(struct.pack(">I", handle) for handle in handles)
@@ -109,7 +114,8 @@ def decode(command: Command, response: bytes) -> TpmAnswer:
 
 
 class Tpm:
-    """A TPM behind a character device or a simulator's Unix socket; safe to call from several threads.
+    """A TPM behind a character device or a simulator's Unix socket; safe to call from several
+    threads.
 
     Raises AttestationError when it cannot be opened or stops answering.
     """
@@ -168,7 +174,8 @@ class Tpm:
 
 
 def policy_session(tpm: Tpm) -> int:
-    """The handle of a new policy session, with SHA-256 and neither salt nor key; whoever asks for it ends it."""
+    """The handle of a new policy session, with SHA-256 and neither salt nor key; whoever asks for
+    it ends it."""
     parameters = sized(secrets.token_bytes(16)) + sized(b"") + struct.pack(">BHH", _SE_POLICY, _ALG_NULL, _ALG_SHA256)
     return tpm.require(START_AUTH_SESSION, (_RH_NULL, _RH_NULL), parameters).handles[0]
 
@@ -188,6 +195,6 @@ def _open(path: Path) -> int:
 
 
 def _write(file: int, data: bytes) -> None:
-    """All of it: a device takes a command in one write, a socket perhaps in several."""
+    """Send a whole command: a device takes it in one write, a socket perhaps in several."""
     while data:
         data = data[os.write(file, data):]

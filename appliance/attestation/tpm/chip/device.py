@@ -1,4 +1,5 @@
-"""What is asked of a TPM for evidence: an attestation key, PCR values, a quote over them, certificates from NV."""
+"""The requests to a TPM for evidence: an attestation key, PCR values, a quote over them,
+certificates from NV."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _PP_READ, _OWNER_READ, _AUTH_READ, _WRITTEN = 1 << 16, 1 << 17, 1 << 18, 1 << 29
 # TPMA_OBJECT, Part 2, section 8.3: beside what tpm_abi names
 _USER_WITH_AUTH, _NO_DA = 1 << 6, 1 << 10
 
-# EK certificates by NV index: TCG "EK Credential Profile", section 2.2.1.4. Curves first: such keys are made quickly
+# EK certificates by NV index: TCG "EK Credential Profile", section 2.2.1.4. Curves first: such keys
+# are made quickly
 EK_CERTIFICATES = (0x01C00016, 0x01C00014, 0x01C0000A, 0x01C00012, 0x01C00002, 0x01C00018, 0x01C0001C, 0x01C0001E)
 EK_CHAIN = range(0x01C00100, 0x01C00108)  # authorities above them, as many to an index as fit: section 2.2.1.5.2
 MAX_CHAIN_BYTES = 8192
@@ -35,7 +37,8 @@ MAX_CHAIN_BYTES = 8192
 
 @dataclass(frozen=True)
 class Key:
-    """A loaded key: its handle, its public area (TPM2B_PUBLIC), and a certificate that a cloud put beside it."""
+    """A loaded key: its handle, its public area (TPM2B_PUBLIC), and a certificate that a cloud put
+    beside it."""
 
     handle: int
     public: bytes
@@ -44,7 +47,8 @@ class Key:
 
 @dataclass(frozen=True)
 class Provisioned:
-    """Where a cloud keeps an attestation key that it certified: certificate and template, or handle."""
+    """Where a cloud keeps an attestation key that it certified: certificate and template, or
+    handle."""
 
     cloud: str
     certificate: int
@@ -52,7 +56,8 @@ class Provisioned:
     handle: int | None = None
 
 
-# Google: "Virtual Trusted Platform Module" (Compute Engine); Azure: "Guest attestation for confidential VMs"
+# Google: "Virtual Trusted Platform Module" (Compute Engine); Azure: "Guest attestation for
+# confidential VMs"
 CLOUDS = (
     Provisioned("Google", 0x01C10002, template=0x01C10003),
     Provisioned("Google", 0x01C10000, template=0x01C10001),
@@ -62,7 +67,8 @@ AZURE_REPORT = 0x01400001
 
 
 def own_template() -> bytes:
-    """TPMT_PUBLIC of our attestation key: ECDSA P-256 with SHA-256, restricted, fixed to the TPM, empty password.
+    """TPMT_PUBLIC of our attestation key: ECDSA P-256 with SHA-256, restricted, fixed to the TPM,
+    empty password.
 
     The same template gives the same key for as long as the TPM's endorsement seed lives.
     """
@@ -82,7 +88,8 @@ def create_primary(tpm: Tpm, template: bytes) -> Key:
 
 
 def attestation_key(tpm: Tpm) -> Key:
-    """The key that a cloud provisioned and certified, if it is one that only quotes; else our own."""
+    """The key that a cloud provisioned and certified, if it is one that only quotes; else our own.
+    """
     for cloud in CLOUDS:
         certificate = read_nv(tpm, cloud.certificate)
         certificate = None if certificate is None else der(certificate)
@@ -150,7 +157,8 @@ def read_pcrs(tpm: Tpm, pcrs: Sequence[int] = ALL_PCRS) -> dict[int, bytes]:
 
 
 def quote(tpm: Tpm, key: Key, data: bytes, pcrs: Sequence[int] = ALL_PCRS) -> tuple[bytes, bytes]:
-    """TPMS_ATTEST and TPMT_SIGNATURE over PCRs of the SHA-256 bank; `data` becomes extraData (at most 32 bytes)."""
+    """TPMS_ATTEST and TPMT_SIGNATURE over PCRs of the SHA-256 bank; `data` becomes extraData (at
+    most 32 bytes)."""
     parameters = sized(data) + struct.pack(">H", tpm_abi.NULL) + selection(pcrs)  # the key's own scheme
     cursor = tpm.require(tpm_client.QUOTE, (key.handle,), parameters).cursor("quote")
     message = cursor.sized(2, "quote")
@@ -158,7 +166,8 @@ def quote(tpm: Tpm, key: Key, data: bytes, pcrs: Sequence[int] = ALL_PCRS) -> tu
 
 
 def read_nv(tpm: Tpm, index: int) -> bytes | None:
-    """What an NV index holds; None if it is not defined, not written, or not to be read. Raises AttestationError."""
+    """Read an NV index; None if it is not defined, not written, or not to be read. Raises
+    AttestationError."""
     answer = tpm.execute(tpm_client.NV_READ_PUBLIC, (index,))
     if answer.code != tpm_client.SUCCESS:
         return None
@@ -184,7 +193,8 @@ def read_nv(tpm: Tpm, index: int) -> bytes | None:
 
 
 class EkCertificate(NamedTuple):
-    """An endorsement key's certificate in DER, and the NV index that tells which template the key is of."""
+    """An endorsement key's certificate in DER, and the NV index that tells which template the key
+    is of."""
 
     nv: int
     certificate: bytes
@@ -209,7 +219,8 @@ def ek_certificate(tpm: Tpm) -> EkCertificate | None:
 
 
 def ek_chain(tpm: Tpm) -> tuple[bytes, ...]:
-    """The authorities' certificates that the TPM's maker left beside them, in DER; none if they are too long."""
+    """The authorities' certificates that the TPM's maker left beside them, in DER; none if they are
+    too long."""
     data = b""
     for index in EK_CHAIN:
         part = read_nv(tpm, index)

@@ -1,7 +1,8 @@
-"""A TPM quote as a set of files side by side: message, signature, key, PCR values, nonce, event log.
+"""A TPM quote as a set of files side by side: message, signature, key, PCR values, nonce, event
+log.
 
-The names that `tpm2_quote` and its users give them: `X.msg` with `X.sig`, and in the same folder the only file of each
-other kind. Content decides where names do not.
+The names that `tpm2_quote` and its users give them: `X.msg` with `X.sig`, and in the same folder
+the only file of each other kind. Content decides where names do not.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def _azure(files: list[Path]) -> bytes | None:
 
 
 def unpack(data: bytes) -> bytes:
-    """A log as it is, or out of gzip; at most one byte more than logs may have. Raises MalformedEvidenceError."""
+    """A log as it is, or out of gzip; at most one byte more than logs may have. Raises
+    MalformedEvidenceError."""
     if not data.startswith(_GZIP):
         return data
     reader = zlib.decompressobj(wbits=31)

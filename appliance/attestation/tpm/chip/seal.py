@@ -1,11 +1,12 @@
 """Keys that a TPM gives out only while its PCRs have the values that they were sealed to.
 
-A sealed key is a KEYEDHASH object under the storage primary key of the owner hierarchy, with PolicyPCR over the SHA-256
-bank as its only authorisation (TPM 2.0 Library, revision 1.59: Part 1, section 19.7; Part 3, sections 11.1, 12.1, 12.2,
-12.7, 23.7). Values may be predicted: sealing to a boot that has not happened yet needs nothing but the numbers.
+A sealed key is a KEYEDHASH object under the storage primary key of the owner hierarchy, with
+PolicyPCR over the SHA-256 bank as its only authorisation. Source: TPM 2.0 Library, revision 1.59,
+Part 1, section 19.7; Part 3, sections 11.1, 12.1, 12.2, 12.7, 23.7. Values may be predicted:
+sealing to a boot that has not happened yet needs nothing but the numbers.
 
-The file is docs/formats/key-release.md's: a magic, TPM2B_PRIVATE, TPM2B_PUBLIC. Whoever runs the TPM can read what it
-gives out: of a vTPM that is the host.
+The file is docs/formats/key-release.md's: a magic, TPM2B_PRIVATE, TPM2B_PUBLIC. The TPM's owner can
+read what it gives out: of a vTPM that is the host.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ _POLICY_FAIL, _INTEGRITY, _FORMAT_ONE = 0x09D, 0x09F, 0x080  # TPM_RC, Part 2, s
 
 
 def policy_digest(values: Mapping[int, bytes]) -> bytes:
-    """The policy that PCRs (SHA-256 bank) have these values: 32 bytes (Part 3, section 23.7, equation 27)."""
+    """The policy that PCRs (SHA-256 bank) have these values: 32 bytes (Part 3, section 23.7,
+    equation 27)."""
     together = hashlib.sha256(b"".join(value for _, value in sorted(values.items()))).digest()
     command = struct.pack(">I", POLICY_PCR.code)
     return hashlib.sha256(bytes(32) + command + tpm_device.selection(sorted(values)) + together).digest()
 
 
 def seal(tpm: Tpm, secret: bytes | bytearray, values: Mapping[int, bytes]) -> bytes:
-    """A sealed key file: `secret` (at most 128 bytes) for the time when PCRs have `values` (32 bytes each).
+    """A sealed key file: `secret` (at most 128 bytes) for the time when PCRs have `values` (32
+    bytes each).
 
     Raises AttestationError when the TPM refuses.
     """
@@ -63,8 +66,8 @@ def seal(tpm: Tpm, secret: bytes | bytearray, values: Mapping[int, bytes]) -> by
 def unseal(tpm: Tpm, data: bytes, pcrs: Collection[int]) -> bytearray:
     """The secret in a sealed key file, which the caller wipes.
 
-    Raises MalformedEvidenceError for another file; AttestationError `tpm-pcrs` when the PCRs have other values than it
-    was sealed to, `tpm-other` when another TPM sealed it, or as the TPM says.
+    Raises MalformedEvidenceError for another file; AttestationError `tpm-pcrs` when the PCRs have
+    other values than it was sealed to, `tpm-other` when another TPM sealed it, or as the TPM says.
     """
     private, public = _parts(data)
     parent = _storage_key(tpm)
@@ -83,7 +86,8 @@ def unseal(tpm: Tpm, data: bytes, pcrs: Collection[int]) -> bytearray:
 
 
 def _unsealed(tpm: Tpm, item: int, pcrs: Collection[int]) -> bytearray:
-    """Unseal in a policy session over the PCRs as they are; the session ends with the command, or is flushed."""
+    """Unseal in a policy session over the PCRs as they are; the session ends with the command, or
+    is flushed."""
     session = tpm_client.policy_session(tpm)
     answer: TpmAnswer | None = None
     try:
@@ -100,7 +104,8 @@ def _unsealed(tpm: Tpm, item: int, pcrs: Collection[int]) -> bytearray:
 
 
 def _storage_key(tpm: Tpm) -> int:
-    """A handle of the storage primary key: ECC P-256 with AES-128-CFB, the same for the life of the owner seed."""
+    """A handle of the storage primary key: ECC P-256 with AES-128-CFB, the same for the life of the
+    owner seed."""
     attributes = (tpm_abi.FIXED_TPM | tpm_abi.FIXED_PARENT | tpm_abi.SENSITIVE_ORIGIN | tpm_abi.RESTRICTED
                   | _USER_WITH_AUTH | _NO_DA | tpm_abi.DECRYPT)
     template = (struct.pack(">HHI", tpm_abi.ECC, tpm_device.SHA256, attributes) + sized(b"")
@@ -123,7 +128,8 @@ def _parts(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _reason(answer: TpmAnswer) -> int:
-    """A format-one response code without what says which handle, session or parameter it is about."""
+    """A format-one response code without what says which handle, session or parameter it is about.
+    """
     return answer.code & 0x0BF if answer.code & _FORMAT_ONE else answer.code
 
 

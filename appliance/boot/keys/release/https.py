@@ -1,9 +1,10 @@
-"""HTTPS to one pinned broker: no redirects, no proxy, no trust store of the machine, bounded in time and size.
+"""HTTPS to one pinned broker: no redirects, no proxy, no trust store of the machine, bounded in
+time and size.
 
-The policy pins the SHA-256 of the certificate that the broker's chain must end in, so the broker sends it in its
-chain. The chain is verified after the handshake and before the first byte of a request, by the rules for servers of
-`cryptography.x509.verification`, with that certificate as the only anchor. Certificates' dates are compared with the
-machine's clock, which is the host's.
+The policy pins the SHA-256 of the certificate that the broker's chain must end in, so the broker
+sends it in its chain. The chain is verified after the handshake and before the first byte of a
+request, by the rules for servers of `cryptography.x509.verification`, with that certificate as the
+only anchor. Certificates' dates are compared with the machine's clock, which is the host's.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def _chain(secured: ssl.SSLSocket) -> list[bytes]:
 
 
 def check_chain(chain: list[bytes], address: Address, at: datetime) -> None:
-    """The chain (DER, leaf first) is the host's and ends in the pin. ModelKeyError `key-broker-untrusted`."""
+    """The chain (DER, leaf first) is the host's and ends in the pin. ModelKeyError
+    `key-broker-untrusted`."""
     def untrusted(what: str, hint: str) -> ModelKeyError:
         return ModelKeyError(f"the key broker at {address}: {what}", code="key-broker-untrusted", hint=hint)
 
@@ -169,7 +171,8 @@ class Connection:
             self._http = None
 
     def _connected(self) -> _Pinned:
-        """A verified connection. A broker that does not answer is asked again until the deadline."""
+        """A verified connection. A broker that does not answer is asked again until the deadline.
+        """
         while True:
             connection = _Pinned(self.address, min(CONNECT_SECONDS, self._left()))
             try:

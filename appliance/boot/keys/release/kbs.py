@@ -1,7 +1,9 @@
-"""The broker's protocol: request, challenge, attestation, response, as Confidential Containers' KBS has it.
+"""The broker's protocol: request, challenge, attestation, response, as Confidential Containers' KBS
+has it.
 
 Messages and paths are those of the KBS attestation protocol (confidential-containers/trustee,
-kbs/docs/kbs_attestation_protocol.md), version 0.4.0; the evidence is ours. docs/formats/key-release.md specifies both.
+kbs/docs/kbs_attestation_protocol.md), version 0.4.0; the evidence is ours.
+docs/formats/key-release.md specifies both.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Session:
     """One handshake with one broker, for one release key."""
 
     def __init__(self, connection: Connection, platform: str, endorsement: Mapping[str, object] | None = None) -> None:
-        """`platform`: the name in our evidence. `endorsement`: what a broker needs to challenge a TPM."""
+        """`platform`: the name in our evidence. `endorsement`: what a broker needs to challenge a
+        TPM."""
         self._connection, self._tee, self._endorsement = connection, TEES[platform], endorsement
         self.activation = b""  # the broker's challenge to the TPM; empty if it made none
         self._key = keyrelease_jwe.new_key()
@@ -42,7 +45,7 @@ class Session:
 
     @property
     def release_key(self) -> ec.EllipticCurvePublicKey:
-        """What the broker is to encrypt to."""
+        """The key that the broker is to encrypt to."""
         return self._key.public_key()
 
     def challenge(self) -> bytes:
@@ -70,8 +73,8 @@ class Session:
         self.activation = brokerjson.base64_padded(extra[PARAMETER], f"challenge, {PARAMETER}", range(1, 1025))
 
     def attest(self, evidence: bytes | bytearray, activated: bytes | bytearray = b"") -> None:
-        """Attestation: evidence (JSON) that binds the nonce and the release key, and the TPM's answer if one was asked
-        for. ModelKeyError if refused."""
+        """Attestation: evidence (JSON) that binds the nonce and the release key, and the TPM's
+        answer if one was asked for. ModelKeyError if refused."""
         additional = json.dumps({PARAMETER: activated.hex()}) if activated else ""
         self._post("/kbs/v0/attest", {
             "runtime-data": {"nonce": self._nonce_text, "tee-pubkey": keyrelease_jwe.public_jwk(self.release_key)},
@@ -102,7 +105,8 @@ class Session:
 
 
 def _said(answer: Answer) -> str:
-    """The broker's explanation (ErrorInformation of the protocol), printable and cut; empty if it has none."""
+    """The broker's explanation (ErrorInformation of the protocol), printable and cut; empty if it
+    has none."""
     try:
         detail = brokerjson.parse(answer.body, "error").get("detail")
     except ModelKeyError:

@@ -1,7 +1,9 @@
-"""Frames between the boot and its key release process: a kind, a length, and so many bytes, over a pair of pipes.
+"""Frames between the boot and its key release process: a kind, a length, and so many bytes, over a
+pair of pipes.
 
-Bytes are read into one buffer that the reader owns and can wipe; no file, argument or environment variable ever holds
-them. Each side treats what the other sends as input: kind and length are checked before anything is read.
+Bytes are read into one buffer that the reader owns and can wipe; no file, argument or environment
+variable ever holds them. Each side treats what the other sends as input: kind and length are
+checked before anything is read.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _HEAD = struct.Struct(">cI")
 
 
 class PipeError(Exception):
-    """The other side ended, is silent beyond the deadline, or sent what it must not; the text says which."""
+    """The other side ended, is silent beyond the deadline, or sent what it must not; the text says
+    which."""
 
 
 class Pipe:
@@ -44,7 +47,8 @@ class Pipe:
             raise PipeError("it ended early") from None
 
     def receive(self, *kinds: bytes) -> tuple[bytes, bytearray]:
-        """One frame of one of these kinds; the caller wipes what is secret. PipeError for anything else."""
+        """One frame of one of these kinds; the caller wipes what is secret. PipeError for anything
+        else."""
         head = self._exactly(_HEAD.size)
         kind, length = _HEAD.unpack(head)
         if kind not in kinds or length > MAX_BYTES[kind]:

@@ -1,8 +1,10 @@
-"""The key release process: the only one that ever opens a connection outward, and it ends before anything is served.
+"""The key release process: the only one that ever opens a connection outward, and it ends before
+anything is served.
 
-The boot starts it before hardening takes away the right to start processes, and gives it an empty environment. It
-reads its task from standard input, talks to the brokers that the policy pins, and writes keys to standard output. It
-knows neither policy nor models; its release keys and every copy of a model key that Python made die with it.
+The boot starts it before hardening takes away the right to start processes, and gives it an empty
+environment. It reads its task from standard input, talks to the brokers that the policy pins, and
+writes keys to standard output. It knows neither policy nor models; its release keys and every copy
+of a model key that Python made die with it.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ ALARM_SECONDS = 5.0  # beyond the time that is allowed
 
 
 def _harden(task: Mapping[str, Any]) -> None:
-    """No core dumps, no debugger, no files, no new code, no capability; an alarm ends the process soon after its time.
+    """No core dumps, no debugger, no files, no new code, no capability; an alarm ends the process
+    soon after its time.
 
-    With Landlock it can connect to the brokers' ports alone, and open nothing but libraries and settings.
+    With Landlock it can connect to the brokers' ports alone, and open nothing but libraries and
+    settings.
     """
     tolerant = task["tolerant"]
     hardening.harden(tolerant=tolerant)

@@ -1,7 +1,8 @@
 """Keys from brokers and from a TPM: the boot's side of the key release process.
 
-The process faces the network and the TPM; the boot makes the evidence, holds the policy's versions, and trusts nothing
-that comes through the pipe beyond its form. A key goes from the pipe into one bytearray and from there into a `Secret`.
+The process faces the network and the TPM; the boot makes the evidence, holds the policy's versions,
+and trusts nothing that comes through the pipe beyond its form. A key goes from the pipe into one
+bytearray and from there into a `Secret`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class _Wanted:
 
 
 class KeyRelease:
-    """The keys of a policy that brokers or a TPM hold. Start it before hardening, ask it once, close it in any case.
+    """The keys of a policy that brokers or a TPM hold. Start it before hardening, ask it once,
+    close it in any case.
 
     Nothing is started for a policy that names neither.
     """
@@ -77,8 +79,9 @@ class KeyRelease:
         return None if self._process is None else self._process.pid
 
     def start(self, files: Mapping[str, Path]) -> None:
-        """Start the process, which waits for its task. `files`: what each key opens, by the key's name; TPM-sealed
-        keys stand beside them and are read now. ModelKeyError; OSError when no process can be started."""
+        """Start the process, which waits for its task. `files`: what each key opens, by the key's
+        name; TPM-sealed keys stand beside them and are read now. ModelKeyError; OSError when no
+        process can be started."""
         if not self._brokers and not self._sealed:
             return
         self._task = {
@@ -90,7 +93,8 @@ class KeyRelease:
         self._process = _spawn()
 
     def keys(self, attestor: ReleaseAttestor, *, tolerant: bool) -> dict[str, Secret]:
-        """Every key, by name; the caller wipes them. The process has ended when this returns or raises.
+        """Every key, by name; the caller wipes them. The process has ended when this returns or
+        raises.
 
         ModelKeyError, which names the key, when one cannot be had; then none is left.
         """
@@ -150,7 +154,8 @@ class KeyRelease:
 
 
 def _endorsement(attestor: ReleaseAttestor) -> dict[str, Any] | None:
-    """What brokers need to challenge a TPM, as docs/formats/key-release.md has it; None on other platforms."""
+    """The material from which brokers challenge a TPM, as docs/formats/key-release.md has it; None
+    on other platforms."""
     found = attestor.provider.endorsement()
     if found is None:
         return None
@@ -163,7 +168,8 @@ def _text(data: bytes) -> str:
 
 
 def _spawn() -> subprocess.Popen[bytes]:
-    """The process, waiting for its task: this very interpreter, isolated, with an empty environment."""
+    """The process, waiting for its task: this very interpreter, isolated, with an empty
+    environment."""
     return subprocess.Popen(isolated.command("appliance.boot.keys.release.process:main"),  # noqa: S603
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
                             bufsize=0)
@@ -196,7 +202,8 @@ def _key(pipe: Pipe, wanted: _Wanted, where: str) -> Secret:
 
 
 def _answer(pipe: Pipe, kind: bytes, name: str) -> bytearray:
-    """The body of the one frame that is expected. ModelKeyError, naming the key, for a refusal or no answer."""
+    """The body of the one frame that is expected. ModelKeyError, naming the key, for a refusal or
+    no answer."""
     try:
         found, body = pipe.receive(kind, REFUSAL)
     except PipeError as error:

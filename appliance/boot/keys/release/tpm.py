@@ -24,8 +24,8 @@ from appliance.secure.wipe import wipe
 
 def predicted(pcrs: Collection[int], measured: Measurements, machine: str | None = None,
               policy_sha384: bytes | None = None) -> dict[int, bytes]:
-    """The values that an image will give. `machine`: whose golden PCR 0 and PCR 7; `policy_sha384`: what PCR 15 will
-    hold, where those are wanted.
+    """The values that an image will give. `machine`: whose golden PCR 0 and PCR 7; `policy_sha384`:
+    what PCR 15 will hold, where those are wanted.
 
     AttestationError for a register that nothing gives, or that has several values.
     """
@@ -49,9 +49,10 @@ def seal_key(secret: Secret, version: int, pcrs: Mapping[int, bytes] | Collectio
              ) -> Path:
     """Write the sealed key beside the file that it opens; returns its path.
 
-    `pcrs`: what the registers will be, as `predicted` has it, or which of them count as they are now. AttestationError
-    as the TPM says; ModelKeyError when the key is not that of the sealed model, where there is one, or the file of the
-    sealed key is there already; PolicyError when it cannot be written.
+    `pcrs`: what the registers will be, as `predicted` has it, or which of them count as they are
+    now. AttestationError as the TPM says. ModelKeyError when the key is not that of the sealed
+    model, where there is one, or the file of the sealed key is there already. PolicyError when it
+    cannot be written.
     """
     path = opened.with_name(opened.name + SUFFIX)
     if path.exists():

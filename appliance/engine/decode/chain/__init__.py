@@ -1,1 +1,2 @@
-"""What samplers do to logits: one file each, in memory that is wiped. `decode/sampler` has their order."""
+"""The samplers' work on logits: one file each, in memory that is wiped. `decode/sampler` has their
+order."""

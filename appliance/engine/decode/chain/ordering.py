@@ -9,7 +9,8 @@ from appliance.engine.decode.chain.stage import Ids, Logits
 
 
 def _float(place: int) -> np.float32:
-    """The number at a place in the order of all: 0 at place 0, the least number above it at 1, and so on."""
+    """The number at a place in the order of all: 0 at place 0, the least number above it at 1, and
+    so on."""
     return np.int32(place if place >= 0 else place ^ 0x7FFFFFFF).view(np.float32)
 
 
@@ -22,8 +23,8 @@ def _place(number: np.float32) -> int:
 def highest(logits: Logits, count: int, scratch: Scratch) -> Ids:
     """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids.
 
-    Of as many blocks as are wanted, each has a logit that is no lower than the least of their maxima: what is lower
-    than that is out at once.
+    Of as many blocks as are wanted, each has a logit that is no lower than the least of their
+    maxima: what is lower than that is out at once.
     """
     values = scratch.wide.view(np.float32)
     starts = np.arange(count) * logits.size // count

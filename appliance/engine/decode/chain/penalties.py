@@ -19,16 +19,16 @@ class Bias:
         self._bias = np.fromiter(bias.values(), np.float32)
 
     def asks(self) -> bool:
-        """See `Adjustment`."""
+        """Tell whether the request asks for it."""
         return bool(self._ids.size)
 
     def apply(self, logits: Logits, scratch: Scratch) -> None:
-        """See `Adjustment`."""
+        """Adjust the logits in place."""
         some = scratch.pick(logits, self._ids)
         logits[self._ids] = np.add(some, self._bias, out=some)
 
     def accept(self, token: int) -> None:
-        """See `Adjustment`."""
+        """Take note of a chosen token."""
 
 
 class Repeats:
@@ -42,11 +42,11 @@ class Repeats:
         self._tail = list(prompt[-last:]) if last else []
 
     def asks(self) -> bool:
-        """See `Adjustment`."""
+        """Tell whether the request asks for it."""
         return self._penalty != 1.0 and bool(self._tail)
 
     def apply(self, logits: Logits, scratch: Scratch) -> None:
-        """See `Adjustment`."""
+        """Adjust the logits in place."""
         ids, penalty = np.unique(np.array(self._tail, np.int64)), np.float32(self._penalty)
         some, mask = scratch.pick(logits, ids), scratch.mask[:ids.size]
         np.greater(some, 0, out=mask)
@@ -55,30 +55,31 @@ class Repeats:
         logits[ids] = some
 
     def accept(self, token: int) -> None:
-        """See `Adjustment`."""
+        """Take note of a chosen token."""
         self._tail.append(token)
         if len(self._tail) > self._last:
             del self._tail[: -self._last or None]
 
 
 class Counts:
-    """`frequency_penalty` times how often the answer has a token, and `presence_penalty` once, are subtracted."""
+    """`frequency_penalty` times how often the answer has a token, and `presence_penalty` once, are
+    subtracted."""
 
     def __init__(self, frequency: float, presence: float) -> None:
         self._frequency, self._presence = frequency, presence
         self._counts: Counter[int] = Counter()
 
     def asks(self) -> bool:
-        """See `Adjustment`."""
+        """Tell whether the request asks for it."""
         return (self._frequency != 0.0 or self._presence != 0.0) and bool(self._counts)
 
     def apply(self, logits: Logits, scratch: Scratch) -> None:
-        """See `Adjustment`."""
+        """Adjust the logits in place."""
         ids = np.fromiter(self._counts.keys(), np.int64)
         times = np.fromiter(self._counts.values(), np.float64)
         some = scratch.pick(logits, ids)
         logits[ids] = np.subtract(some, (times * self._frequency + self._presence).astype(np.float32), out=some)
 
     def accept(self, token: int) -> None:
-        """See `Adjustment`."""
+        """Take note of a chosen token."""
         self._counts[token] += 1

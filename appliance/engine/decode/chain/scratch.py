@@ -1,7 +1,9 @@
-"""Memory for what sampling makes of a row of logits: locked, kept out of dumps, wiped with the engine.
+"""Memory for what sampling makes of a row of logits: locked, kept out of dumps, wiped with the
+engine.
 
-numpy keeps the results of expressions on its heap, where nobody wipes them. So everything that has values of logits is
-computed into views of one block; what numpy still makes by itself are indices, and single numbers.
+numpy keeps the results of expressions on its heap, where nobody wipes them. So everything that has
+values of logits is computed into views of one block; what numpy still makes by itself are indices,
+and single numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ def nbytes(vocabulary: int) -> int:
 
 
 class Scratch:
-    """One row's at a time. The arrays are (vocabulary,): `adjusted` logits; `some` of them, in whatever order; `wide`,
-    `powers` and `sums`, which depend on who computes; `mask`."""
+    """One row's at a time. The arrays are (vocabulary,): `adjusted` logits; `some` of them, in
+    whatever order; `wide`, `powers` and `sums`, which depend on who computes; `mask`."""
 
     def __init__(self, vocabulary: int) -> None:
         """EngineError where there is no memory."""

@@ -36,8 +36,9 @@ class Adjustment(Protocol):
 class Narrowing:
     """Keeps some of the candidates that are left, by the value of one parameter.
 
-    `keep` gets their logits, in ascending order of ids, and returns places in them, ascending; None keeps all. The best
-    always stays. It may use all of the scratch but `some` and `adjusted`, where the logits may be.
+    `keep` gets their logits, in ascending order of ids, and returns places in them, ascending; None
+    keeps all. The best always stays. It may use all of the scratch but `some` and `adjusted`, where
+    the logits may be.
     """
 
     parameter: str

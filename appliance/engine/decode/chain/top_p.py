@@ -1,4 +1,5 @@
-"""`top_p`: the shortest run of the most probable tokens whose mass reaches p. Ties are kept by lowest id."""
+"""`top_p`: the shortest run of the most probable tokens whose mass reaches p. Ties are kept by
+lowest id."""
 
 from __future__ import annotations
 
@@ -11,16 +12,19 @@ from appliance.engine.decode.chain.stage import Ids, Logits, Narrowing
 
 
 def _heavy(weights: NDArray[np.float64], target: float, scratch: Scratch) -> Ids:
-    """Places, ascending, of weights that may be in the shortest run of the heaviest whose sum is `target`.
+    """Places, ascending, of weights that may be in the shortest run of the heaviest whose sum is
+    `target`.
 
-    Outside of the run is `rest`. Of n weights, those lighter than rest / n weigh less than that, all together.
+    Outside of the run is `rest`. Of n weights, those lighter than rest / n weigh less than that,
+    all together.
     """
     rest = float(weights.sum()) - target
     return np.flatnonzero(np.greater_equal(weights, rest / weights.size, out=scratch.mask[:weights.size]))
 
 
 def nucleus(logits: Logits, mass: float, scratch: Scratch) -> Ids:
-    """Ids, ascending, of the shortest run of the most probable whose share of the mass is `mass`."""
+    """Ids, ascending, of the shortest run of the most probable whose share of the mass is `mass`.
+    """
     weights = scratch.exponentials(logits)
     target = mass * float(weights.sum())
     ids = _heavy(weights, target, scratch)

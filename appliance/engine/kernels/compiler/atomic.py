@@ -1,6 +1,7 @@
 """Atomic words, the spin hint, and calls through an address, for kernels. Addresses are int64.
 
-Every access here is sequentially consistent, which says nothing of plain loads before it: see `loads_before`.
+Every access here is sequentially consistent, which says nothing of plain loads before it: see
+`loads_before`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def exchange_long(code: Code, address: Val, old: Val, new: Val) -> Val:
 
 @operation(types.void)
 def loads_before(code: Code) -> None:
-    """What was loaded before this was loaded before anything after it. (x86 does that anyway.)"""
+    """Loads before this are done before any load or store after it. (x86 does that anyway.)"""
     code.b.fence("acquire")
 
 

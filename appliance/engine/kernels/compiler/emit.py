@@ -1,7 +1,8 @@
 """LLVM IR with Python operators: the only place where code differs between CPUs.
 
-`Code` appends instructions to an llvmlite builder; `Val` is an IR value (a scalar or a vector of any number of lanes)
-with Python operators. Every operation gives the same bits on every target; a target only chooses how:
+`Code` appends instructions to an llvmlite builder; `Val` is an IR value (a scalar or a vector of
+any number of lanes) with Python operators. Every operation gives the same bits on every target; a
+target only chooses how:
 
 | operation | AVX-512 VNNI | AVX2 | NEON | portable |
 |---|---|---|---|---|
@@ -35,7 +36,8 @@ def vector(element: Any, lanes: int) -> Any:
 class Val:
     """An IR value with operators. Python numbers stand for a constant in every lane.
 
-    `+ - *` are float or wrapping integer operations by type, `/` is float; `>>` shifts in zeros, `sar` the sign.
+    `+ - *` are float or wrapping integer operations by type, `/` is float; `>>` shifts in zeros,
+    `sar` the sign.
     """
 
     __slots__ = ("code", "element", "ir", "lanes", "type")
@@ -101,7 +103,8 @@ class Val:
         return Val(self.code, getattr(self.code.b, operation)(self.ir, vector(element, self.lanes)))
 
     def shuffle(self, lanes: list[int], other: Val | None = None) -> Val:
-        """Chosen lanes, in that order; those of the `other` vector are counted after the own ones."""
+        """Chosen lanes, in that order; those of the `other` vector are counted after the own ones.
+        """
         second = ir.Constant(self.type, ir.Undefined) if other is None else other.ir
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
         return Val(self.code, self.code.b.shuffle_vector(self.ir, second, mask))
@@ -156,7 +159,7 @@ class Code:
             inner.b.ret_void()
         return module.globals[name]
 
-    # --- memory -------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------
     def pointer(self, address: Val, type_: Any) -> Any:
         """A raw pointer for llvmlite's own methods."""
         return self.b.inttoptr(address.ir, ir.PointerType(type_))
@@ -181,18 +184,21 @@ class Code:
         return Val(self, first).shuffle([0] * lanes)
 
     def broadcast(self, address: Val, element: Any, lanes: int) -> Val:
-        """One element from memory in every lane; LLVM folds it into the operand of an AVX-512 instruction."""
+        """One element from memory in every lane; LLVM folds it into the operand of an AVX-512
+        instruction."""
         return self.splat(self.load(address, element), lanes)
 
     def prefetch(self, address: Val, write: bool = False, near: bool = False) -> None:
         """Ask for the cache line of `address`; any address is allowed."""
-        # Some CPUs read memory a tenth and more faster where lines of weights go to the second-level cache first.
+        # Some CPUs read memory a tenth and more faster where lines of weights go to the
+        # second-level cache first.
         locality = 2 if self.evenly and not write and not near else 3
         self.call("llvm.prefetch.p0", ir.VoidType(), Val(self, self.pointer(address, I8)),
                   *(self.constant(I32, number) for number in (int(write), locality, 1)))
 
     def align_frame(self) -> None:
-        """Force a 64-byte aligned stack frame: LLVM otherwise spills 512-bit registers across cache lines."""
+        """Force a 64-byte aligned stack frame: LLVM otherwise spills 512-bit registers across cache
+        lines."""
         with self.b.goto_entry_block():
             room = self.b.alloca(ir.VectorType(I32, 16))
             room.align = 64
@@ -213,14 +219,14 @@ class Code:
         self.keep(address)
 
     def keep(self, address: Val) -> None:
-        """Have all stores done here that somebody who knows `address` could see; no instruction. LLVM would leave out
-        what is stored in a frame at its end."""
+        """Have all stores done here that somebody who knows `address` could see; no instruction.
+        LLVM would leave out what is stored in a frame at its end."""
         kind = ir.FunctionType(ir.VoidType(), [address.type])
         self.b.call(ir.InlineAsm(kind, "", "r,~{memory}", side_effect=True), [address.ir])
 
     def clear_vectors(self) -> None:
-        """Zero every vector register: who comes next may save what is in them, as the dynamic loader does. (An empty
-        instruction wants a zero in each.)"""
+        """Zero every vector register: who comes next may save what is in them, as the dynamic
+        loader does. (An empty instruction wants a zero in each.)"""
         name, count, lanes = {"avx512vnni": ("zmm", 32, 16), "avx2": ("ymm", 16, 8), "portable": ("xmm", 16, 4),
                               "neon": ("v", 32, 4)}[self.target]
         zero = self.constant(vector(I32, lanes), 0)
@@ -231,7 +237,8 @@ class Code:
     def pin(self, values: list[Val]) -> list[Val]:
         """Have all `values` in registers here, and move no load across this point; no instruction.
 
-        LLVM would rather finish a sum late and merge equal loads, both of which keep too many registers alive.
+        LLVM would rather finish a sum late and merge equal loads, both of which keep too many
+        registers alive.
         """
         register = {"avx512vnni": "v", "avx2": "x"}.get(self.target)
         if register is None or not values:
@@ -258,14 +265,14 @@ class Code:
         with cgutils.for_range(self.b, count.ir, intp=I64) as loop:
             body(Val(self, loop.index))
 
-    # --- float --------------------------------------------------------------------------------------------------
+    # --- float ------------------------------------------------------------------------------------
     def fma(self, x: Val, y: Val, z: Val) -> Val:
         """x * y + z, rounded once."""
         if self.hardware_float:
             suffix = "f32" if x.lanes == 1 else f"v{x.lanes}f32"
             return self.call(f"llvm.fma.{suffix}", x.type, x, y, z)
-        # The product is exact in binary64. Rounding the sum to odd keeps what the last rounding needs to know
-        # (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+        # The product is exact in binary64. Rounding the sum to odd keeps what the last rounding
+        # needs to know (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
         product = x.convert("fpext", F64) * y.convert("fpext", F64)
         addend = z.convert("fpext", F64)
         total = product + addend
@@ -286,7 +293,8 @@ class Code:
         return x.compare("<", y).select(x, y)
 
     def nearest(self, x: Val) -> Val:
-        """float32 to int32, ties to even, exact for |x| <= 2**22; any other input gives some integer, no trap."""
+        """float32 to int32, ties to even, exact for |x| <= 2**22; any other input gives some
+        integer, no trap."""
         magic = x.like(12582912.0)
         return (x + magic).bits(I32) - magic.bits(I32)
 
@@ -325,7 +333,7 @@ class Code:
             vector_ = combine(low, high)
         return vector_
 
-    # --- 8-bit dot products -------------------------------------------------------------------------------------
+    # --- 8-bit dot products -----------------------------------------------------------------------
     def dot7(self, total: Val, unsigned: Val, signed: Val) -> Val:
         """Per 32-bit lane: total + sum of 4 products of bytes 0..127 and -127..127 (exact)."""
         if self.target == "avx512vnni":
@@ -342,12 +350,12 @@ class Code:
         return self.add_pairs(total, self.pairs8(offset, signed))
 
     def start8(self, minus128sum: Val) -> Val:
-        """What a chain of `dot8` starts from."""
+        """The start of a chain of `dot8`."""
         return minus128sum if self.target == "avx512vnni" else minus128sum.like(0)
 
     def pairs_limit(self, largest: int) -> int:
-        """How many `pairs7` of weights up to `largest` fit into 16 bits when added; 0 where sums of 4 products are
-        one instruction and pairs are no gain."""
+        """How many `pairs7` of weights up to `largest` fit into 16 bits when added; 0 where sums of
+        4 products are one instruction and pairs are no gain."""
         return 0 if self.target == "avx512vnni" else 32767 // (2 * 127 * largest)
 
     def pairs7(self, unsigned: Val, signed: Val) -> Val:
@@ -357,7 +365,8 @@ class Code:
         return self._portable(unsigned, signed)
 
     def pairs8(self, offset: Val, signed: Val) -> Val:
-        """`pairs7` for `offset` as in `dot8`: at most 2 * 128 * 127 = 32512, so 16 bits hold them."""
+        """`pairs7` for `offset` as in `dot8`: at most 2 * 128 * 127 = 32512, so 16 bits hold them.
+        """
         plain = offset ^ -0x7F7F7F80
         if self.target == "avx2":
             return self._pieces(self._signed_madd, plain, signed)
@@ -418,7 +427,8 @@ class Code:
 
 
 class Locals:
-    """Local variables of one type, by index; LLVM keeps them in registers where every index is a constant."""
+    """Local variables of one type, by index; LLVM keeps them in registers where every index is a
+    constant."""
 
     def __init__(self, code: Code, kind: Any, count: int) -> None:
         self.code, self.kind = code, kind

@@ -1,8 +1,9 @@
-"""Tables in compiled code: a Table of `layouts.tables` is its address, reading a field one load, writing it one store.
+"""Tables in compiled code: a Table of `layouts.tables` is its address, reading a field one load,
+writing it one store.
 
-`Weight(address)`, `weight.COLUMNS`, `layer.QUERY[1].BIAS` and `step.TOKENS[row]` compile to the instructions that
-addresses and offsets by hand would give: nothing is left of a table. Where an int64 is asked for, a table is its
-address.
+`Weight(address)`, `weight.COLUMNS`, `layer.QUERY[1].BIAS` and `step.TOKENS[row]` compile to the
+instructions that addresses and offsets by hand would give: nothing is left of a table. Where an
+int64 is asked for, a table is its address.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _place(code: Code, address: Any, field: TableField) -> Any:
     return _moved(code, address, ir.Constant(I64, field.offset))
 
 
-# --- fields -------------------------------------------------------------------------------------------------
+# --- fields ---------------------------------------------------------------------------------------
 @infer_getattr
 class _Fields(AttributeTemplate):
     key = TableType
@@ -109,7 +110,7 @@ def _write(context: Any, builder: Any, sig: Any, values: Any, name: str) -> None
     code.store(_place(code, place, kind.kind.fields[name]), Val(code, word))
 
 
-# --- many, one after the other ------------------------------------------------------------------------------
+# --- many, one after the other --------------------------------------------------------------------
 @infer_global(operator.getitem)
 class _Items(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:

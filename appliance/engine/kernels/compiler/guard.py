@@ -1,9 +1,11 @@
-"""Checks inside the `step` kernel, compiled in by a debug build only (`compile_for(name, debug=True)`).
+"""Checks inside the `step` kernel, compiled in by a debug build only (`compile_for(name,
+debug=True)`).
 
-What may be touched is a list of ranges, each to read, to write or to call. `allowed` judges places as a pass computes
-them. What is refused is not touched: the number of the fault goes to the status word, and the pass goes on without it
-(all threads must finish their phases). Whoever runs such a build makes the list and judges every word of the tables
-before a pass: `tests/support/step_tables.py` does. Other builds look at neither.
+A list of ranges says what may be touched, each to read, to write or to call. `allowed` judges
+places as a pass computes them. A refused address is not touched: the number of the fault goes to
+the status word, and the pass goes on without it (all threads must finish their phases). The runner
+of such a build makes the list and judges every word of the tables before a pass:
+`tests/support/step_tables.py` does. Other builds look at neither.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def refuse(step: Step, fault: int) -> bool:
 
 @device(inline=False)
 def found(step: Step, fault: int, address: int, nbytes: int, access: int) -> bool:
-    """Whether one range that may be accessed so holds `nbytes` at `address`; records the fault if not."""
+    """Whether one range that may be accessed so holds `nbytes` at `address`; records the fault if
+    not."""
     for index in range(step.RANGE_COUNT):
         place = step.RANGES[index]
         offset = address - place.ADDRESS

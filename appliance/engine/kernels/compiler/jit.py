@@ -1,9 +1,12 @@
-"""The one place where numba is set up: CPU and features from the target, and the compile flags of every kernel.
+"""The one place where numba is set up: CPU and features from the target, and the compile flags of
+every kernel.
 
-Importing this module fixes numba's CPU for the process, so a definition module imports it before any use of numba.
+Importing this module fixes numba's CPU for the process, so a definition module imports it before
+any use of numba.
 
-Flags: no `fastmath` (no reassociation, no contraction: the bits of a result are those of the operations as written,
-`fma` only where it is written), C division (`error_model="numpy"`), no bounds checks (arguments are raw addresses).
+Flags: no `fastmath` (no reassociation, no contraction: the bits of a result are those of the
+operations as written, `fma` only where it is written), C division (`error_model="numpy"`), no
+bounds checks (arguments are raw addresses).
 """
 
 from __future__ import annotations
@@ -41,14 +44,16 @@ _fix_cpu()
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = True) -> Any:
-    """A helper that kernels call with values (also vector values); inlined by LLVM unless `inline=False`."""
+    """A helper that kernels call with values (also vector values); inlined by LLVM unless
+    `inline=False`."""
     if function is None:
         return lambda inner: device(inner, inline=inline)
     return numba.njit(forceinline=inline, **FLAGS)(function)
 
 
 def compile_native(function: Callable[..., Any], signature: str) -> tuple[str, str]:
-    """Compile one kernel; its optimised LLVM module as text, and the symbol of its native entry in it."""
+    """Compile one kernel; its optimised LLVM module as text, and the symbol of its native entry in
+    it."""
     arguments, result = sigutils.normalize_signature(signature)
     dispatcher = numba.njit(**FLAGS)(function)
     dispatcher.compile(typing.signature(result, *arguments))

@@ -1,9 +1,11 @@
-"""From a registered kernel to the bytes of an object file; the JIT and the ahead-of-time build share them.
+"""From a registered kernel to the bytes of an object file; the JIT and the ahead-of-time build
+share them.
 
-numba compiles the kernel to an optimised LLVM module. Around its native entry (which returns a status and takes
-places for result and exception) goes a function with the plain C signature; everything but that function becomes
-internal, what nobody uses is dropped, and LLVM emits a position-independent object. A process that loads that
-object (`table`) and a library linked from it (`ahead`) run the same instructions.
+numba compiles the kernel to an optimised LLVM module. Around its native entry (which returns a
+status and takes places for result and exception) goes a function with the plain C signature.
+Everything but that function becomes internal, and unused code is dropped. LLVM emits a
+position-independent object. A process that loads that object (`table`) and a library linked from it
+(`ahead`) run the same instructions.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _EXCEPTION = ".const.picklebuf"  # numba's name for the constant that describes 
 
 
 def _entry(kernel: Kernel, native: str) -> str:
-    """LLVM text of the C function: calls numba's native entry, ignores the status (kernels do not raise)."""
+    """LLVM text of the C function: calls numba's native entry, ignores the status (kernels do not
+    raise)."""
     kinds = kernel.signature.llvm_arguments
     result = kernel.signature.llvm_result
     place = "ptr" if result == "void" else result  # numba returns `None` through a pointer, too
@@ -70,7 +73,8 @@ def _machine() -> Any:
 
 
 def _undefined(data: bytes) -> set[str]:
-    """Symbols that an object needs (ELF-64 symbol table entries: name, info, other, section, value, size)."""
+    """Symbols that an object needs (ELF-64 symbol table entries: name, info, other, section, value,
+    size)."""
     sections = {section.name(): section.data() for section in llvm.ObjectFileRef.from_data(data).sections()}
     names = sections[b".strtab"]
     entries = struct.iter_unpack("<IBBHQQ", sections[b".symtab"])
@@ -79,7 +83,8 @@ def _undefined(data: bytes) -> set[str]:
 
 
 def lower(kernel: Kernel) -> bytes:
-    """Compile one kernel to an object file that defines `PREFIX + name`; EngineError says what is not allowed."""
+    """Compile one kernel to an object file that defines `PREFIX + name`; EngineError says what is
+    not allowed."""
     module = _module(kernel)
     if any(item.name.startswith(_EXCEPTION) for item in module.global_variables):
         raise EngineError(
@@ -96,7 +101,8 @@ def lower(kernel: Kernel) -> bytes:
 
 
 class Loader:
-    """Loads objects into this process (needs writable, then executable memory: development only)."""
+    """Loads objects into this process (needs writable, then executable memory: development only).
+    """
 
     def __init__(self) -> None:
         llvm.initialize_native_target()

@@ -1,7 +1,8 @@
-"""Records in compiled code: a dataclass whose members are passed as if each were an argument of its own.
+"""Records in compiled code: a dataclass whose members are passed as if each were an argument of its
+own.
 
-Numba's own tuples forget which members are constants; of these, a function is compiled for each constant apart, as it
-is for arguments.
+Numba's own tuples forget which members are constants; of these, a function is compiled for each
+constant apart, as it is for arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class _RecordModel(models.StructModel):
 
 
 def record(kind: _K) -> _K:
-    """Let kernels make records of a dataclass, with positional arguments, and read their members."""
+    """Let kernels make records of a dataclass, with positional arguments, and read their members.
+    """
     class _Constructor(AbstractTemplate):
         key, prefer_literal = kind, True
 

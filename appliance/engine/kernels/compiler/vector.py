@@ -1,10 +1,12 @@
-"""Vector types for numba and the operations on them: 16 lanes of int32 or float32, whatever the CPU has.
+"""Vector types for numba and the operations on them: 16 lanes of int32 or float32, whatever the CPU
+has.
 
-Compiled code receives memory as 64-bit addresses in bytes; nothing here checks them (`boundary.py` does, before a
-kernel is called). `i32x16` and `f32x16` are values: they live in registers, can be passed to and returned from
-device functions, and have the operators `+ - * /` (float) and `+ - * & | ^` (int). Each operation gives the same
-bits on every target (see `emit.py`); horizontal operations combine the upper half of the lanes with the lower half
-until one is left. Atomics are in `atomic.py`.
+Compiled code receives memory as 64-bit addresses in bytes; nothing here checks them (`boundary.py`
+does, before a kernel is called). `i32x16` and `f32x16` are values: they live in registers, can be
+passed to and returned from device functions, and have the operators `+ - * /` (float) and `+ - * &
+| ^` (int). Each operation gives the same bits on every target (see `emit.py`); horizontal
+operations combine the upper half of the lanes with the lower half until one is left. Atomics are in
+`atomic.py`.
 
 Names: `load_*`/`store_*` move 16 lanes, `get_*`/`set_*` one scalar.
 """
@@ -48,7 +50,8 @@ i32, i64, f32 = types.int32, types.int64, types.float32
 
 
 def operation(result: Any, *args: Any) -> Callable[[Callable[..., Val | None]], Any]:
-    """Make a numba function of fixed signature from `emit(code, *values) -> value` (None for a void result)."""
+    """Make a numba function of fixed signature from `emit(code, *values) -> value` (None for a void
+    result)."""
 
     def decorate(emit: Callable[..., Val | None]) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -72,7 +75,8 @@ def operation(result: Any, *args: Any) -> Callable[[Callable[..., Val | None]], 
 
 
 def calling(name: str, emit: Callable[[Code, list[Val]], None], *args: Any) -> Any:
-    """A numba function of no result that calls the function `name` of its module, which `emit` makes on first use."""
+    """A numba function of no result that calls the function `name` of its module, which `emit`
+    makes on first use."""
     def call(code: Code, *values: Val) -> None:
         function = code.function(name, [value.type for value in values], emit)
         code.b.call(function, [value.ir for value in values])
@@ -80,7 +84,8 @@ def calling(name: str, emit: Callable[[Code, list[Val]], None], *args: Any) -> A
 
 
 def pointer_call(signature: str) -> Any:
-    """A function `(address, *args)` that calls the C function at `address`, e.g. `pointer_call("void(i8,i4)")`."""
+    """A function `(address, *args)` that calls the C function at `address`, e.g.
+    `pointer_call("void(i8,i4)")`."""
     args, result = normalize_signature(signature)
 
     def call_address(code: Code, address: Val, *values: Val) -> Val | None:
@@ -96,7 +101,7 @@ def pointer_call(signature: str) -> Any:
 _IR = {i32: I32, i64: I64, f32: F32}
 
 
-# --- from and to memory -------------------------------------------------------------------------------------
+# --- from and to memory ---------------------------------------------------------------------------
 def _getter(result: Any, element: Any, name: str, lanes: int = 1) -> Any:
     def get(code: Code, address: Val) -> Val:
         return code.load(address, element, lanes)
@@ -138,7 +143,7 @@ def round_f16(code: Code, value: Val) -> Val:
     return code.half_to_float(code.float_to_half(value))
 
 
-# --- arithmetic ---------------------------------------------------------------------------------------------
+# --- arithmetic -----------------------------------------------------------------------------------
 def _operator(kind: Any, symbol: Any) -> None:
     """`symbol` between two values of `kind` in numba code."""
     class Template(ConcreteTemplate):
@@ -185,7 +190,8 @@ def abs_f32(code: Code, value: Val) -> Val:
 
 @operation(i32x16, f32x16)
 def magnitude_i32(code: Code, value: Val) -> Val:
-    """The bits of the absolute value: as integers in the order of the numbers, with NaN above all of them."""
+    """The bits of the absolute value: as integers in the order of the numbers, with NaN above all
+    of them."""
     return value.bits(I32) & 0x7FFFFFFF
 
 
@@ -227,7 +233,7 @@ def smallest_f32(code: Code, value: Val) -> Val:
     return code.fold(value, code.smaller)
 
 
-# --- the machine --------------------------------------------------------------------------------------------
+# --- the machine ----------------------------------------------------------------------------------
 @operation(types.void, i64)
 def prefetch(code: Code, address: Val) -> None:
     """Ask for a cache line, to read."""

@@ -1,4 +1,5 @@
-"""Sizes and offsets that the attention kernels and their callers share. Bytes, if not said otherwise."""
+"""Sizes and offsets that the attention kernels and their callers share. Bytes, if not said
+otherwise."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ WEIGHTS_NBYTES = 4 * PAGE  # weights of one row and page
 SCRATCH_NBYTES = 12 * WEIGHTS_NBYTES  # weights of four rows, and the same times the scales of two groups of elements
 NOTHING = -1e20  # the largest score of no position
 
-# How keys and values are kept. f16: as binary16. q8, q4: elements of a head in groups of 32 (the last may be half
-# empty) that share a binary16 scale, with QUANTS bytes of quants each.
+# How keys and values are kept. In f16 they are binary16. q8, q4: elements of a head in groups of 32
+# that share a binary16 scale, with QUANTS bytes of quants each. The last group may be half empty.
 GROUP = 32
 QUANTS = {"f16": 0, "q8": 32, "q4": 16}
 CACHE_FORMATS = tuple(QUANTS)

@@ -1,6 +1,6 @@
-"""Where the kernels that fetch tiles find things: a table Stream for a model, a Worker for each thread, a Matrix for
-each streamed matrix. Filled by `engine.forward.tile_tables`. The kernels change FAULT, COLD, CURSOR and the words of
-their own worker.
+"""Where the kernels that fetch tiles find things: a table Stream for a model, a Worker for each
+thread, a Matrix for each streamed matrix. Filled by `engine.forward.tile_tables`. The kernels
+change FAULT, COLD, CURSOR and the words of their own worker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from appliance.engine.kernels.layouts.tables import At, Room, Table
 
 
 class Worker(Table):
-    """What one thread has of its own."""
+    """The table of one thread alone."""
 
     CONTEXT: int  # address of its EVP_CIPHER_CTX, which has the key
     TILE: int  # address of TILE_NBYTES for plaintext; changes places with OTHER with each tile that is fetched
@@ -31,7 +31,7 @@ class Worker(Table):
 
 
 class Stream(Table):
-    """What all threads share of one model."""
+    """The table of one model that all threads share."""
 
     READ: int  # C function preadv2
     ERRNO: int  # C function __errno_location
@@ -56,7 +56,8 @@ class Stream(Table):
 
 
 class Matrix(Table):
-    """One matrix. Tile n is number FIRST_TILE + n of the file; its record is n * RECORD_NBYTES from OFFSET or KEPT.
+    """One matrix. Tile n is number FIRST_TILE + n of the file; its record is n * RECORD_NBYTES from
+    OFFSET or KEPT.
 
     Of a plain model, a record is the tile's rows as the file has them.
     """

@@ -1,7 +1,7 @@
 """The tables that the `pack_rows` kernel follows; `engine.forward.packing` makes them.
 
-A table Pack for a block format has MOVE_COUNT tables Move, done in their order for each block of 16 rows. A record of
-16 rows has 16 times the bytes of a block.
+A table Pack for a block format has MOVE_COUNT tables Move, done in their order for each block of 16
+rows. A record of 16 rows has 16 times the bytes of a block.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from appliance.engine.kernels.layouts.tables import At, Table
 
 
 class Term(Table):
-    """Bits of a word of the record: those in MASK, of the word at byte SOURCE of the record, turned left by TURN."""
+    """Bits of a word of the record: those in MASK, of the word at byte SOURCE of the record, turned
+    left by TURN."""
 
     SOURCE: int
     MASK: int
@@ -37,6 +38,6 @@ class Pack(Table):
     MOVE: Move  # the first
 
 
-# What a unit is, and its NBYTES: 4 words of 4 bytes; a word; 8 halves of 2 bytes; a half; a word of the even ones of 8
-# bytes (which fills half its place in the record); terms.
+# The kinds of unit, and their NBYTES: 4 words of 4 bytes; a word; 8 halves of 2 bytes; a half. Last
+# are a word of the even ones of 8 bytes, which fills half its place in the record, and terms.
 KINDS = {"quad": 16, "word": 4, "octet": 16, "half": 2, "evens": 8, "terms": 0}

@@ -1,7 +1,8 @@
 """The tables that the `find_spans` kernel follows. `engine.matching` fills them.
 
-A *stream* has one bit for each position of the stretch of text at hand, first position in the lowest bit. Where a field
-of Operation or Instruction is said to be a stream, it is the stream's number.
+A *stream* has one bit for each position of the stretch of text at hand, first position in the
+lowest bit. Where a field of Operation or Instruction is said to be a stream, it is the stream's
+number.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ class Search(Table):
     BUFFER: int  # address of 128 words
 
 
-# What an operation does, bit by bit at each position i:
+# The effect of an operation, bit by bit at each position i:
 # shifted    TO[i] = A[i] and B[i + AMOUNT]
 # either     TO[i] = A[i] or B[i]
 # differ     TO[i] = A[i] xor B[i]
 # previous   TO[i] = A[i - 1], 0 at the first
-# gained     a turn of a loop of at most AMOUNT: bits of A that TO lacks are new. The turn's number is written to the
-#            planes at new bits, TO gets them, QUEUE = TO or B; again from BACK on unless nothing was new
+# gained     a turn of a loop of at most AMOUNT: bits of A that TO lacks are new
+#            the turn's number is written to the planes at new bits, TO gets them
+#            QUEUE = TO or B; again from BACK on unless nothing was new
 # again      AMOUNT turns in all from BACK on
 OPERATIONS = ("shifted", "either", "differ", "previous", "gained", "again")
 

@@ -1,10 +1,13 @@
-"""Sizes that kernels and their callers agree on: records of weights, quantised activations, patches.
+"""Sizes that kernels and their callers agree on: records of weights, quantised activations,
+patches.
 
-Plain Python, no numba: the boundary checks use it in processes that only run prebuilt kernels. The order of a
-weight record is fixed by `appliance.models.file.layout`; this module only needs its size.
+Plain Python, no numba: the boundary checks use it in processes that only run prebuilt kernels. The
+order of a weight record is fixed by `appliance.models.file.layout`; this module only needs its
+size.
 
-Quantised activations lie by blocks: a block's 4-byte fields of one token after those of another, then the next block;
-a run of tokens is so a run of memory, wherever it begins. Those of the kind f32 lie by tokens, as they come.
+Quantised activations lie by blocks: a block's 4-byte fields of one token after those of another,
+then the next block; a run of tokens is so a run of memory, wherever it begins. Those of the kind
+f32 lie by tokens, as they come.
 """
 
 from __future__ import annotations
@@ -34,12 +37,13 @@ class Activation:
         return 4 * self.fields
 
 
-# Blocks are whole cache lines, so that a matrix register reads each of its rows from one; their last 3 fields are free.
-# Field numbers of a q8_32 block (ggml's Q8_0 and Q8_1 in one): 32 int8, multiples of their sum, scale, scaled sum.
+# Blocks are whole cache lines, so that a matrix register reads each of its rows from one; their
+# last 3 fields are free. Field numbers of a q8_32 block (ggml's Q8_0 and Q8_1 in one): 32 int8,
+# multiples of their sum, scale, scaled sum.
 Q32_QUANTS, Q32_MINUS8, Q32_MINUS16, Q32_MINUS128, Q32_SCALE, Q32_SUM, Q32_FIELDS = 0, 8, 9, 10, 11, 12, 16
 
-# Field numbers of a q8_256 block (ggml's Q8_K). A sum s of int8 is kept as two bytes, s = 128 high + low with
-# 0 <= low < 128, four sums to a field, so that minima are products of bytes too.
+# Field numbers of a q8_256 block (ggml's Q8_K). A sum s of int8 is kept as two bytes, s = 128 high
+# + low with 0 <= low < 128, four sums to a field, so that minima are products of bytes too.
 Q256_QUANTS = 0  # 256 int8
 Q256_MINUS32 = 64  # -32 times the sum of each 16
 Q256_HIGH32, Q256_LOW32 = 80, 82  # 8 sums of 32
@@ -55,7 +59,8 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType({
 
 @dataclass(frozen=True)
 class Shape:
-    """A weight format: `elements` columns in a GGUF block of `nbytes` bytes, multiplied with `activation`."""
+    """A weight format: `elements` columns in a GGUF block of `nbytes` bytes, multiplied with
+    `activation`."""
 
     name: str
     elements: int
@@ -91,7 +96,7 @@ def activation_kind(format_name: str) -> str:
 
 
 def column_multiple(format_name: str) -> int:
-    """What the number of columns must be a multiple of."""
+    """The number whose multiple the number of columns must be."""
     return max(SHAPES[format_name].elements, FLOAT_COLUMNS)
 
 

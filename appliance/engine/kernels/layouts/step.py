@@ -1,4 +1,5 @@
-"""Where the `step` kernel finds things: tables of words. Filled by `engine.forward`; the kernel changes none of them.
+"""Where the `step` kernel finds things: tables of words. Filled by `engine.forward`; the kernel
+changes none of them.
 
 Strides are in bytes between rows, pages, layers or heads.
 """
@@ -9,7 +10,8 @@ from appliance.engine.kernels.layouts.tables import At, Numbers, Table
 
 
 class Weight(Table):
-    """One matrix of weights: groups of 16 rows, packed. Its rows are at ADDRESS, or come tile by tile from FETCH."""
+    """One matrix of weights: groups of 16 rows, packed. Its rows are at ADDRESS, or come tile by
+    tile from FETCH."""
 
     PRODUCT: int  # kernel `product_F`
     ADDRESS: int  # of the packed rows, where FETCH is 0
@@ -140,6 +142,6 @@ LAYER_PARTS = tuple(name for name, field in Layer.fields.items() if field.kind i
 
 COUNTER_NBYTES = 64
 
-# What a debug build found, by number, and how a range may be accessed (a sum).
+# The faults that a debug build finds, by number, and how a range may be accessed (a sum).
 FAULTS = ("none", "buffer", "weight", "cache")
 READ, WRITE, CALL = 1, 2, 4

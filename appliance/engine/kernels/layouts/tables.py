@@ -1,11 +1,12 @@
-"""Tables of 64-bit words that Python fills and kernels read: a class names the fields of one kind of table, in order.
+"""Tables of 64-bit words that Python fills and kernels read: a class names the fields of one kind
+of table, in order.
 
     class Run(Table):
         FIRST_ROW: int  # number of its first row
         COUNT: int  # rows
 
-`Run(address).COUNT` reads a word, and `Run(address)[3]` is the third table after that one. Compiled code does the same
-by a single load each, see `compiler.fields`. What the annotation says of a field:
+`Run(address).COUNT` reads a word, and `Run(address)[3]` is the third table after that one. Compiled
+code does the same by a single load each, see `compiler.fields`. The annotation of a field says:
 
     int        a word: a count, a size in bytes, an address, or 0 for none
     float      a float32 in the low half of a word

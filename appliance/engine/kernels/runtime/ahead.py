@@ -1,8 +1,9 @@
-"""Kernel libraries built ahead: what a manifest says, and whether a library fits the sources at hand.
+"""Kernel libraries built ahead: what a manifest says, and whether a library fits the sources at
+hand.
 
-A library `kernels-<target>.so` lies beside `kernels-<target>.json`. The manifest lists every source file of the kernel
-package that the build loaded with its SHA-256, so a file that cannot influence the kernels does not make them stale.
-Nothing here needs numba.
+A library `kernels-<target>.so` lies beside `kernels-<target>.json`. The manifest lists every source
+file of the kernel package that the build loaded with its SHA-256, so a file that cannot influence
+the kernels does not make them stale. Nothing here needs numba.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _HINT = "build them: appliance kernels build"
 
 @dataclass(frozen=True)
 class Library:
-    """A library that fits: its file, its kernels' signatures by name (sorted), and digests of its bytes in hex."""
+    """A library that fits: its file, its kernels' signatures by name (sorted), and digests of its
+    bytes in hex."""
 
     path: Path
     signatures: dict[str, Signature]
@@ -64,7 +66,8 @@ def all_sources() -> list[str]:
 
 
 def source_digests(names: list[str]) -> dict[str, str]:
-    """SHA-256 of source files of the kernel package, by path; a file that does not exist has an empty digest."""
+    """SHA-256 of source files of the kernel package, by path; a file that does not exist has an
+    empty digest."""
     found = {}
     for name in sorted(names):
         path = PACKAGE / name
@@ -85,10 +88,11 @@ def compiler_versions() -> dict[str, str]:
 
 
 def open_library(path: Path, target: Target) -> Library:
-    """Check a library against its manifest and the sources at hand; EngineError says what does not fit.
+    """Check a library against its manifest and the sources at hand; EngineError says what does not
+    fit.
 
-    Its code: `kernel-missing` where there is neither file, `kernel-stale` for a library of other sources, compilers or
-    targets, `kernel-damaged` for one that is not what was built."""
+    Its code: `kernel-missing` where there is neither file, `kernel-stale` for a library of other
+    sources, compilers or targets, `kernel-damaged` for one that is not what was built."""
     manifest = path.with_suffix(".json")
     absent = [each for each in (path, manifest) if not each.is_file()]
     if len(absent) == 2:

@@ -1,7 +1,7 @@
 """The checks between Python and compiled code: kernels take raw addresses and look at nothing.
 
-Every weight, vector and batch passes here before an address reaches a kernel. A refusal is an EngineError that says
-what was found and what is allowed; nothing here depends on numba.
+Every weight, vector and batch passes here before an address reaches a kernel. A refusal is an
+EngineError that says what was found and what is allowed; nothing here depends on numba.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Int64s = NDArray[np.int64]
 
 def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int,
                  tile_groups: int = 0) -> None:
-    """A packed matrix: known format, whole blocks, padded to whole groups of 16 rows, aligned, not null; or, without an
-    address, tiles of `tile_groups` groups."""
+    """A packed matrix: known format, whole blocks, padded to whole groups of 16 rows, aligned, not
+    null; or, without an address, tiles of `tile_groups` groups."""
     if format_name not in SHAPES:
         raise EngineError(f"{name}: no kernel multiplies {format_name}; allowed: {', '.join(SHAPES)}")
     if rows < 1 or columns < 1 or columns % column_multiple(format_name):
@@ -45,7 +45,7 @@ def check_vector(name: str, vector: NDArray[np.float32], size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a batch may contain."""
+    """Check the content of a batch."""
 
     rows: int  # of a batch
     wanted: int  # rows whose logits are asked for
@@ -87,14 +87,16 @@ class Boundary:
         return self._filled[slot]
 
     def forget(self, slot: int, keep: int = 0) -> None:
-        """Let go of all positions of a slot from `keep` on; EngineError for a slot or position that is not there."""
+        """Let go of all positions of a slot from `keep` on; EngineError for a slot or position that
+        is not there."""
         if not 0 <= slot < self.limits.slots or not 0 <= keep <= self._filled[slot]:
             raise EngineError(f"cannot keep {keep} positions of slot {slot}")
         self._filled[slot] = keep
 
     def check(self, tokens: Sequence[int] | Int64s, positions: Sequence[int] | Int64s,
               slots: Sequence[int] | Int64s, wanted: Sequence[int] | Int64s) -> Batch:
-        """The batch as int64 arrays. Each slot's rows are neighbours, at consecutive positions that continue it."""
+        """The batch as int64 arrays. Each slot's rows are neighbours, at consecutive positions that
+        continue it."""
         limits = self.limits
         a, b, c = (_integers(name, values) for name, values in (
             ("tokens", tokens), ("positions", positions), ("slots", slots)))

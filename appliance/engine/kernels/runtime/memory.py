@@ -1,7 +1,7 @@
 """Memory for kernels: aligned, zeroed, with an address that does not move.
 
-Kernels load whole vectors and may read (never write) up to `SLACK` bytes past the end of what they were given, so
-every block has that much behind it.
+Kernels load whole vectors and may read (never write) up to `SLACK` bytes past the end of what they
+were given, so every block has that much behind it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _MAPPED = 1 << 20  # from this size on a block is its own mapping and goes back 
 
 
 class Memory:
-    """A zeroed block: `.address` (int), `.nbytes`, and views. It is freed when nothing refers to it or its views."""
+    """A zeroed block: `.address` (int), `.nbytes`, and views. It is freed when nothing refers to it
+    or its views."""
 
     def __init__(self, nbytes: int, *, huge: bool = False, apart: bool = False) -> None:
-        """Allocate `nbytes` at a multiple of ALIGNMENT; `huge` asks for huge pages, `apart` for pages of its own, which
-        go back to the system, and are nobody's then, however small they are."""
+        """Allocate `nbytes` at a multiple of ALIGNMENT; `huge` asks for huge pages, `apart` for
+        pages of its own, which go back to the system, and are nobody's then, however small they
+        are."""
         if nbytes < 0:
             raise ValueError(f"block of {nbytes} bytes")
         alignment = _HUGE if huge and nbytes >= _HUGE else ALIGNMENT
@@ -57,7 +59,8 @@ class Memory:
         return np.frombuffer(area, np.uint8)
 
     def view(self, dtype: Any, *, offset: int = 0, count: int | None = None) -> np.ndarray:
-        """`count` elements (all by default) from the byte `offset` on, as a writable array that shares the block."""
+        """`count` elements (all by default) from the byte `offset` on, as a writable array that
+        shares the block."""
         size = np.dtype(dtype).itemsize
         count = (self.nbytes - offset) // size if count is None else count
         if offset < 0 or count < 0 or offset + count * size > self.nbytes:
@@ -65,7 +68,8 @@ class Memory:
         return self._bytes[offset:offset + count * size].view(dtype)
 
     def wipe(self) -> None:
-        """Overwrite the block with zeros. What holds zeros is read only: memory never touched is not fetched now."""
+        """Overwrite the block with zeros. A buffer of zeros is read only: memory never touched is
+        not fetched now."""
         for start in range(0, self.nbytes, _HUGE):
             piece = self._bytes[start:start + _HUGE]
             words = piece[:piece.size & ~7].view(np.uint64)
@@ -83,7 +87,8 @@ class Words:
         self._floats = self.memory.view(np.float32)
 
     def put(self, table: type[Table], values: Mapping[str, int | float], base: int = 0) -> None:
-        """Write fields of a table at byte `base`: integers, and float32 into the low halves of words."""
+        """Write fields of a table at byte `base`: integers, and float32 into the low halves of
+        words."""
         for name, value in values.items():
             at = base + table.offsets[name]
             if isinstance(value, float):

@@ -1,4 +1,5 @@
-"""How many CPUs this process may use: its affinity and the CPU quota of its control group (v1 or v2)."""
+"""How many CPUs this process may use: its affinity and the CPU quota of its control group (v1 or
+v2)."""
 
 from __future__ import annotations
 
@@ -45,15 +46,16 @@ def _folders(groups: str, mount: Path) -> list[Path]:
 
 
 def quota(groups: str | None = None, mount: Path = MOUNT) -> float | None:
-    """CPUs' worth of time that the control groups allow, None without a limit. `groups` is /proc/self/cgroup."""
+    """CPUs' worth of time that the control groups allow, None without a limit. `groups` is
+    /proc/self/cgroup."""
     text = _number(SELF) if groups is None else groups
     shares = [share for folder in _folders(text, mount) if (share := _share(folder)) is not None]
     return min(shares, default=None)
 
 
 def cpus() -> int:
-    """Threads to run: one for each CPU of the affinity mask, but no more than the quota feeds without throttling, nor
-    than a pool may have."""
+    """Threads to run: one for each CPU of the affinity mask, but no more than the quota feeds
+    without throttling, nor than a pool may have."""
     count = min(len(os.sched_getaffinity(0)), MOST)
     limit = quota()
     return count if limit is None else max(1, min(count, int(limit)))

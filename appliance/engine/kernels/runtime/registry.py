@@ -1,16 +1,19 @@
-"""The list of kernels: a name, a C signature and the Python function that is lowered when it is first needed.
+"""The list of kernels: a name, a C signature and the Python function that is lowered when it is
+first needed.
 
     @kernel("scale_f32", "void(i8,i8,f4)")
     def scale_f32(x, n, factor): ...
 
-Nothing is compiled here, and numba is not imported: a definition module (one listed in `DEFINITIONS`) imports numba
-itself, through `jit`, and is imported only by whoever compiles. A factory registers many kernels in a loop; what
-differs between them are closure variables, which numba freezes to constants when it compiles.
+Nothing is compiled here, and numba is not imported: a definition module (one listed in
+`DEFINITIONS`) imports numba itself, through `jit`, and is imported only by whoever compiles. A
+factory registers many kernels in a loop; what differs between them are closure variables, which
+numba freezes to constants when it compiles.
 
 Rules for a kernel (checked when it is lowered ahead of time):
 - arguments and result are the scalars of `signature.CTYPES`; memory is passed as an int64 address;
 - no `raise`, no Python object, no allocation: an error inside a kernel would be lost;
-- no call of the C library beyond the few functions of `lower.ALLOWED_SYMBOLS`, so that results never depend on it.
+- no call of the C library beyond the few functions of `lower.ALLOWED_SYMBOLS`, so that results
+  never depend on it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from appliance.engine.kernels.runtime.signature import Signature
 
 PACKAGE = "appliance.engine.kernels"
 
-# Modules that define kernels, below `code`. They import numba; nothing needs them when a library is prebuilt.
+# Modules that define kernels, below `code`. They import numba; nothing needs them when a library is
+# prebuilt.
 DEFINITIONS: tuple[str, ...] = (
     "step.lockstep", "rows.quantise", "product.product", "product.gather", "attention.attention", "product.pack",
     "step.fetch", "step.step", "search.search")
@@ -47,7 +51,8 @@ _kernels: dict[str, Kernel] = {}
 
 
 def kernel(name: str, signature: str) -> Callable[[_F], _F]:
-    """Register the decorated function under a name that is unique among all kernels; returns it unchanged."""
+    """Register the decorated function under a name that is unique among all kernels; returns it
+    unchanged."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"kernel name {name!r}: lower-case letters, digits and _ only")
 

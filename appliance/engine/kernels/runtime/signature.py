@@ -1,4 +1,5 @@
-"""C signatures of kernels, written as numba writes them: `"i8(i8,f4)"` takes an int64 and a float32, gives an int64."""
+"""C signatures of kernels, written as numba writes them: `"i8(i8,f4)"` takes an int64 and a
+float32, gives an int64."""
 
 from __future__ import annotations
 

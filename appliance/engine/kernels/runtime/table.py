@@ -1,8 +1,8 @@
 """The kernels of one target in this process, by name: address or ctypes function.
 
-Where they come from: a library built ahead for exactly the sources at hand, if there is one (`ahead.find`); otherwise
-they are compiled on first use, which needs numba. The path of the library is the package's own folder or is given
-explicitly; no environment variable redirects it.
+Where they come from: a library built ahead for exactly the sources at hand, if there is one
+(`ahead.find`); otherwise they are compiled on first use, which needs numba. The path of the library
+is the package's own folder or is given explicitly; no environment variable redirects it.
 """
 
 from __future__ import annotations
@@ -105,17 +105,17 @@ def _compiled(target: targets.Target, reason: str) -> KernelTable:
 def load(target: str | None = None, library: Path | None = None) -> KernelTable:
     """The kernels of a target (the best of this CPU by default).
 
-    `library`: a prebuilt library to use, and no other: EngineError when it does not fit. Without it, the package's own
-    prebuilt library decides:
+    `library`: a prebuilt library to use, and no other: EngineError when it does not fit. Without
+    it, the package's own prebuilt library decides:
 
     from the sources at hand    it is used
     damaged                     EngineError: a library was expected
     none, or of other sources   kernels are compiled, and `KernelTable.source` says why
 
-    Where numba is missing, as in an image, a library that does not fit is an EngineError. Where there is none, and no
-    target was asked for, the CPU's next best target that has one serves (a warning in the log and the self-test's
-    result name it). A process that compiles with checks inside (`targets.compile_for(..., debug=True)`) uses no
-    library.
+    Where numba is missing, as in an image, a library that does not fit is an EngineError. Where
+    there is none, and no target was asked for, the CPU's next best target that has one serves (a
+    warning in the log and the self-test's result name it). A process that compiles with checks
+    inside (`targets.compile_for(..., debug=True)`) uses no library.
     """
     chosen = targets.detect() if target is None else targets.runnable(target)
     if library is not None:
@@ -137,7 +137,8 @@ def load(target: str | None = None, library: Path | None = None) -> KernelTable:
 
 
 def _next_best(best: targets.Target) -> KernelTable:
-    """The library of another target that this CPU can run; EngineError says which it can run and which there are."""
+    """The library of another target that this CPU can run; EngineError says which it can run and
+    which there are."""
     fit = targets.supported()
     for other in fit[1:]:
         if ahead.default_path(other).exists():

@@ -1,12 +1,13 @@
 """CPU targets of the compiled kernels, and which of them this CPU can run.
 
-A target is a fixed LLVM CPU and feature list, the same on every build machine, so that what is compiled never
-depends on the host that compiles it, which may be of another architecture. A process compiles for one target only
-(numba's CPU settings are process-wide); any number of prebuilt libraries for targets that this CPU supports can be
-loaded beside each other.
+A target is a fixed LLVM CPU and feature list, the same on every build machine, so that what is
+compiled never depends on the host that compiles it, which may be of another architecture. A process
+compiles for one target only (numba's CPU settings are process-wide); any number of prebuilt
+libraries for targets that this CPU supports can be loaded beside each other.
 
-This module knows nothing of numba. CPU features come from /proc/cpuinfo, where the kernel lists what CPUID reports
-*and* what the operating system has enabled (an AVX-512 CPU whose state is not saved is not listed there).
+This module knows nothing of numba. CPU features come from /proc/cpuinfo, where the kernel lists
+what CPUID reports *and* what the operating system has enabled (an AVX-512 CPU whose state is not
+saved is not listed there).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _LEVEL_2 = frozenset({"cx16", "lahf_lm", "pni", "popcnt", "sse4_1", "sse4_2", "s
 _LEVEL_3 = _LEVEL_2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
 _LEVEL_4 = _LEVEL_3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 
-# The same levels in LLVM's names; spelled out although the CPU names imply them, for whoever looks at features only.
-# PREFETCHW is no part of a level, but every 64-bit CPU takes it (at worst as NOP); without it, asking for a line to
-# write would fetch one to read, and the store would still wait for whoever has it.
+# The same levels in LLVM's names; spelled out although the CPU names imply them, for whoever looks
+# at features only. PREFETCHW is no part of a level, but every 64-bit CPU takes it (at worst as
+# NOP). Without it, asking for a line to write would fetch one to read, and the store would still
+# wait for its owner.
 _LLVM_3 = ("+avx,+avx2,+bmi,+bmi2,+cx16,+f16c,+fma,+lzcnt,+movbe,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3,"
            "+prfchw,+xsave")
 _LLVM_4 = _LLVM_3 + ",+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
@@ -53,20 +55,23 @@ class Target:
 
     @property
     def triple(self) -> str:
-        """What LLVM calls the machine and its system."""
+        """LLVM's name of the machine and its system."""
         return f"{self.machine}-unknown-linux-gnu"
 
     @property
     def foreign(self) -> bool:
-        """Whether it is for machines of another architecture: this one can build for it, and run nothing of it."""
+        """Whether it is for machines of another architecture: this one can build for it, and run
+        nothing of it."""
         return self.machine != platform.machine()
 
 
-# Best first. `portable` and `neon` use no target intrinsic: LLVM lowers generic vectors for the baseline.
+# Best first. `portable` and `neon` use no target intrinsic: LLVM lowers generic vectors for the
+# baseline.
 _X86 = (
     Target("amx", "x86_64", "x86-64-v4", _LLVM_4 + ",+amx-int8,+amx-tile,+avx512vnni,-prefer-256-bit",
            _LEVEL_4 | {"amx_int8", "amx_tile", "avx512_vnni"}, amx=True, evenly=True),
-    # The instructions of the next one, another use of memory; these features together are what tells such a CPU.
+    # The instructions of the next one, another use of memory; these features together are what
+    # tells such a CPU.
     Target("zen5", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit",
            _LEVEL_4 | {"avx512_vnni", "avx512_vp2intersect", "avx_vnni"}),
     Target("avx512vnni", "x86_64", "x86-64-v4", _LLVM_4 + ",+avx512vnni,-prefer-256-bit",
@@ -109,8 +114,9 @@ def supported(flags: frozenset[str] | None = None) -> tuple[Target, ...]:
 
 @functools.cache
 def amx_permitted() -> bool:
-    """Ask the kernel for AMX's tile registers, for all threads of this process; whether it grants them (Linux's
-    Documentation/arch/x86/xstate.rst). The first use without that ends the process."""
+    """Ask the kernel for AMX's tile registers, for all threads of this process; whether it grants
+    them (Linux's Documentation/arch/x86/xstate.rst). The first use without that ends the process.
+    """
     if platform.machine() != "x86_64":
         return False
     call = ctypes.CDLL(None).syscall
@@ -138,7 +144,8 @@ def by_name(name: str) -> Target:
 
 
 def runnable(name: str) -> Target:
-    """The named target, refused when this CPU lacks one of its features (LLVM code would end the process)."""
+    """The named target, refused when this CPU lacks one of its features (LLVM code would end the
+    process)."""
     target = by_name(name)
     missing = sorted(target.required - cpu_flags())
     refused = not target.foreign and not missing and target.amx and not amx_permitted()
@@ -151,7 +158,8 @@ def runnable(name: str) -> Target:
 
 
 def compile_for(name: str, *, debug: bool = False) -> Target:
-    """Fix the target that this process compiles for; compiling for two targets in one process is refused."""
+    """Fix the target that this process compiles for; compiling for two targets in one process is
+    refused."""
     global _compiling
     wanted = (by_name(name), debug)
     if _compiling is not None and _compiling != wanted:
@@ -163,7 +171,8 @@ def compile_for(name: str, *, debug: bool = False) -> Target:
 
 
 def compiling() -> Target:
-    """The target that this process compiles for: as fixed by `compile_for`, else the best of this CPU."""
+    """The target that this process compiles for: as fixed by `compile_for`, else the best of this
+    CPU."""
     return compile_for(detect().name) if _compiling is None else _compiling[0]
 
 

@@ -1,4 +1,5 @@
-"""Where things are in the memory that the threads of a pool share. Offsets in bytes; one purpose per 64-byte line.
+"""Where things are in the memory that the threads of a pool share. Offsets in bytes; one purpose
+per 64-byte line.
 
     0    constants: SYSCALL, FUTEX (address of libc's syscall(), number of the futex call), THREADS
     64   the job: FUNCTION, ARGUMENTS, STOP, FIRST_PHASE
@@ -24,7 +25,8 @@ UNIT_MASK = (1 << UNIT_BITS) - 1
 # Within an event: int32 words.
 GENERATION, SLEEPERS, SPIN = 0, 4, 8
 
-# Within a thread's line: int64 words. The phase it is in, units of it that it claimed, generation of its job.
+# Within a thread's line: int64 words. The phase it is in, units of it that it claimed, generation
+# of its job.
 AT, TAKEN, WITHIN = 0, 8, 16
 
 # Of futex(2): wait and wake among threads of one process.

@@ -1,10 +1,11 @@
 """A pool of threads that run one kernel after another in lock-step.
 
-Workers are Python threads that live inside the compiled loop `lockstep_work`, without the interpreter lock. Between
-jobs they spin for some tens of microseconds and then sleep; an idle pool uses no CPU time. A job ends when its work is
-done, not when every worker has come: one that the system did not run may still read the job's arguments (and write
-nothing) until the pool is closed. What they share is laid out in `team.py`; `lockstep.py` says how they divide work
-and how they wait.
+Workers are Python threads that live inside the compiled loop `lockstep_work`, without the
+interpreter lock. Between jobs they spin for some tens of microseconds and then sleep; an idle pool
+uses no CPU time. A job ends when its work is done, not when every worker has come: one that the
+system did not run may still read the job's arguments (and write nothing) until the pool is closed.
+Their common memory is laid out in `team.py`; `lockstep.py` says how they divide work and how they
+wait.
 
 A pool does not survive fork(): the child has no workers. `run` there is refused.
 """
@@ -37,12 +38,13 @@ _NO_JOB = 1  # the first generation: odd
 
 
 class Pool:
-    """`threads` threads (the caller's included; by default what CPU affinity and quota allow) and their kernels."""
+    """`threads` threads (the caller's included; by default what CPU affinity and quota allow) and
+    their kernels."""
 
     def __init__(self, table: KernelTable, threads: int | None = None,
                  farewell: Callable[[], None] = lambda: None) -> None:
-        """Start the workers. `threads` 1 means none: `run` calls the kernel in the calling thread. `farewell` is the
-        last that each worker does."""
+        """Start the workers. `threads` 1 means none: `run` calls the kernel in the calling thread.
+        `farewell` is the last that each worker does."""
         self.threads = quota.cpus() if threads is None else threads
         if not 1 <= self.threads <= quota.MOST:
             raise EngineError(f"a pool of {self.threads} threads", hint=f"between 1 and {quota.MOST}", code="threads")
@@ -73,7 +75,8 @@ class Pool:
         spins[(team.JOB + team.GENERATION) // 4] = _NO_JOB
 
     def _seconds_per_spin(self) -> float:
-        """The length of one spin differs ten-fold between CPU models: measure it (best of three, ~0.1 ms each)."""
+        """The length of one spin differs ten-fold between CPU models: measure it (best of three,
+        ~0.1 ms each)."""
         spin, best = self._table.function("lockstep_spin"), 1.0
         for _ in range(3):
             start = time.perf_counter()
@@ -102,7 +105,8 @@ class Pool:
         return workers
 
     def run(self, kernel: int, arguments: int) -> None:
-        """Run `void kernel(i64 thread, i64 threads, i64 arguments)` (an address) on all threads until its work is done.
+        """Run `void kernel(i64 thread, i64 threads, i64 arguments)` (an address) on all threads
+        until its work is done.
 
         The memory of the arguments stays valid as long as the pool is open (`keep`).
         """
@@ -115,11 +119,13 @@ class Pool:
             self._run(self.team, kernel, arguments)
 
     def keep(self, memory: Memory) -> None:
-        """Hold a job's arguments until the last worker has ended, also when everything else is garbage."""
+        """Hold a job's arguments until the last worker has ended, also when everything else is
+        garbage."""
         self._kept.append(memory)
 
     def check(self, rounds: int = 16) -> None:
-        """Run a kernel whose result is right only if all threads kept step; EngineError otherwise."""
+        """Run a kernel whose result is right only if all threads kept step; EngineError otherwise.
+        """
         words = self._probe.view("i8")
         with self._probing:
             words[0], words[1] = self.team, rounds
@@ -144,7 +150,8 @@ class Pool:
 
 
 def _stop(table: KernelTable, memory: Memory, workers: list[Any], kept: list[Memory]) -> None:
-    """End the workers; they hold no reference to the pool, so this also runs when the pool is garbage."""
+    """End the workers; they hold no reference to the pool, so this also runs when the pool is
+    garbage."""
     if not workers or not any(worker.is_alive() for worker in workers):
         return
     table.function("lockstep_stop")(memory.address)

@@ -29,15 +29,16 @@ _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 
 def _without_warning(escape: re.Match[str]) -> str:
-    """The same value in a form that Python does not warn of: a backslash before a letter of no escape is itself,
-    octal digits beyond \\377 for a character beyond a byte."""
+    """The same value in a form that Python does not warn of: a backslash before a letter of no
+    escape is itself, octal digits beyond \\377 for a character beyond a byte."""
     if escape[1] is not None:
         return f"\\u{int(escape[1], 8):04x}"
     return escape[0] if escape[2] in _ESCAPES or not escape[2].isascii() else "\\" + escape[0]
 
 
 def unquote(token: Token) -> str:
-    """The value of a string literal: escapes as Python has them, but no half of a surrogate pair."""
+    """The value of a string literal: escapes as Python has them, but no half of a surrogate pair.
+    """
     body = token.value[1:-1]
     if "\\" not in body:
         return body
@@ -207,7 +208,7 @@ class ExpressionParser:
         return ex.Constant(int(digits) if token.kind == "int" else float(digits))
 
     def _parenthesis(self) -> Expression:
-        """What comes after "(", with ")"."""
+        """Read what comes after "(", with ")"."""
         if self._take(")"):
             return ex.Items((), is_list=False)
         result = self._tuple(self._expression)
@@ -215,7 +216,8 @@ class ExpressionParser:
         return result
 
     def _list(self, end: str, item: Callable[[], T]) -> list[T]:
-        """Items with commas between them up to `end`, which is read too; a comma may stand before it."""
+        """Items with commas between them up to `end`, which is read too; a comma may stand before
+        it."""
         items: list[T] = []
         while not self._take(end):
             if items:

@@ -1,4 +1,5 @@
-"""The expressions of a template. Each counts a step; whatever makes text or lists counts it before."""
+"""The expressions of a template. Each counts a step; whatever makes text or lists counts it before.
+"""
 
 from __future__ import annotations
 

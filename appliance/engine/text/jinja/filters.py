@@ -1,9 +1,9 @@
 """The filters that templates may use.
 
-What they do is what Jinja 3.1 does ("List of Builtin Filters" of its documentation) with Hugging Face's `tojson`.
-Here are those that chat templates use, and not all of their options; a template with another one is refused. Each
-takes the budget first and counts what it makes; each says which characters came from outside, or marks its whole
-result.
+They do what Jinja 3.1 does ("List of Builtin Filters" of its documentation) with Hugging Face's
+`tojson`. Here are those that chat templates use, and not all of their options; a template with
+another one is refused. Each takes the budget first and counts what it makes; each says which
+characters came from outside, or marks its whole result.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def recased(change: Callable[[str], str]) -> Callable[..., str]:
 
 
 def _title(text: str) -> str:
-    """Each word with its first letter alone in upper case; only white space, brackets and hyphens part words."""
+    """Each word with its first letter alone in upper case; only white space, brackets and hyphens
+    part words."""
     return "".join(word[:1].upper() + word[1:].lower() for word in _WORD.split(text))
 
 

@@ -1,7 +1,8 @@
 """The variables that a template reads and does not set itself: what its caller may give, by name.
 
-A name is free where some evaluation could look it up outside of the template: before it is set, or where only one
-branch of an `if` sets it. Attributes, keys, filters and texts are no variables, whatever their names.
+A name is free where some evaluation could look it up outside of the template: before it is set, or
+where only one branch of an `if` sets it. Attributes, keys, filters and texts are no variables,
+whatever their names.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ def _all_set(node: object) -> Iterator[str]:
 
 
 def _parts(node: object) -> Sequence[object]:
-    """What a node is made of, one level down."""
+    """The parts of a node, one level down."""
     if isinstance(node, Expression | Statement | Arguments):
         return [getattr(node, field.name) for field in fields(node)]  # type: ignore[arg-type]
     return node if isinstance(node, list | tuple) else ()
 
 
 class _Walk:
-    """Goes through statements in the order of their execution; `bound` are the names that are set for certain."""
+    """Goes through statements in the order of their execution; `bound` are the names that are set
+    for certain."""
 
     def __init__(self, set_somewhere: frozenset[str]) -> None:
         self.found: set[str] = set()
@@ -82,7 +84,7 @@ class _Walk:
                 bound.update(node.names)
 
     def _branches(self, node: st.If, bound: set[str]) -> None:
-        """What every branch sets is set; without an `else` no branch may run."""
+        """A name that every branch sets is set; without an `else` no branch may run."""
         ends = []
         for condition, body in node.branches:
             self.expression(condition, bound)

@@ -1,7 +1,8 @@
-"""Jinja source to tokens. As Hugging Face has it: `trim_blocks` and `lstrip_blocks` on, no line statements.
+"""Jinja source to tokens. As Hugging Face has it: `trim_blocks` and `lstrip_blocks` on, no line
+statements.
 
-Source of the rules: the Jinja template designer documentation, "Whitespace Control", and the lexer of Jinja 3.1
-where that is silent (which white space a tag takes with it).
+Source of the rules: the Jinja template designer documentation, "Whitespace Control", and the lexer
+of Jinja 3.1 where that is silent (which white space a tag takes with it).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ MAX_SOURCE = 1 << 18  # characters; the longest templates in use have about 30,0
 
 
 class Token(NamedTuple):
-    """`kind` is "text", "begin" or "end" (of a statement or an output: `value` is "{%", "%}", "{{", "}}"), "name",
-    "string", "int", "float", "operator" or "eof"."""
+    """`kind` is "text", "begin" or "end" (of a statement or an output: `value` is "{%", "%}", "{{",
+    "}}"), "name", "string", "int", "float", "operator" or "eof"."""
 
     kind: str
     value: str

@@ -1,6 +1,8 @@
-"""Attributes, items and methods of values: what `a.b` and `a[b]` mean, by tables that hold nothing else.
+"""Attributes, items and methods of values: what `a.b` and `a[b]` mean, by tables that hold nothing
+else.
 
-What changes a list or mapping in Python (`append`, `pop`, ...) is refused, as in the sandbox of Hugging Face.
+A method that changes a list or mapping in Python (`append`, `pop`, ...) is refused, as in the
+sandbox of Hugging Face.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _CHANGING = frozenset(["append", "clear", "extend", "insert", "pop", "popitem", 
 
 
 def attribute(budget: Budget, target: Value, name: str) -> Value:
-    """`target.name`: a method if there is one, bound to its target and the budget, or else an item."""
+    """`target.name`: a method if there is one, bound to its target and the budget, or else an item.
+    """
     table: Mapping[str, Callable[..., Value]] = {}
     if isinstance(target, str):
         table = _STRING
@@ -111,7 +114,8 @@ def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
-    """`"...".format(...)`: fields are numbers or names, without attributes, items or a format of their own."""
+    """`"...".format(...)`: fields are numbers or names, without attributes, items or a format of
+    their own."""
     if len(text) > 1 << 16:
         raise Fault("a pattern for format is too long")
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""What all nodes of a parsed template have in common: the state of a rendering, scopes, macros."""
+"""The common parts of all nodes of a parsed template: the state of a rendering, scopes, macros."""
 
 from __future__ import annotations
 

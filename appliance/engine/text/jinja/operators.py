@@ -89,7 +89,7 @@ def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
 
 
 def _beside_nothing(value: Value) -> Value:
-    """What joining a value with an absent variable gives: text and lists stay as they are."""
+    """The result of joining a value with an absent variable: text and lists stay as they are."""
     if isinstance(value, Absent):
         return ""
     if isinstance(value, str | list | tuple):

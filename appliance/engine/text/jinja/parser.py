@@ -1,7 +1,7 @@
 """Tokens to the tree of a template. The grammar is that of Jinja 3.1.
 
-Not part of it here: `include`, `import`, `extends`, `block` (templates stand alone), recursive loops, and `call`.
-All are refused by name.
+Not part of it here: `include`, `import`, `extends`, `block` (templates stand alone), recursive
+loops, and `call`. All are refused by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class _Parser(ExpressionParser):
         }
 
     def block(self, ends: Sequence[str]) -> st.Block:
-        """Statements up to a tag that begins with one of `ends`, which stays; up to the end if there are none."""
+        """Statements up to a tag that begins with one of `ends`, which stays; up to the end if
+        there are none."""
         self._deeper()
         body: list[tuple[int, Statement]] = []
         while True:
@@ -69,7 +70,8 @@ class _Parser(ExpressionParser):
         return make()
 
     def _body(self, *ends: str) -> st.Block:
-        """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened."""
+        """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened.
+        """
         self._need("%}")
         body = self.block(ends)
         self._need("{%")

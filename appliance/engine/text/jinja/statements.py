@@ -14,7 +14,8 @@ BODY = "the body"  # no template can name it
 
 @dataclass(frozen=True, slots=True)
 class Captured(Expression):
-    """The text of a body, or what filters make of it: their expression sees the text as the variable `BODY`."""
+    """The text of a body, or what filters make of it: their expression sees the text as the
+    variable `BODY`."""
 
     body: Statement
     filtered: Expression | None
@@ -74,8 +75,8 @@ class If(Statement):
 
 @dataclass(frozen=True, slots=True)
 class For(Statement):
-    """`{% for names in items if condition %}`; what is set within stays within. Its `else` runs when no turn came to
-    its end, also where all were left by `continue`."""
+    """`{% for names in items if condition %}`; what is set within stays within. Its `else` runs
+    when no turn came to its end, also where all were left by `continue`."""
 
     names: Sequence[str]
     items: Expression

@@ -24,8 +24,9 @@ class Template:
         """The variables that it reads and does not set itself."""
 
     def render(self, variables: Mapping[str, Value], budget: Budget) -> str:
-        """The output; `variables` hold only the values of `jinja.values`. TemplateError says which line asks for
-        what cannot be done, or that the budget is used up. It has nothing of the variables' content."""
+        """The output; `variables` hold only the values of `jinja.values`. TemplateError says which
+        line asks for what cannot be done, or that the budget is used up. It has nothing of the
+        variables' content."""
         run = Run(budget)
         scope = Scope({**_functions(budget), **variables})
         try:

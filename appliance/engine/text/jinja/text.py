@@ -1,9 +1,9 @@
 """Strings that remember which of their characters came from outside the template.
 
-A `Marked` string is a `str` with spans: the stretches that a user (or a tool) wrote. Templates cut and join
-such strings; the spans follow, so that at the end only the template's own text can name control tokens.
-An operation that does not say where its characters come from gives a string marked as a whole: never the
-other way round.
+A `Marked` string is a `str` with spans: the stretches that a user (or a tool) wrote. Templates cut
+and join such strings; the spans follow, so that at the end only the template's own text can name
+control tokens. An operation that does not say where its characters come from gives a string marked
+as a whole: never the other way round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Span = tuple[int, int]  # start and end, in characters
 
 
 class Marked(str):
-    """A string some of whose characters came from outside; `spans` are ascending and do not touch."""
+    """A string some of whose characters came from outside; `spans` are ascending and do not touch.
+    """
 
     __slots__ = ("spans",)
 
@@ -24,7 +25,8 @@ class Marked(str):
 
 
 def with_spans(text: str, spans: Iterable[Span]) -> str:
-    """`text` with the given spans, which must be ascending and not overlap; plain if there are none."""
+    """`text` with the given spans, which must be ascending and not overlap; plain if there are
+    none."""
     joined: list[Span] = []
     for start, end in spans:
         if joined and joined[-1][1] == start:
@@ -49,7 +51,8 @@ def spans_of(text: str) -> tuple[Span, ...]:
 
 
 def own_of(text: str) -> str:
-    """The characters of `text` that are the template's own; a NUL stands for each stretch of others."""
+    """The characters of `text` that are the template's own; a NUL stands for each stretch of
+    others."""
     ends = [0, *(end for span in spans_of(text) for end in span), len(text)]
     return "\0".join(str(text[start:end]) for start, end in zip(ends[::2], ends[1::2], strict=True))
 
@@ -80,8 +83,9 @@ def part(text: str, start: int, end: int) -> str:
 
 
 def parts_in_order(text: str, pieces: Sequence[str], gap: int | None = None) -> list[str]:
-    """`pieces`, which lie in `text` in this order, with their spans. `gap` is the number of characters between
-    two pieces; None if it varies (then no piece may occur within the gap before it)."""
+    """`pieces`, which lie in `text` in this order, with their spans. `gap` is the number of
+    characters between two pieces; None if it varies (then no piece may occur within the gap before
+    it)."""
     if not isinstance(text, Marked):
         return list(pieces)
     found = []
@@ -120,7 +124,8 @@ def join(separator: str, parts: Sequence[str]) -> str:
 
 
 def recase(text: str, changed: str) -> str:
-    """`changed`, which is `text` in another case: marked alike where characters still correspond."""
+    """`changed`, which is `text` in another case: marked alike where characters still correspond.
+    """
     return with_spans(changed, spans_of(text)) if len(changed) == len(text) else marked_like(changed, text)
 
 

@@ -1,7 +1,8 @@
 """The values that templates work on, and the budget that bounds what a template may do with them.
 
-Values are Python's str (see `jinja.text`), int, float, bool, None, list, tuple and dict of these, and the
-classes below. Templates reach no other Python object: attributes and methods go through tables.
+Values are Python's str (see `jinja.text`), int, float, bool, None, list, tuple and dict of these,
+and the classes below. Templates reach no other Python object: attributes and methods go through
+tables.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Fault(Exception):  # noqa: N818 - it becomes a TemplateError with a line n
 
 
 class Undefined:
-    """What a missing variable or key gives: empty, false, and an error on any other use."""
+    """The value of a missing variable or key: empty, false, and an error on any other use."""
 
     __slots__ = ("name",)
 
@@ -40,7 +41,8 @@ class Undefined:
 
 
 class Absent(Undefined):
-    """A variable that a caller may give and did not: `Undefined`, and also empty where it is joined or written."""
+    """A variable that a caller may give and did not: `Undefined`, and also empty where it is joined
+    or written."""
 
     __slots__ = ()
 
@@ -102,9 +104,9 @@ def has_marked(value: Value) -> bool:
 
 @dataclass(slots=True)
 class Budget:
-    """What is left for one rendering: `steps` of evaluation, and `room`, the characters that may be made in all.
-    No step takes more than time in proportion to what it makes or reads, so that both bound the time. What every
-    construct does with values is here, too, counted."""
+    """The rest of one rendering's allowance: `steps` of evaluation, and `room`, the characters that
+    may be made in all. No step takes more than time in proportion to what it makes or reads, so
+    that both bound the time. Every construct's work on values is here, too, counted."""
 
     steps: int
     room: int
@@ -128,13 +130,14 @@ class Budget:
         self.step(1 + characters // 256)
 
     def match(self, characters: int, wanted: object) -> None:
-        """Count a search that may look at all of `wanted` for each of so many characters: Python looks for a
-        string from the right, and strips one of many characters, in quadratic time."""
+        """Count a search that may look at all of `wanted` for each of so many characters: Python
+        looks for a string from the right, and strips one of many characters, in quadratic time."""
         self.read(characters * (1 + (len(wanted) // 64 if isinstance(wanted, str) else 0)))
 
     def measure(self, value: Value, depth: int = 0) -> int:
-        """The characters that a value needs as text, about; counts a step for each value within, so that structures
-        that contain one value many times over are refused before anything walks them."""
+        """The characters that a value needs as text, about; counts a step for each value within, so
+        that structures that contain one value many times over are refused before anything walks
+        them."""
         self.step()
         if depth > MAX_NESTING:
             raise Fault("a value is nested too deeply")
@@ -189,7 +192,7 @@ class Budget:
         return any(self.equal(item, other) for other in self.items_of(container))
 
     def items_of(self, value: Value) -> Sequence[Value]:
-        """What a loop over `value` goes through."""
+        """The items that a loop over `value` goes through."""
         if isinstance(value, Undefined):
             return ()
         if isinstance(value, list | tuple):
@@ -218,7 +221,7 @@ def bounded(number: float) -> float:
 
 
 def kind(value: Value) -> str:
-    """What a value is, for errors; nothing of its content."""
+    """The kind of a value, for errors; nothing of its content."""
     if isinstance(value, Undefined):
         return f"{value.name!r}, which is undefined," if value.name.isidentifier() else "an undefined value"
     names: Mapping[type, str] = {str: "a string", Marked: "a string", list: "a list", tuple: "a tuple",

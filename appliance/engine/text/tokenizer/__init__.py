@@ -8,8 +8,8 @@
     tokenizer      encode and decode
     stream         tokens to text, one by one
 
-Results equal llama.cpp's, which the models' files are made for. The package knows nothing of chats: see
-`engine.template`.
+Results equal llama.cpp's, which the models' files are made for. The package knows nothing of chats:
+see `engine.template`.
 """
 
 from appliance.engine.text.tokenizer.stream import TextStream

@@ -1,7 +1,8 @@
 """Merge neighbouring symbols, best pair first: the heart of both tokenizers.
 
-A pair's rank comes from a table keyed by `left + joiner + right`; a smaller rank merges earlier, and of equal
-ranks the leftmost. A heap holds the candidates, so that a word of n symbols takes O(n log n).
+A pair's rank comes from a table keyed by `left + joiner + right`; a smaller rank merges earlier,
+and of equal ranks the leftmost. A heap holds the candidates, so that a word of n symbols takes O(n
+log n).
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def _merge_short(symbols: list[str], ranks: Mapping[str, int], joiner: str) -> l
 
 
 def _merge_long(symbols: list[str], ranks: Mapping[str, int], joiner: str) -> list[str]:
-    """A doubly linked list of parts by position; `pairs[i]` is the rank of part i with the part after it now,
-    so that an entry of the heap is stale unless it says the same."""
+    """A doubly linked list of parts by position; `pairs[i]` is the rank of part i with the part
+    after it now, so that an entry of the heap is stale unless it says the same."""
     get = ranks.get
     count = len(symbols)
     parts: list[str] = list(symbols)

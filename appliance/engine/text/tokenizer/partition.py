@@ -1,7 +1,7 @@
 """Find special tokens within text: which stretches are a token, which are to be tokenized as words.
 
-The longest special token is looked for first, over the whole text, then the next: as llama.cpp does it, which
-differs from a search from left to right where tokens overlap.
+The longest special token is looked for first, over the whole text, then the next: as llama.cpp does
+it, which differs from a search from left to right where tokens overlap.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Partitioner:
 
     def partition(self, text: str, parse_special: bool, untrusted: Sequence[Span] = (), own: str = "",
                   most: int = sys.maxsize) -> list[Fragment]:
-        """The fragments of `text`, in order, none of them empty text. Control tokens are found only with
-        `parse_special`, and never where they touch an `untrusted` span; user-defined tokens always are, but those that
-        mark something in `own` never there either. CapacityError when more than `most` are found."""
+        """The fragments of `text`, in order, none of them empty text. Control tokens are found only
+        with `parse_special`, and never where they touch an `untrusted` span; user-defined tokens
+        always are, but those that mark something in `own` never there either. CapacityError when
+        more than `most` are found."""
         specials = self._all if parse_special else self._user_defined
         present = [special for special in specials if special.text in text]
         if not present:
@@ -73,7 +74,8 @@ def check_count(least: int, most: int) -> None:
 
 
 def _occurrences(text: str, special: _Special, taken: bytearray, barred: bytearray | None) -> Iterable[Fragment]:
-    """All places of one special token that are still free, from left to right; they are taken then."""
+    """All places of one special token that are still free, from left to right; they are taken then.
+    """
     length = len(special.text)
     at = text.find(special.text)
     while at >= 0:

@@ -1,10 +1,12 @@
-"""The pre-tokenizers by the names that `tokenizer.ggml.pre` may have: how text is cut into words before merging.
+"""The pre-tokenizers by the names that `tokenizer.ggml.pre` may have: how text is cut into words
+before merging.
 
-A pre-tokenizer is a list of stages; each stage cuts the pieces that the stages before it left, and what a stage
-does not match stays a piece. The patterns are those of the models' own tokenizer.json files, in the form that
-llama.cpp (src/llama-vocab.cpp, src/unicode.cpp) gives them: where that differs from the original, llama.cpp's
-reading counts, because model files are made for it. Classes such as `\\p{L}` stand only within brackets;
-`splitting` says how each kind of stage is matched. All patterns run in linear time: no nested repeat is ambiguous.
+A pre-tokenizer is a list of stages; each stage cuts the pieces that the stages before it left, and
+what a stage does not match stays a piece. The patterns are those of the models' own tokenizer.json
+files, in the form that llama.cpp (src/llama-vocab.cpp, src/unicode.cpp) gives them: where that
+differs from the original, llama.cpp's reading counts, because model files are made for it. Classes
+such as `\\p{L}` stand only within brackets; `splitting` says how each kind of stage is matched. All
+patterns run in linear time: no nested repeat is ambiguous.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from typing import NamedTuple
 
 
 class Stage(NamedTuple):
-    """One cut: `kind` is "class" (a pattern with Unicode classes), "exact" (a pattern on code points, where only
-    ASCII counts as a digit and all white space of Unicode as space) or "function" (a name in `splitting`)."""
+    """One cut. `kind` is "class" (a pattern with Unicode classes), "exact" (a pattern on code
+    points) or "function" (a name in `splitting`). An exact pattern counts only ASCII as digits, and
+    all white space of Unicode as space."""
 
     kind: str
     rule: str
@@ -36,7 +39,7 @@ class PreTokenizer:
     forced_bos: bool = False  # add_bos whatever the file says
 
 
-# What the patterns are made of.
+# The parts of the patterns.
 _CONTRACTION = r"'(?:[stmd]|re|ve|ll)"
 _CONTRACTION_ANY_CASE = r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 _SPACES = r"\s+(?!\S)|\s+"

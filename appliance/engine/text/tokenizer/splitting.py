@@ -1,9 +1,10 @@
 """Cut text into the words that are merged on their own, as a pre-tokenizer's stages say.
 
-Patterns with Unicode classes run on a *view* of the text, one character per code point: ASCII stands for itself,
-any other code point is replaced by a letter for its class (white space by a vertical tab). So they need no
-Unicode tables of the regular expression engine, and mean the same on every Python version. A stage sees each
-piece as if it were the whole text: `(?!\\S)` holds at the end of a piece.
+Patterns with Unicode classes run on a *view* of the text, one character per code point. ASCII
+stands for itself; any other code point is replaced by a letter for its class (white space by a
+vertical tab). So they need no Unicode tables of the regular expression engine, and mean the same on
+every Python version. A stage sees each piece as if it were the whole text: `(?!\\S)` holds at the
+end of a piece.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MAX_CODE = 0x110000
 Pieces: TypeAlias = "array[int]"  # the ends of the pieces, ascending; the first begins at 0
 _SHORT = 1 << 16  # characters; of a longer text there is no list of words
 
-# Character classes of one version of Unicode, the same on every Python version: first code points, and the class from
-# there on, beyond ASCII.
+# Character classes of one version of Unicode, the same on every Python version: first code points,
+# and the class from there on, beyond ASCII.
 _LINE = re.compile(r"[0-9A-Fa-f]{2,6}[LNPSMwo]( [0-9A-Fa-f]{2,6}[LNPSMwo])*")
 
 
@@ -54,7 +55,8 @@ _HAN = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2EBE
 
 @cache
 def class_table(han: bool = False) -> NDArray[np.uint8]:
-    """uint8[0x110000]: the view's character of each code point; with `han`, Chinese characters apart."""
+    """uint8[0x110000]: the view's character of each code point; with `han`, Chinese characters
+    apart."""
     table = np.empty(MAX_CODE, np.uint8)
     table[:128] = np.arange(128)
     entries = [(int(entry[:-1], 16), _VIEW[entry[-1]]) for entry in _RANGES]
@@ -102,8 +104,8 @@ def _within(places: Callable[[str, int, int], Iterable[int]]) -> Cut:
 
 @_within
 def _digits_from_right(view: str, start: int, end: int) -> Iterator[int]:
-    """Cut each run of digits in groups of three from its right; the text before a run stays with the run's
-    first group (llama.cpp does so; later stages cut it off)."""
+    """Cut each run of digits in groups of three from its right; the text before a run stays with
+    the run's first group (llama.cpp does so; later stages cut it off)."""
     for run in _DIGITS.finditer(view, start, end):
         first, last = run.span()
         yield from range(first + ((last - first) % 3 or 3), last + 1, 3)
@@ -111,7 +113,8 @@ def _digits_from_right(view: str, start: int, end: int) -> Iterator[int]:
 
 @_within
 def _ascii_digits_from_right(view: str, start: int, end: int) -> Iterator[int]:
-    """Cut before every digit after which the run has a multiple of three digits left, itself included."""
+    """Cut before every digit after which the run has a multiple of three digits left, itself
+    included."""
     for run in _ASCII_DIGITS.finditer(view, start, end):
         first, last = run.span()
         yield from range(first + (last - first) % 3, last, 3)
@@ -119,14 +122,15 @@ def _ascii_digits_from_right(view: str, start: int, end: int) -> Iterator[int]:
 
 @_within
 def _trailing_space(view: str, start: int, end: int) -> Iterator[int]:
-    r"""Cut the white space at the end of each piece off: `\s+$`, which would be quadratic as a search."""
+    r"""Cut the white space at the end of each piece off: `\s+$`, which would be quadratic as a
+    search."""
     yield start + len(view[start:end].rstrip(_SPACE))
 
 
 @_within
 def _jais2(view: str, start: int, end: int) -> Iterator[int]:
-    r"""As llama3, but white space without a newline is cut in pieces of 512, 256, ..., 2 and 1. The cascade
-    `\s*[\r\n]+|\s{512}(?!\S)|...` would be quadratic as one pattern."""
+    r"""As llama3, but white space without a newline is cut in pieces of 512, 256, ..., 2 and 1. The
+    cascade `\s*[\r\n]+|\s{512}(?!\S)|...` would be quadratic as one pattern."""
     for found in _JAIS2.finditer(view, start, end):
         if found.lastgroup == "space":
             yield from _cascade(*found.span())

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Pieces(Protocol):
-    """What a stream asks of a tokenizer."""
+    """The methods of a tokenizer that a stream calls."""
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
@@ -17,9 +17,10 @@ class Pieces(Protocol):
 
 
 class TextStream:
-    """Turns generated tokens into text as they come. Bytes that are no UTF-8 become U+FFFD, one for each maximal
-    part of a character, as `bytes.decode(errors="replace")` has it; control tokens have no text. The exception is a
-    character that the last token leaves incomplete: it has no text either."""
+    """Turns generated tokens into text as they come. Bytes that are no UTF-8 become U+FFFD, one for
+    each maximal part of a character, as `bytes.decode(errors="replace")` has it; control tokens
+    have no text. The exception is a character that the last token leaves incomplete: it has no text
+    either."""
 
     def __init__(self, tokenizer: Pieces) -> None:
         self._tokenizer = tokenizer
@@ -32,6 +33,6 @@ class TextStream:
         return self._decoder.decode(self._tokenizer.piece(token))
 
     def finish(self) -> None:
-        """Leave out a character that is still incomplete: its end was cut off, its bytes are not wrong. The stream is
-        as new then."""
+        """Leave out a character that is still incomplete: its end was cut off, its bytes are not
+        wrong. The stream is as new then."""
         self._decoder.reset()

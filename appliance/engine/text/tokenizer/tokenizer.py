@@ -24,7 +24,8 @@ _MARKED_WORD = re.compile(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+").findal
 
 
 def _byte_letters() -> list[str]:
-    """GPT-2's printable letter for each byte: itself where it is printable Latin-1, U+0100 and up otherwise."""
+    """GPT-2's printable letter for each byte: itself where it is printable Latin-1, U+0100 and up
+    otherwise."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -59,12 +60,13 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
                untrusted: Sequence[Span] = (), own: str = "", most: int = sys.maxsize) -> list[int]:
-        """Token ids of `text`; CapacityError as soon as it is certain that there are more than `most`, so that what a
-        text takes goes with what is allowed, not with its length. `add_special` adds what the model wants around a
-        text (such as bos); `parse_special` reads the text of control tokens as these tokens, but where it touches one
-        of the `untrusted` (start, end) spans; so it is with user-defined tokens that are marks in `own`. Words are
-        looked up once per call: nothing is kept between calls, so that no text can be guessed from how long another
-        one takes. TokenizerError for lone surrogates."""
+        """Token ids of `text`; CapacityError as soon as it is certain that there are more than
+        `most`, so that what a text takes goes with what is allowed, not with its length.
+        `add_special` adds what the model wants around a text (such as bos). `parse_special` reads
+        the text of control tokens as these tokens, but where it touches one of the `untrusted`
+        (start, end) spans. User-defined tokens that are marks in `own` are read in the same way.
+        Words are looked up once per call: nothing is kept between calls, so that no text can be
+        guessed from how long another one takes. TokenizerError for lone surrogates."""
         _check_text(text)
         vocabulary = self._vocabulary
         ids: list[int] = [vocabulary.special["bos"]] if add_special and self.add_bos else []
@@ -82,8 +84,8 @@ class Tokenizer:
         return ids
 
     def doubled(self, ids: Sequence[int]) -> list[str]:
-        """Warnings, as llama.cpp gives them, about ids of `encode` with `add_special`: a text that begins or ends with
-        the token that was added there has it twice."""
+        """Warnings, as llama.cpp gives them, about ids of `encode` with `add_special`: a text that
+        begins or ends with the token that was added there has it twice."""
         ends = (("begins", self.add_bos, self.bos, ids[:2]), ("ends", self.add_eos, self.eos, ids[-2:]))
         return [f"the prompt {verb} with {self.token_text(token)!r}, which is added anyway, so that it is there twice; "
                 "leave it out of the text"
@@ -112,8 +114,8 @@ class Tokenizer:
         return self._letters(text) // self._longest
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`; bytes that are no UTF-8 become U+FFFD. A model that puts a space before a text
-        has it removed again."""
+        """The text of `ids`; bytes that are no UTF-8 become U+FFFD. A model that puts a space
+        before a text has it removed again."""
         parts: list[bytes] = []
         strip = self._vocabulary.add_space_prefix
         for token in ids:
@@ -123,7 +125,8 @@ class Tokenizer:
         return b"".join(parts).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """The bytes of one token; empty for unused ones. TokenizerError for ids beyond the vocabulary."""
+        """The bytes of one token; empty for unused ones. TokenizerError for ids beyond the
+        vocabulary."""
         text, kind = self.token_text(token), self._vocabulary.kinds[token]
         if kind & (SPECIAL | Kind.USER_DEFINED):
             return text.encode("utf-8", "surrogateescape")
@@ -147,14 +150,15 @@ class Tokenizer:
         return self._vocabulary.texts[token]
 
     def is_special(self, token: int) -> bool:
-        """Whether a token is a control (or unknown) token, which has no text of its own in an answer."""
+        """Whether a token is a control (or unknown) token, which has no text of its own in an
+        answer."""
         self.token_text(token)
         return bool(self._vocabulary.kinds[token] & SPECIAL)
 
 
 def load(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that a model's metadata describes. UnsupportedError names what does not run here,
-    TokenizerError what is wrong in the metadata."""
+    """The tokenizer that a model's metadata describes. UnsupportedError names what does not run
+    here, TokenizerError what is wrong in the metadata."""
     vocabulary = read(metadata)
     if vocabulary.is_sentencepiece:
         return _sentencepiece(vocabulary)
@@ -170,8 +174,8 @@ def _check_text(text: str) -> None:
 
 
 def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
-    """The tokens that words may become: all but control tokens and marks, so that no text merges into one. A mark is
-    found before words are (`partition`), or must not be found."""
+    """The tokens that words may become: all but control tokens and marks, so that no text merges
+    into one. A mark is found before words are (`partition`), or must not be found."""
     return {text: token for text, token in vocabulary.ids.items() if not _is_guarded(vocabulary, token)}
 
 
@@ -181,14 +185,16 @@ def _is_guarded(vocabulary: Vocabulary, token: int) -> bool:
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
-    """Any two neighbours merge if they make a token, best score first; other characters become byte tokens."""
+    """Any two neighbours merge if they make a token, best score first; other characters become byte
+    tokens."""
     tokens = _mergeable(vocabulary)
     scores = np.asarray(vocabulary.scores, np.float32)
     order = np.unique(-scores, return_inverse=True)[1].tolist()  # 0 for the best score
     ranks = {text: order[token] for text, token in tokens.items()}
     tokens_of = _merging(tokens, ranks, "", _byte_tokens(vocabulary))
 
-    # No token has the mark after another character: then no merge crosses such a place, and words can be cut there.
+    # No token has the mark after another character: then no merge crosses such a place, and words
+    # can be cut there.
     apart = not any(SPACE_MARK in text.lstrip(SPACE_MARK) for text in tokens)
 
     def words(text: str) -> Sequence[str]:
@@ -217,7 +223,8 @@ def _merging(tokens: Mapping[str, int], ranks: Mapping[str, int], joiner: str,
 
 
 def _byte_tokens(vocabulary: Vocabulary) -> list[Ids]:
-    """The token of each byte: <0xHH>, or else the byte as a character, or else the unknown token."""
+    """The token of each byte: <0xHH>, or else the byte as a character, or else the unknown token.
+    """
     ids = vocabulary.ids
     unknown = vocabulary.special.get("unk")
     found: list[Ids] = []

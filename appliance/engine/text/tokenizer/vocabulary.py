@@ -1,8 +1,10 @@
-"""A vocabulary as GGUF metadata has it: tokens, their kinds and scores, special ids, end-of-generation ids.
+"""A vocabulary as GGUF metadata has it: tokens, their kinds and scores, special ids,
+end-of-generation ids.
 
-Keys: `docs/gguf.md` of ggml. Where files leave things out, llama.cpp's defaults hold (src/llama-vocab.cpp), since
-files are made for it. What it repairs silently in hostile files is refused here: duplicate tokens, scores or types
-that do not fit, special ids beyond the vocabulary.
+Keys: `docs/gguf.md` of ggml. Where files leave things out, llama.cpp's defaults hold
+(src/llama-vocab.cpp), since files are made for it. Faults that it repairs silently in hostile files
+are refused here: duplicate tokens, scores or types that do not fit, special ids beyond the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ NO_TOKENS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, -1)  # what files say for "there is
 
 
 class Kind(IntFlag):
-    """What a token is. A token may be of several kinds."""
+    """The kinds of token. A token may be of several kinds."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -96,8 +98,8 @@ class Vocabulary:
 
 
 def read(metadata: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary of a model. UnsupportedError names a tokenizer or pre-tokenizer that does not run here;
-    TokenizerError says what in the metadata is wrong."""
+    """The vocabulary of a model. UnsupportedError names a tokenizer or pre-tokenizer that does not
+    run here; TokenizerError says what in the metadata is wrong."""
     model = _text(metadata, "model", None)
     pre = _pre_tokenizer(model, _text(metadata, "pre", ""))
     texts, ids = _tokens(metadata)
@@ -120,8 +122,8 @@ def read(metadata: Mapping[str, Any]) -> Vocabulary:
 
 
 def _adds(metadata: Mapping[str, Any], vocabulary: Vocabulary, name: str, default: bool) -> bool:
-    """Whether a token ("bos" or "eos") is added to texts. Nothing is added by default where the file says that there is
-    no such token; TokenizerError where the file itself asks for it."""
+    """Whether a token ("bos" or "eos") is added to texts. Nothing is added by default where the
+    file says that there is no such token; TokenizerError where the file itself asks for it."""
     key = f"add_{name}_token"
     asked = (name == "bos" and vocabulary.pre.forced_bos) or _flag(metadata, key, default)
     if not asked or name in vocabulary.special:
@@ -138,7 +140,8 @@ def _wrong(key: str, found: str, allowed: str) -> TokenizerError:
 
 
 def pre_tokenizer_used(metadata: Mapping[str, Any]) -> str | None:
-    """The name of the pre-tokenizer that cuts a model's texts; None for a tokenizer that has none, or is not known."""
+    """The name of the pre-tokenizer that cuts a model's texts; None for a tokenizer that has none,
+    or is not known."""
     model, name = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "pre")
     if model == "gpt2":
         return name if isinstance(name, str) and name else DEFAULT_PRE
@@ -160,7 +163,8 @@ def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def _pre_tokenizer(model: str, name: str) -> PreTokenizer:
-    """The pre-tokenizer of a byte-level model; a missing name is llama.cpp's default, an unknown one is refused."""
+    """The pre-tokenizer of a byte-level model; a missing name is llama.cpp's default, an unknown
+    one is refused."""
     if model == "llama":
         return PRE_TOKENIZERS["default"]
     if model == "gemma4":
@@ -190,7 +194,8 @@ def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, int]]:
 
 
 def strings(metadata: Mapping[str, Any], key: str, limit: int) -> list[str]:
-    """An array of strings; bytes are read as UTF-8, what is not valid in them as lone surrogates."""
+    """An array of strings; bytes are read as UTF-8, what is not valid in them as lone surrogates.
+    """
     value = metadata.get(PREFIX + key)
     if value is None or isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise _wrong(key, "missing" if value is None else f"of type {type(value).__name__}", "an array of strings")
@@ -259,7 +264,8 @@ def _special_ids(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> dict[st
 
 
 def _know_by_text(vocabulary: Vocabulary) -> None:
-    """Find tokens that the file does not name by their text; they are control tokens whatever their type."""
+    """Find tokens that the file does not name by their text; they are control tokens whatever their
+    type."""
     for name, texts in _KNOWN:
         if name in vocabulary.special:
             continue
@@ -296,7 +302,8 @@ def _find_end_of_generation(vocabulary: Vocabulary) -> None:
 
 
 def _set_stripping(vocabulary: Vocabulary, name: object) -> None:
-    """Phi-3's special tokens swallow the white space after them; the file has no key for it but the name."""
+    """Phi-3's special tokens swallow the white space after them; the file has no key for it but the
+    name."""
     if not isinstance(name, str) or not any(part in name.lower() for part in _STRIPPING_PHI3):
         return
     ids, kinds = vocabulary.ids, vocabulary.kinds
@@ -316,5 +323,6 @@ def special_tokens(vocabulary: Vocabulary) -> Iterable[int]:
 
 
 def is_mark(text: str) -> bool:
-    """Whether a user-defined token looks like <|user|> or [INST], and not like a word, signs or white space."""
+    """Whether a user-defined token looks like <|user|> or [INST], and not like a word, signs or
+    white space."""
     return any(map(str.isalnum, text)) and not all(letter.isalnum() or letter.isspace() for letter in text)

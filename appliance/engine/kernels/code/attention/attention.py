@@ -1,20 +1,23 @@
-"""Attention of query rows over a cache of keys and values, with an online softmax: one kernel for a cache format.
+"""Attention of query rows over a cache of keys and values, with an online softmax: one kernel for a
+cache format.
 
     attend_F(query, state, rows, head_size, keys, values, stride, first, last, scratch, follow)
 
-adds positions first..last-1 (`first` a multiple of PAGE) to the states of `rows` query rows. `keys` and `values` are
-those of position 0 of one slot, layer and key-value head, `stride` bytes between pages of PAGE positions, in the
-order that `attention_f16` or `attention_quantised` describes. `scratch`: SCRATCH_NBYTES. `follow`: bytes from the last
-page to the one that the thread wants next, in keys and values alike, which is prefetched; 0: not known.
+adds positions first..last-1 (`first` a multiple of PAGE) to the states of `rows` query rows. `keys`
+and `values` are those of position 0 of one slot, layer and key-value head, `stride` bytes between
+pages of PAGE positions, in the order that `attention_f16` or `attention_quantised` describes.
+`scratch`: SCRATCH_NBYTES. `follow`: bytes from the last page to the one that the thread wants next,
+in keys and values alike, which is prefetched; 0: not known.
 
-A *query row* is one query head of one token. All rows that share a key-value head, over a few tokens, form a
-bundle and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
+A *query row* is one query head of one token. All rows that share a key-value head, over a few
+tokens, form a bundle and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
   0   f32  largest score so far      4  i32  position, the last one it may see
   64  f32x16  sums of weights, by lane     128  f32 (head_size) weighted values
 
-Order, the same for every number of rows at once, batch and thread count: positions in pages of PAGE from 0 on, pages in
-spans of SPAN from 0 on; a span starts from nothing; spans are merged in ascending order. What a row must not see has
-weight zero, which changes no bit. A position whose key or value was not finite makes every row NaN that sees it.
+Order, the same for every number of rows at once, batch and thread count: positions in pages of PAGE
+from 0 on, pages in spans of SPAN from 0 on. A span starts from nothing, and spans are merged in
+ascending order. A position that a row must not see has weight zero, which changes no bit. A
+position whose key or value was not finite makes every row NaN that sees it.
 """
 
 from __future__ import annotations
@@ -89,7 +92,8 @@ def _page(cache_format: str, rows: int) -> Any:
 def _attend(cache_format: str) -> Any:
     page_1, page_2, page_3, page_4 = (_page(cache_format, rows) for rows in (1, 2, 3, 4))
 
-    # A kernel's arguments are scalars, in registers: a record in memory would be other instructions.
+    # A kernel's arguments are scalars, in registers: a record in memory would be other
+    # instructions.
     def attend(query: int, state: int, rows: int, head_size: int, keys: int, values: int, stride: int,
                first: int, last: int, scratch: int, follow: int) -> None:
         align_frame()

@@ -1,4 +1,5 @@
-"""What the attention kernels of every cache format emit alike: loop variables, rows at once, and the softmax."""
+"""The common code of the attention kernels of every cache format: loop variables, rows at once, and
+the softmax."""
 
 from __future__ import annotations
 
@@ -70,10 +71,10 @@ def rows_at_once(code: Code) -> tuple[int, int]:
 
 def scores(code: Code, rows: int, query: Val, keys: Val, head_size: Val, ahead: Val,
            sums_of: Callable[..., list[list[Val]]]) -> list[list[Val]]:
-    """[row][vector]: 16 scores each, of `rows` query rows with the PAGE positions at `keys`; `sums_of` emits those of
-    a few rows and vectors.
+    """[row][vector]: 16 scores each, of `rows` query rows with the PAGE positions at `keys`;
+    `sums_of` emits those of a few rows and vectors.
 
-    What is read is prefetched `ahead` bytes on: the processor does not foresee the way from page to page.
+    Lines are prefetched `ahead` bytes on: the processor does not foresee the way from page to page.
     """
     at_once, wide = rows_at_once(code)
     found: list[list[Val]] = [[] for _ in range(rows)]
@@ -98,8 +99,8 @@ def gather(code: Code, head_size: Val, emit: Callable[[Val, int], None]) -> None
 
 
 def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val) -> Val:
-    """Turn a row's scores of a page into weights; returns what the earlier sums shrink by, in every lane. A score that
-    is no number gives such a weight."""
+    """Turn a row's scores of a page into weights; returns what the earlier sums shrink by, in every
+    lane. A score that is no number gives such a weight."""
     last = code.splat(code.load(state + POSITION, I32) - position.convert("trunc", I32), LANES)
     seen = []
     for index, score in enumerate(scores):
@@ -126,9 +127,10 @@ def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val
 
 @device
 def mark(key: int, value: int, head_size: int, to: int) -> None:
-    """Where a key or value to store has an element that is not finite, put NaN at `to`, a binary16 that every score of
-    its position is multiplied with: rows that see it are no numbers then, and others stay as they are. (A value cannot
-    tell them apart: with others it is multiplied by zero.)"""
+    """Where a key or value to store has an element that is not finite, put NaN at `to`, a binary16
+    that every score of its position is multiplied with. Rows that see it are not numbers then, and
+    others stay as they are. (A value cannot tell them apart: with others it is multiplied by zero.)
+    """
     magnitudes = splat_i32(0)
     for i in range(head_size // LANES):
         magnitudes = max_i32(magnitudes, magnitude_i32(load_f32(key + 64 * i)))

@@ -42,7 +42,8 @@ def score_sums(code: Code, rows: range, vectors: range, query: Val, keys: Val, h
 
 
 def gather_vectors(code: Code, sums: Sums, page: Page, first: Val, vectors: int) -> None:
-    """Shrink value sums and add the weighted values of a page: `vectors` vectors from vector `first` on."""
+    """Shrink value sums and add the weighted values of a page: `vectors` vectors from vector
+    `first` on."""
     place, values, row_nbytes = sums.address + first * 64, page.values + first * 32, page.head_size * 2
     totals = [[variable(code, code.load(place + sums.spread * row + 64 * v, F32, LANES) * sums.shrink[row])
                for v in range(vectors)] for row in sums.rows]
@@ -82,7 +83,8 @@ def store_key(code: Code, address: Val, x: Val) -> None:
 
 @kernel("remember_f16", "void(i8,i8,i8,i8,i8,i8,i8)")
 def remember(key: int, value: int, angles: int, keys: int, values: int, inside: int, head_size: int) -> None:
-    """Turn a key by `angles` and store it, and a value, as position `inside` of the page at `keys` and `values`."""
+    """Turn a key by `angles` and store it, and a value, as position `inside` of the page at `keys`
+    and `values`."""
     to_key = keys + (inside // 16) * head_size * 32 + (inside % 16) * 2
     to_value = values + inside * head_size * 2
     for i in range(head_size // 16):

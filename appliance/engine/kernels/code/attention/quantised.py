@@ -1,7 +1,8 @@
-"""Keys and values with 8 or 4 bits: scores, weighted values, and how a position and a query are stored.
+"""Keys and values with 8 or 4 bits: scores, weighted values, and how a position and a query are
+stored.
 
-The elements of a head are cut into groups of 32 (GROUP; missing elements of the last one count as zero), each with a
-binary16 scale d, as in ggml's Q8_0 and Q4_0:
+The elements of a head are cut into groups of 32 (GROUP; missing elements of the last one count as
+zero), each with a binary16 scale d, as in ggml's Q8_0 and Q4_0:
   q8  d = amax / 127; quants x * 127 / amax, rounded, ties to even; -127..127
   q4  d = m / -8, where m is the value of largest magnitude with its sign (negative, if both signs reach it); quants
       x * -8 / m, rounded, ties to even, within -8..7, kept plus 8; elements e and e + 16 are the halves of byte e
@@ -11,14 +12,16 @@ A page of PAGE positions of one key-value head:
           each other; q8 with 128 added, q4 two elements a byte
   values  (PAGE, groups, QUANTS bytes)
 
-The query gets 8 bits too (as llama.cpp does), so that a group's part of a score is an exact integer dot product: a
-quarter of a multiplication an element, where widening keys to floats takes three operations. Measured on the demo model
-(mean divergence from float32, nats): the cache q8 adds 0.0005 with a float query and 0.0008 with this one, beside
-0.0029 for the 8-bit activations of everything else; q4 0.12 and 0.14. A group of the query, QUERY_NBYTES: 32 quants,
-f32 scale amax / 127, and -8 times the sum of its quants.
+The query gets 8 bits too (as llama.cpp does), so that a group's part of a score is an exact integer
+dot product. It takes a quarter of a multiplication an element, where widening keys to floats takes
+three operations. Measured on the demo model (mean divergence from float32, nats): the cache q8 adds
+0.0005 with a float query and 0.0008 with this one; q4 adds 0.12 and 0.14. The 8-bit activations of
+everything else add 0.0029. A group of the query, QUERY_NBYTES: 32 quants, f32 scale amax / 127, and
+-8 times the sum of its quants.
 
-Order: a score is one chain over the groups, of integer dot product times (scale of the key * scale of the query); a
-value is one chain over the positions of a page, of quant times (weight * scale of the value).
+Order: a score is one chain over the groups, of integer dot product times (scale of the key * scale
+of the query). A value is one chain over the positions of a page, of quant times (weight * scale of
+the value).
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ def score_sums(quants: int, code: Code, rows: range, vectors: range, query: Val,
 
 
 def _dots(quants: int, code: Code, asked: list[Val], places: list[Val], ahead: Val | None) -> list[list[Val]]:
-    """[row][vector]: integer dot products of a group of each query at `asked` with 16 keys at each of `places`."""
+    """[row][vector]: integer dot products of a group of each query at `asked` with 16 keys at each
+    of `places`."""
     dots = []
     for at in asked:
         start = code.broadcast(at + QUERY_SUM, I32, LANES)
@@ -122,7 +126,8 @@ def _dots(quants: int, code: Code, asked: list[Val], places: list[Val], ahead: V
 
 
 def gather_vectors(quants: int, code: Code, sums: Sums, page: Page, first: Val, vectors: int) -> None:
-    """Shrink value sums and add the weighted values of a page: `vectors` vectors from vector `first` on."""
+    """Shrink value sums and add the weighted values of a page: `vectors` vectors from vector
+    `first` on."""
     place, groups, group = sums.address + first * 64, _count(page.head_size), first >> 1
     scaled = _scaled(code, sums.rows, max(1, vectors // 2), page.values + group * SCALES_NBYTES, page.weights)
     totals = [[variable(code, code.load(place + sums.spread * row + 64 * v, F32, LANES) * sums.shrink[row])
@@ -170,7 +175,7 @@ def _widened(quants: int, code: Code, at: Val, first: Val, vectors: int) -> list
     return lanes
 
 
-# --- storing --------------------------------------------------------------------------------------------------------
+# --- storing --------------------------------------------------------------------------------------
 @device
 def finite(x: Any) -> Any:
     """Within the finite range of binary16: an infinity would reach rows that must not see it."""
@@ -231,7 +236,8 @@ kernel("remember_q4", "void(i8,i8,i8,i8,i8,i8,i8)")(_remember(16, store_4))
 
 @kernel("query_q8", "void(i8,i8,i8)")
 def query_q8(query: int, rows: int, head_size: int) -> None:
-    """Quantise `rows` query rows where they are: groups of QUERY_NBYTES at the start of each row."""
+    """Quantise `rows` query rows where they are: groups of QUERY_NBYTES at the start of each row.
+    """
     for row in range(rows):
         start = query + 4 * head_size * row
         for group in range((head_size + (GROUP - 1)) // GROUP):

@@ -1,14 +1,16 @@
-"""Intel's AMX (Intel 64 manual, volume 1, chapter 18): its instructions, and what products by it have in common.
+"""Intel's AMX (Intel 64 manual, volume 1, chapter 18): its instructions, and what products by it
+have in common.
 
-The rows of a group are the columns of a matrix B. A record already holds them as TDPBSSD wants them: 64 bytes with 4
-neighbouring weights of each of 16 rows are one row of B. So a run of blocks is unpacked into bytes in scratch
-memory, once for many tokens, and 16 tokens (or fewer: `configure`) are the rows of a matrix A, straight from the
-activations. A product of registers is exact, and all that follows are the float operations of `patch.py` in the same
-order, so every bit is the same. `amx_blocks` does that for formats without sub-blocks, `amx_superblocks` for the
+The rows of a group are the columns of a matrix B. A record already holds them as TDPBSSD wants
+them: 64 bytes with 4 neighbouring weights of each of 16 rows are one row of B. So a run of blocks
+is unpacked into bytes in scratch memory, once for many tokens, and 16 tokens (or fewer:
+`configure`) are the rows of a matrix A, straight from the activations. A product of registers is
+exact, and all that follows are the float operations of `patch.py` in the same order, so every bit
+is the same. `amx_blocks` does that for formats without sub-blocks, `amx_superblocks` for the
 others.
 
-Registers 0 to 3 hold sums, 4 and 5 tokens, 6 and 7 weights. They and the scratch memory held plaintext: `release`
-clears both.
+Registers 0 to 3 hold sums, 4 and 5 tokens, 6 and 7 weights. They and the scratch memory held
+plaintext: `release` clears both.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ def most_tokens(format_name: str) -> int:
 
 
 def planes(fmt: Format) -> int:
-    """Bytes of an unpacked weight, in units. (One byte has room for a product of -128 to 127; where weights have an
-    offset, and products are -127 to 128, for its negative.)"""
+    """Bytes of an unpacked weight, in units. (One byte has room for a product of -128 to 127; where
+    weights have an offset, and products are -127 to 128, for its negative.)"""
     return 1 if fmt.most_scaled // fmt.unit <= (128 if fmt.offset else 127) else 2
 
 
@@ -111,7 +113,8 @@ class Registers:
         self._call("tilezero", register)
 
     def product(self, sums: int, left: int, right: int, *, unsigned: bool = False) -> None:
-        """TDPBSSD: sums += left x right, both of signed bytes; TDPBSUD, where those at the right are `unsigned`."""
+        """TDPBSSD: sums += left x right, both of signed bytes; TDPBSUD, where those at the right
+        are `unsigned`."""
         self._call("tdpbsud" if unsigned else "tdpbssd", sums, left, right)
 
     def _long(self, number: Val | int) -> Val:
@@ -126,7 +129,8 @@ def scratch(format_name: str) -> Any:
 
 
 def configure(format_name: str) -> Any:
-    """The numba function `(scratch, tokens)` that sets the registers' shapes, for at most TOKENS tokens."""
+    """The numba function `(scratch, tokens)` that sets the registers' shapes, for at most TOKENS
+    tokens."""
     fmt = FORMATS[format_name]
     columns = ROW if isinstance(fmt, Super) else 4 * fmt.chunks
     widths = [ROW] * len(SUMS) + [columns] * len(ACTIVATIONS_IN) + [ROW] * len(WEIGHTS_IN)

@@ -1,7 +1,8 @@
-"""Products by AMX for formats without sub-blocks: one block of 32 columns of 16 rows, times 16 tokens, of registers.
+"""Products by AMX for formats without sub-blocks: one block of 32 columns of 16 rows, times 16
+tokens, of registers.
 
-A product of registers, its way to memory and its use are kept apart (`_LAG`): each takes long until it is there, and
-many can be under way.
+A product of registers, its way to memory and its use are kept apart (`_LAG`): each takes long until
+it is there, and many can be under way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _STORE_LAG, _LAG = 3, 5  # a product is stored 3, and used 5 products later
 
 
 def unpack(format_name: str) -> Any:
-    """The numba function `(w, blocks, scratch)`: `blocks` blocks of a group from `w` on, at most `amx.RUN`."""
+    """The numba function `(w, blocks, scratch)`: `blocks` blocks of a group from `w` on, at most
+    `amx.RUN`."""
     fmt = FORMATS[format_name]
     offset = -0x7F7F7F80 if fmt.wide else fmt.offset * 0x01010101
 
@@ -47,7 +49,8 @@ def unpack(format_name: str) -> Any:
 
 @dataclass(frozen=True)
 class _Item:
-    """One product of registers of a pipeline: 16 rows of a block times the tokens' activations of it."""
+    """One product of registers of a pipeline: 16 rows of a block times the tokens' activations of
+    it."""
 
     weights: Val  # address
     activations: Val  # address of the first token's
@@ -55,13 +58,14 @@ class _Item:
 
 
 class _Pipeline:
-    """Products of registers one after the other, each stored and used some products after it was begun."""
+    """Products of registers one after the other, each stored and used some products after it was
+    begun."""
 
     def __init__(self, code: Code, apart: int, buffers: Val) -> None:
         self.code, self.apart, self.buffers, self.registers = code, apart, buffers, amx.Registers(code)
 
     def run(self, items: list[_Item]) -> None:
-        """All of them."""
+        """The kernels of this module."""
         for number in range(len(items) + _LAG):
             if 0 <= number - _STORE_LAG < len(items):
                 self._store(number - _STORE_LAG)
@@ -89,10 +93,11 @@ class _Pipeline:
 
 
 def multiply(format_name: str) -> Any:
-    """The numba function `(w, scratch, act, apart, y, ldy, blocks, fresh)`: `blocks` unpacked blocks times 16 tokens.
+    """The numba function `(w, scratch, act, apart, y, ldy, blocks, fresh)`: `blocks` unpacked
+    blocks times 16 tokens.
 
-    `w`: the group's first record of them; `act`: the first token's block that belongs to it, the next block `apart`
-    bytes on; `y`, `ldy`, `fresh` as in `patch.patch`.
+    `w`: the group's first record of them; `act`: the first token's block that belongs to it, the
+    next block `apart` bytes on; `y`, `ldy`, `fresh` as in `patch.patch`.
     """
     return calling(f"amx_{format_name.lower()}", lambda code, args: _emit(code, FORMATS[format_name], args),
                    i64, i64, i64, i64, i64, i64, i64, i32)

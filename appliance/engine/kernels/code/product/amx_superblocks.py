@@ -1,10 +1,12 @@
-"""Products by AMX for formats with sub-blocks: a block of 256 columns of 32 rows times 32 tokens at a time, or fewer.
+"""Products by AMX for formats with sub-blocks: a block of 256 columns of 32 rows times 32 tokens at
+a time, or fewer.
 
-A weight times the scale of its sub-block is a small integer, so `unpack` multiplies them, and what `patch.py` adds up
-by sub-blocks comes out of 256 columns at once. Such a product has two bytes, which are two matrices (`amx.planes`).
-Of weights without an offset they are the weight times the low three bits of the scale, and times the others; else the
-lower seven bits of the product, and the others, with its sign. In Q2_K one byte is enough, in Q3_K for the product's
-negative. Sums are used after those of the next tokens were begun, so that nobody waits for them.
+A weight times the scale of its sub-block is a small integer, so `unpack` multiplies them, and what
+`patch.py` adds up by sub-blocks comes out of 256 columns at once. Such a product has two bytes,
+which are two matrices (`amx.planes`). Of weights without an offset they are the weight times the
+low three bits of the scale, and times the others; else the lower seven bits of the product, and the
+others, with its sign. In Q2_K one byte is enough, in Q3_K for the product's negative. Sums are used
+after those of the next tokens were begun, so that nobody waits for them.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _USED = 4
 
 
 def unpack(format_name: str) -> Any:
-    """The numba function `(w, group, scratch, ahead)`: the block at `w`, as that of group 0 or 1. The first half of the
-    one `ahead` bytes on is prefetched."""
+    """The numba function `(w, group, scratch, ahead)`: the block at `w`, as that of group 0 or 1.
+    The first half of the one `ahead` bytes on is prefetched."""
     fmt = FORMATS[format_name]
     lines = _unpacking_lines(fmt) // fmt.rounds
 
@@ -61,8 +63,9 @@ def unpack(format_name: str) -> Any:
 
 
 def _unpacking_lines(fmt: Format) -> int:
-    """Cache lines of a block that are prefetched while another is unpacked; the others, while it is multiplied. All at
-    once would be more than the CPU asks memory for at a time, and everything else would wait."""
+    """Cache lines of a block that are prefetched while another is unpacked; the others, while it is
+    multiplied. All at once would be more than the CPU asks memory for at a time, and everything
+    else would wait."""
     return fmt.shape.record // 128 // fmt.rounds * fmt.rounds
 
 
@@ -80,7 +83,8 @@ def _low_bits(fmt: Format) -> int:
 
 
 def _scaled(fmt: Format, chunk: Val, scale: Any) -> list[Val]:
-    """4 weights of each row times the row's scale: low bytes, high bytes (see above); int32 lanes, as the chunk."""
+    """4 weights of each row times the row's scale: low bytes, high bytes (see above); int32 lanes,
+    as the chunk."""
     twice, pairs = ((scale & 0xFFFF) | (scale << 16)).bits(I16), chunk.bits(I16)
     if amx.planes(fmt) == 1:
         return [_negated(fmt, chunk, scale) if fmt.offset else (pairs * twice).bits(I32)]
@@ -94,8 +98,9 @@ def _scaled(fmt: Format, chunk: Val, scale: Any) -> list[Val]:
 
 
 def _negated(fmt: Format, chunk: Val, scale: Any) -> Val:
-    """(offset - weight) times scale, in units, without a carry from byte to byte: the scale's magnitude times the
-    weight, or times what is missing to the largest one, less the same for a weight of zero."""
+    """(offset - weight) times scale, in units, without a carry from byte to byte. It is the scale's
+    magnitude times the weight, or times what is missing to the largest one, less the same for a
+    weight of zero."""
     largest, zero = fmt.largest // fmt.unit, fmt.offset // fmt.unit
     negative = scale.sar(31)
     size = (scale ^ negative) - negative
@@ -106,13 +111,15 @@ def _negated(fmt: Format, chunk: Val, scale: Any) -> Val:
 
 
 def multiply(format_name: str, groups: int) -> Any:
-    """The numba function `(w, stride, scratch, act, y, ldy, tokens, fresh, ahead)`: an unpacked block of `groups` (1 or
-    2) groups times tokens: many times 32, and then what is left, as one stripe, or two of half as many (rounded up, so
-    they may have a token in common). The registers were configured for stripes of that many tokens.
+    """The numba function `(w, stride, scratch, act, y, ldy, tokens, fresh, ahead)`: an unpacked
+    block of `groups` (1 or
+    2) groups times tokens: many times 32, and then what is left, as one stripe, or two of half as
+       many (rounded up, so they may have a token in common). The registers were configured for
+       stripes of that many tokens.
 
-    `w`: the first group's record of the block, the next group's `stride` bytes on; `act`: the first token's block that
-    belongs to it; `y`, `ldy`, `fresh` as in `patch.patch`; `ahead`: bytes from these records to those of which the
-    second half is prefetched.
+    `w` is the first group's record of the block, the next group's `stride` bytes on. `act` is the
+    first token's block that belongs to it; `y`, `ldy` and `fresh` are as in `patch.patch`. `ahead`
+    is bytes from these records to those of which the second half is prefetched.
     """
     return calling(f"amx_{format_name.lower()}_{groups}",
                    lambda code, args: _emit(code, FORMATS[format_name], groups, args),
@@ -151,7 +158,8 @@ def _emit(code: Code, fmt: Format, groups: int, args: list[Val]) -> None:
 
 
 def _in_turn(*parts: Iterator[None]) -> None:
-    """Emit a piece of each part after the other, so that matrix and vector units can work at the same time."""
+    """Emit a piece of each part after the other, so that matrix and vector units can work at the
+    same time."""
     for _ in zip_longest(*parts):
         pass
 
@@ -208,7 +216,8 @@ class _Stripes:
     fresh: Val
 
     def begin(self, number: Val, ahead: Val | None = None) -> Iterator[None]:
-        """The sums of two stripes, plane by plane: register 2 g + t has those of block g and stripe t."""
+        """The sums of two stripes, plane by plane: register 2 g + t has those of block g and stripe
+        t."""
         registers, fmt = amx.Registers(self.code), self.blocks[0].fmt
         for plane in range(amx.planes(fmt)):
             for register in range(len(self.blocks) * 2):
@@ -240,7 +249,8 @@ class _Stripes:
                     yield
 
     def begin_one(self, ahead: Val) -> None:
-        """The sums of one stripe, all planes at once, where one would wait for itself; `begin` says where they lie."""
+        """The sums of one stripe, all planes at once, where one would wait for itself; `begin` says
+        where they lie."""
         registers, fmt = amx.Registers(self.code), self.blocks[0].fmt
         places = [(group, plane) for group in range(len(self.blocks)) for plane in range(amx.planes(fmt))]
         for register in range(len(places)):
@@ -257,8 +267,8 @@ class _Stripes:
             registers.store(register, self._buffer(ahead.like(0), plane, 2 * group))
 
     def use_few(self, count: int, tokens: Val, shared: Val) -> None:
-        """Add the sums of `count` stripes of `tokens` tokens; the first `shared` (0 or 1) of the second stripe are the
-        first stripe's last."""
+        """Add the sums of `count` stripes of `tokens` tokens; the first `shared` (0 or 1) of the
+        second stripe are the first stripe's last."""
         for group, block in enumerate(self.blocks):
             rows = _Kept(self.code, block.record)
             for stripe, token in ((stripe, token) for stripe in range(count) for token in range(amx.TOKENS)):

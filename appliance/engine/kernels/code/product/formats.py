@@ -1,18 +1,20 @@
-"""How each block format turns into integer dot products: the one description that product kernels are emitted from.
+"""How each block format turns into integer dot products: the one description that product kernels
+are emitted from.
 
-A record holds one block of 16 rows (`appliance.models.file.layout` gives its order). A format cuts it into rounds of a
-few sub-blocks; a sub-block is a few chunks, a chunk 4 neighbouring weights of each row as bytes in 32-bit lanes. For
-every sub-block the emitter (`patch.py`) computes
+A record holds one block of 16 rows (`appliance.models.file.layout` gives its order). A format cuts
+it into rounds of a few sub-blocks; a sub-block is a few chunks, a chunk 4 neighbouring weights of
+each row as bytes in 32-bit lanes. For every sub-block the emitter (`patch.py`) computes
 
     integer = start + sum over chunks of dot(chunk, activations)          exact
 and for the block
 
     total = float(sum over sub-blocks of integer * scale)                 exact until it is rounded once, here
 
-(no scale in formats without sub-blocks; at most 256 * 127 * 4096 in magnitude), which `finish` adds to the row's
-result. Its order never varies, so bits never do. Floats add as exactly as integers up to 2^24, and faster on some CPUs:
-where a block has no more than that, or each half of it (whose sum is then rounded once), it is done so (`chains`).
-`Rows` reads one record; offsets are bytes of a record of 16 rows, as in the layout.
+(no scale in formats without sub-blocks; at most 256 * 127 * 4096 in magnitude), which `finish` adds
+to the row's result. Its order never varies, so bits never do. Floats add as exactly as integers up
+to 2^24, and faster on some CPUs. It is done so (`chains`) where a block has no more than that, or
+each half of it, whose sum is then rounded once. `Rows` reads one record; offsets are bytes of a
+record of 16 rows, as in the layout.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Rows:
 
 
 class Tokens:
-    """A block of activations of one patch of `tokens` tokens, `apart` bytes from one to the next."""
+    """A block of activations of one patch of `tokens` tokens, `apart` bytes from one to the next.
+    """
 
     def __init__(self, code: Code, block: Val, apart: Val | int, tokens: int, lanes: int) -> None:
         self.code, self.block, self.apart, self.tokens, self.lanes = code, block, apart, tokens, lanes
@@ -91,10 +94,12 @@ def bit_to(words: Val, bit: int, place: int) -> Val:
 
 
 class Format:
-    """One block format: `rounds` times `subblocks` sub-blocks of `chunks` chunks. The rounds are a loop in the kernel
-    (code that outgrows the cache of decoded instructions runs at half the speed); the rest is unrolled.
+    """One block format: `rounds` times `subblocks` sub-blocks of `chunks` chunks. The rounds are a
+    loop in the kernel (code that outgrows the cache of decoded instructions runs at half the
+    speed); the rest is unrolled.
 
-    Weights are bytes 0..127, or signed bytes xor 0x80 where `wide`, and by `offset` more than the signed ones meant.
+    Weights are bytes 0..127, or signed bytes xor 0x80 where `wide`, and by `offset` more than the
+    signed ones meant.
     """
 
     rounds = 1
@@ -120,15 +125,18 @@ class Format:
         return rows
 
     def first_field(self, number: Any) -> Any:
-        """Number of the sub-block, in column order, that sub-block 0 of a round is: a `Val`, or an int for one."""
+        """Number of the sub-block, in column order, that sub-block 0 of a round is: a `Val`, or an
+        int for one."""
         return number * self.subblocks
 
     def field(self, j: int, c: int) -> int:
-        """The activation field with the columns of chunk c of sub-block j, counted from the round's first."""
+        """The activation field with the columns of chunk c of sub-block j, counted from the round's
+        first."""
         return j * self.chunks + c
 
     def start_field(self, j: int) -> int | None:
-        """The activation field that the integer of sub-block j starts from, counted likewise; None for 0."""
+        """The activation field that the integer of sub-block j starts from, counted likewise; None
+        for 0."""
         return None
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
@@ -146,7 +154,8 @@ class Format:
 
 
 class Small(Format):
-    """Blocks of 32: a scale d at the start, Q4_1 and Q5_1 with a minimum m after it; `quants` is where quants lie."""
+    """Blocks of 32: a scale d at the start, Q4_1 and Q5_1 with a minimum m after it; `quants` is
+    where quants lie."""
 
     def __init__(self, name: str, quants: int, start: int | None, minimum: bool = False, high: int | None = None,
                  bits: int = 4) -> None:
@@ -160,7 +169,8 @@ class Small(Format):
         return self.start
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
-        """Low nibbles are weights 0..15, high nibbles 16..31; fifth bits come as planes; 8-bit weights are whole."""
+        """Low nibbles are weights 0..15, high nibbles 16..31; fifth bits come as planes; 8-bit
+        weights are whole."""
         if self.wide:
             return rows.words(self.quants + 64 * c)
         nibbles = (rows.words(self.quants + 64 * (c % 4)) >> (4 * (c // 4))) & NIBBLES
@@ -183,7 +193,8 @@ class Super(Format):
     in_order = False
 
     def minima(self, rows: Rows) -> tuple[list[Val], int, int] | None:
-        """Words of 4 minima each, and the activation fields of high and low sums; None without minima."""
+        """Words of 4 minima each, and the activation fields of high and low sums; None without
+        minima."""
         return None
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
@@ -226,13 +237,15 @@ class Q2K(Super):
 
 
 class Q3K(Super):
-    """16 sub-blocks of 16, two rounds as in Q2_K; weights 0..7 stand for -4..3. They are kept in bits 3 to 5, so that
-    the start is -32 times the activation sum as in Q6_K, and the scale is divided by 8."""
+    """16 sub-blocks of 16, two rounds as in Q2_K; weights 0..7 stand for -4..3. They are kept in
+    bits 3 to 5, so that the start is -32 times the activation sum as in Q6_K, and the scale is
+    divided by 8."""
 
     rounds, subblocks, chunks, largest, offset, unit, most_scaled = 2, 8, 4, 0x38, 32, 8, 8 * 4 * 32
 
     def begin(self, rows: Rows) -> None:
-        """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above it two bits."""
+        """Unpack the scales to bytes: sub-block j is byte j % 4 of word j / 4; a nibble, and above
+        it two bits."""
         rows.saved = Locals(rows.code, vector(I32, rows.lanes), 4)
         for word in range(4):
             nibbles = (rows.words(32 + 64 * (word % 2)) >> (4 * (word // 2))) & NIBBLES
@@ -240,7 +253,8 @@ class Q3K(Super):
             rows.saved.set(word, nibbles | (pairs << 4))
 
     def rows_of(self, rows: Rows, number: Val) -> Rows:
-        """Quants from 736 on; saves the round's scales, and the rows from where its high bits are at 224."""
+        """Quants from 736 on; saves the round's scales, and the rows from where its high bits are
+        at 224."""
         moved = rows.moved(number * 512)
         moved.saved = ([rows.saved.get(number * 2), rows.saved.get(number * 2 + 1)], rows.moved(number * 256))
         return moved
@@ -268,8 +282,8 @@ class Q3K(Super):
 
 
 class Q4K(Super):
-    """8 sub-blocks of 32, 6-bit scales and minima in three words; Q5_K adds a plane of fifth bits. A round is two
-    sub-blocks: the low and high nibbles of 32 bytes."""
+    """8 sub-blocks of 32, 6-bit scales and minima in three words; Q5_K adds a plane of fifth bits.
+    A round is two sub-blocks: the low and high nibbles of 32 bytes."""
 
     rounds, subblocks, chunks = 4, 2, 8
 
@@ -288,7 +302,8 @@ class Q4K(Super):
         rows.saved.set(1, (third & NIBBLES) | ((first >> 2) & 0x30303030))
 
     def rows_of(self, rows: Rows, number: Val) -> Rows:
-        """Quants of the round; saves its two scales, and the rows from where its fifth bits are at `high`."""
+        """Quants of the round; saves its two scales, and the rows from where its fifth bits are at
+        `high`."""
         code, moved = rows.code, rows.moved(number * 512)
         scales = rows.saved.get(number >> 1) >> code.splat(((number & 1) * 16).convert("trunc", I32), rows.lanes)
         moved.saved = (scales, rows.moved(number * 128))
@@ -314,8 +329,9 @@ class Q4K(Super):
 
 
 class Q6K(Super):
-    """16 sub-blocks of 16 in four quarters of 64 weights, a round each; weights 0..63 stand for -32..31, scales are
-    signed bytes. Quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6 in column order."""
+    """16 sub-blocks of 16 in four quarters of 64 weights, a round each; weights 0..63 stand for
+    -32..31, scales are signed bytes. Quarter q = 2 n + h holds sub-blocks 8 n + h + 0, 2, 4, 6 in
+    column order."""
 
     rounds, subblocks, chunks, largest, offset, most_scaled, chains = 4, 4, 4, 63, 32, 32 * 128, 0
 

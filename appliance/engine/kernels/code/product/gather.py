@@ -2,10 +2,12 @@
 
     gather_F(w, k, row, x)
 
-`w`: the matrix in kernel order; writes `k` float32 at `x`. The arithmetic is that of ggml's decoders (a weight is
-(d * scale) * q - (dmin * minimum), each operation rounded), so the result equals theirs bit for bit.
+`w`: the matrix in kernel order; writes `k` float32 at `x`. The arithmetic is that of ggml's
+decoders (a weight is (d * scale) * q - (dmin * minimum), each operation rounded), so the result
+equals theirs bit for bit.
 
-Emitted from the descriptions in `formats.py`, as products are, for a single row: 4 neighbouring weights at a time.
+Emitted from the descriptions in `formats.py`, as products are, for a single row: 4 neighbouring
+weights at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def _decode(fmt: Format, rows: Rows, x: Val) -> None:
 
 
 def _minima(fmt: Format, rows: Rows) -> list[Val]:
-    """What is subtracted from the weights of each sub-block; empty where nothing is."""
+    """The number subtracted from the weights of each sub-block; empty where there is none."""
     if isinstance(fmt, Small):
         return [rows.halves(32) * -1.0] if fmt.minimum else []
     found = fmt.minima(rows) if isinstance(fmt, Super) else None

@@ -1,10 +1,12 @@
-"""Rows as a GGUF file has them to kernel order: 16 rows interleaved, a record for each block (see `models.layout`).
+"""Rows as a GGUF file has them to kernel order: 16 rows interleaved, a record for each block (see
+`models.layout`).
 
     fault = pack_rows(pack, rows, row_nbytes, blocks, groups, out)
 
-`pack`: the address of a table Pack (`layouts.pack`). `rows`: 16 `groups` rows of `row_nbytes` bytes, one after the
-other; `blocks` blocks of each are packed to `out`, 16 times their bytes for each group. The result is 0, or in a debug
-build 1 for a table that leads out of a block or a record, which is not followed.
+`pack`: the address of a table Pack (`layouts.pack`). `rows`: 16 `groups` rows of `row_nbytes`
+bytes, one after the other; `blocks` blocks of each are packed to `out`, 16 times their bytes for
+each group. The result is 0, or in a debug build 1 for a table that leads out of a block or a
+record, which is not followed.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def _column(code: Code, place: Val, stride: Val, element: Any) -> Val:
 
 
 def _parts(pattern: tuple[int, ...]) -> list[int]:
-    """Lanes of two vectors by a pattern for the first 4 of each: 0..3 of the first vector, 4..7 of the second."""
+    """Lanes of two vectors by a pattern for the first 4 of each: 0..3 of the first vector, 4..7 of
+    the second."""
     return [4 * part + (lane if lane < 4 else lane + 12) for part in range(4) for lane in pattern]
 
 
@@ -168,7 +171,7 @@ def pack_block(pack: Pack, block: int, place: int, stride: int, record: int) -> 
 
 @device(inline=False)
 def pack_groups(pack: Pack, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
-    """See `pack_rows`."""
+    """Emit the loop of `pack_rows`."""
     block = pack.BLOCK
     if DEBUG:
         for index in range(pack.MOVE_COUNT):
@@ -184,5 +187,5 @@ def pack_groups(pack: Pack, rows: int, row_nbytes: int, blocks: int, groups: int
 
 @kernel("pack_rows", "i8(i8,i8,i8,i8,i8,i8)")
 def pack_rows(pack: int, rows: int, row_nbytes: int, blocks: int, groups: int, out: int) -> int:
-    """See above."""
+    """Emit the kernel."""
     return pack_groups(Pack(pack), rows, row_nbytes, blocks, groups, out)

@@ -1,8 +1,9 @@
 """Emits the inner kernel: some groups of 16 rows times a patch of tokens, over a run of blocks.
 
-A patch function is defined once in the LLVM module that calls it. Registers hold
-`groups` x `tokens` integer sums; the activation of a token is broadcast from memory to all rows. Where registers are
-narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` rows, one after the other.
+A patch function is defined once in the LLVM module that calls it. Registers hold `groups` x
+`tokens` integer sums; the activation of a token is broadcast from memory to all rows. Where
+registers are narrower than 16 rows (AVX2, portable), a record is done in parts of `lanes` rows, one
+after the other.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ Grid = dict[tuple[int, int], Val]  # by (stream, token)
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Asking for what lies `distance` bytes behind every `every`-th line that is read; 0: for nothing. With `again`,
-    targets that ask evenly ask once more, shortly before; without `far` only then."""
+    """Asking for what lies `distance` bytes behind every `every`-th line that is read; 0: for
+    nothing. With `again`, targets that ask evenly ask once more, shortly before; without `far` only
+    then."""
 
     distance: Val
     every: int
@@ -48,12 +50,13 @@ class Prefetch:
     far: bool = True
 
     def shares(self, rows: list[Rows], nbytes: int, parts: int) -> Iterator[None]:
-        """What belongs to `nbytes` of each stream, in the order of memory, some with each of `parts` shares.
+        """The lines of `nbytes` of each stream, in the order of memory, some with each of `parts`
+        shares.
 
-        CPUs with AMX read memory up to a fifth slower where neighbouring lines are asked for one right after the
-        other, and up to a fifth faster, single formats more, where they are asked again later: for one thing, that
-        keeps the first requests apart. On Zen 4 it makes even more. Zen 5 and the other targets ask for everything at
-        the first share.
+        CPUs with AMX read memory up to a fifth slower where neighbouring lines are asked for one
+        right after the other. It is up to a fifth faster, single formats more, where they are asked
+        again later. For one thing, that keeps the first requests apart. On Zen 4 it makes even
+        more. Zen 5 and the other targets ask for everything at the first share.
         """
         lines = range(0, nbytes, 64 * self.every) if self.every else range(0)
         for part in range(parts):
@@ -81,12 +84,12 @@ def split(lines: range, part: int, parts: int) -> range:
 def patch(format_name: str, groups: int, tokens: int, ahead: int, far: bool = True) -> Any:
     """The numba function `(w, stride, act, apart, y, ldy, blocks, fresh, distance)` of one patch.
 
-    `w` is the first record of the first group, the next group `stride` bytes on; `act` the first token's block that
-    belongs to it, the next block `apart` bytes on (of the kind f32, the next token); `y` the result
-    of the first row and token, the next token `ldy` bytes on. Results start from zero where `fresh` is not 0, else from
-    what y holds; the float operations on a row are the same however `blocks` is cut.
-    For every `ahead`-th line that is read (0: none), the one `distance` bytes behind it is prefetched (`far`), and by
-    some targets the one shortly behind it.
+    `w` is the first record of the first group, the next group `stride` bytes on. `act` is the first
+    token's block that belongs to it, the next block `apart` bytes on (of the kind f32, the next
+    token). `y` is the result of the first row and token, the next token `ldy` bytes on. Results
+    start from zero where `fresh` is not 0, else from what y holds; the float operations on a row
+    are the same however `blocks` is cut. For every `ahead`-th line that is read (0: none), the one
+    `distance` bytes behind it is prefetched (`far`), and by some targets the one shortly behind it.
     """
     name = f"patch_{format_name.lower()}_{groups}_{tokens}" + (f"_ahead{ahead}" if ahead else "") + "_near" * (not far)
     return calling(name, lambda code, args: _emit(code, format_name, groups, tokens, ahead, far, args),
@@ -126,7 +129,8 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, fa
         for index, value in enumerate(emit(rows, vectors, old).values()):
             results.set(part * len(grid) + index, value)
 
-    # Two groups pass by many tokens: what asking again would bring is in the first-level cache already.
+    # Two groups pass by many tokens: what asking again would bring is in the first-level cache
+    # already.
     again = groups == 1 and (floats or FORMATS[format_name].again or not code.amx)
     prefetch = Prefetch(distance, ahead, again, far)
 
@@ -147,7 +151,8 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, fa
 
 def emit_segment(format_name: str, rows: list[Rows], tokens: Tokens, count: Val, results: Grid,
                  prefetch: Prefetch) -> Grid:
-    """`count` columns (a multiple of 16) of unquantised weights: results + (sum of even + sum of odd columns)."""
+    """`count` columns (a multiple of 16) of unquantised weights: results + (sum of even + sum of
+    odd columns)."""
     code, kind, grid = tokens.code, vector(F32, tokens.lanes), list(results)
     record = SHAPES[format_name].record
     sums = Locals(code, kind, 2 * len(grid))
@@ -222,8 +227,8 @@ def _scaled(total: Val, integer: Val, scale: Val | None) -> Val:
 
 def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: int, grid: list[tuple[int, int]],
               shares: Iterator[None]) -> Grid:
-    """The exact integer sums of sub-block j of a round; `tokens` and `sums` begin at the round's fields. Each chunk is
-    a share of `shares`."""
+    """The exact integer sums of sub-block j of a round; `tokens` and `sums` begin at the round's
+    fields. Each chunk is a share of `shares`."""
     code, field = tokens.code, fmt.start_field(j)
     integers: Grid = {}
     for stream, token in grid:

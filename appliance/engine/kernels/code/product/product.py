@@ -1,14 +1,17 @@
-"""Matrix products: rows of quantised weights times quantised activations, one kernel per block format.
+"""Matrix products: rows of quantised weights times quantised activations, one kernel per block
+format.
 
     product_F(w, k, act, tokens, y, ldy, accumulate, group0, group1)
 
-multiplies groups group0 <= g < group1 of 16 rows. `w`: the matrix in kernel order, from group 0 on; `k`: columns;
-`act`: activations of `tokens` tokens as `quantise_A` writes them (A is `activation_kind(F)`). The result of row r and
-token t goes to the float32 at `y + t ldy + 4 r`; with `accumulate` it is added to what is there. Whole groups are
-written: each token has room for `padded_rows(rows)` results. Nothing is checked here (`boundary.py` does).
+multiplies groups group0 <= g < group1 of 16 rows. `w`: the matrix in kernel order, from group 0 on;
+`k`: columns; `act`: activations of `tokens` tokens as `quantise_A` writes them (A is
+`activation_kind(F)`). The result of row r and token t goes to the float32 at `y + t ldy + 4 r`;
+with `accumulate` it is added to what is there. Whole groups are written: each token has room for
+`padded_rows(rows)` results. Nothing is checked here (`boundary.py` does).
 
-The float operations on one result are the same for every number of tokens, patch and range of groups: a result is a
-chain over the blocks of its row in order, `result = finish(block, result)`; cutting the chain only stores it to y.
+The float operations on one result are the same for every number of tokens, patch and range of
+groups. A result is a chain over the blocks of its row in order, `result = finish(block, result)`.
+Cutting the chain only stores it to y.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ _ACTIVATION_BYTES = 640 << 10
 """Activations that stay in a core's second-level cache while all rows pass by."""
 
 _RUN_BYTES = 800 << 10
-"""Activations of a run of blocks that AMX multiplies with all rows before the next run: they come from the second-level
-cache again for each group, which has 2 MiB in the CPUs that have AMX."""
+"""Activations of a run of blocks that AMX multiplies with all rows before the next run. They come from
+the second-level cache again for each group; it has 2 MiB in the CPUs that have AMX."""
 
 _BESIDE_BYTES = 512 << 10
 """Weights, or activations, beside which the others stay in a core's second-level cache, where AMX multiplies them."""
@@ -114,8 +117,9 @@ def _two_groups(format_name: str) -> bool:
 def _whole_rows(format_name: str) -> dict[int, Any]:
     """Patches that take a whole row at a time, by the number of tokens that they are for.
 
-    On Zen 4, one token or two leave bringing weights to the CPU, which does it best where a block is read in the order
-    of memory; where it is not, each line is asked for shortly before, in that order.
+    On Zen 4, one token or two leave bringing weights to the CPU, which does it best where a block
+    is read in the order of memory. Where it is not, each line is asked for shortly before, in that
+    order.
     """
     target = compiling()
     if not target.evenly or target.amx:
@@ -126,7 +130,8 @@ def _whole_rows(format_name: str) -> dict[int, Any]:
 
 
 def _place(format_name: str) -> Any:
-    """Where in the activations of `tokens` tokens, of `share` bytes each, block `block` of token `t` is."""
+    """Where in the activations of `tokens` tokens, of `share` bytes each, block `block` of token
+    `t` is."""
     shape = SHAPES[format_name]
     each, floats = ACTIVATIONS[shape.activation].nbytes, shape.activation == "f32"
 
@@ -137,8 +142,8 @@ def _place(format_name: str) -> Any:
 
 
 def _panel(format_name: str, asks: bool = True) -> Any:
-    """All patches of tokens first <= t < last over one or two groups and a run of blocks that stays in cache; it `asks`
-    for what is read next."""
+    """All patches of tokens first <= t < last over one or two groups and a run of blocks that stays
+    in cache; it `asks` for what is read next."""
     six, four, two, one = (patch(format_name, 1, size, ahead=int(asks)) for size in PATCHES)
     wide, every, second, fourth = (patch(format_name, 2, PATCHES[0], ahead=ahead * asks) if _two_groups(format_name)
                                    else six for ahead in (0, 1, 2, 4))
@@ -151,7 +156,8 @@ def _panel(format_name: str, asks: bool = True) -> Any:
         act, share, tokens = activations.address, activations.stride, activations.tokens
         y, ldy, blocks, block, fresh = results.address, results.stride, run.blocks, run.first, run.fresh
         apart = share if floats else place(1, 0, share, tokens)
-        # Of few patches, some bring a part each of what the next call reads: the first alone would wait for it.
+        # Of few patches, some bring a part each of what the next call reads: the first alone would
+        # wait for it.
         t, index, patches = first, 0, (last - first) // 6
         parts = 1 if patches < 2 or patches > _FEW_PATCHES else 2 if patches < 4 else 4
         while t + 6 <= last:

@@ -1,5 +1,6 @@
-"""Weights of 16-bit floats as float32 in scratch memory, once for many tokens: the values are the same, and so is what
-is made of them. Where they are converted for each patch of tokens, that takes a sixth of the time.
+"""Weights of 16-bit floats as float32 in scratch memory, once for many tokens: the values are the
+same, and so is what is made of them. Where they are converted for each patch of tokens, that takes
+a sixth of the time.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def clear(code: Code, memory: Val) -> None:
 
 
 def unpack(format_name: str) -> Any:
-    """The numba function `(w, stride, groups, columns, memory, ahead)`: `columns` (a multiple of 16, SEGMENT at most)
-    of `groups` groups from `w` on, `stride` bytes apart, in the order of F32. Asks for what is `ahead` bytes on."""
+    """The numba function `(w, stride, groups, columns, memory, ahead)`: `columns` (a multiple of
+    16, SEGMENT at most) of `groups` groups from `w` on, `stride` bytes apart, in the order of F32.
+    Asks for what is `ahead` bytes on."""
     record, wide = SHAPES[format_name].record, SHAPES["F32"].record
 
     def emit(code: Code, args: list[Val]) -> None:

@@ -8,8 +8,8 @@ from appliance.engine.kernels.compiler.vector import f32x16, load_f32, operation
 
 LOG2E = 1.4426950408889634
 
-# 2^r - 1 = r * (c0 + c1 r + ... + c5 r^5) for |r| <= 1/2; relative error of 2^r at most 2e-9 (minimax fit), and at
-# most 1.4 half-ULP after rounding. 2^0 is exactly 1.
+# 2^r - 1 = r * (c0 + c1 r + ... + c5 r^5) for |r| <= 1/2; relative error of 2^r at most 2e-9
+# (minimax fit), and at most 1.4 half-ULP after rounding. 2^0 is exactly 1.
 _POWER = (0.6931471824645996, 0.24022647738456726, 0.055503323674201965,
           0.009618437848985195, 0.0013398875016719103, 0.0001535333867650479)
 _LOWEST, _HIGHEST = -126.0, 127.0  # beyond these the result would not be a normal number

@@ -10,7 +10,8 @@ from appliance.engine.kernels.compiler.vector import f32, fma_f32, load_f32, spl
 
 @device
 def rms_norm(x: int, weight: int, out: int, size: int, epsilon: float) -> None:
-    """out[i] = x[i] / sqrt(mean(x²) + epsilon) * weight[i]; `size` floats, a multiple of 32. Two chains of sums."""
+    """out[i] = x[i] / sqrt(mean(x²) + epsilon) * weight[i]; `size` floats, a multiple of 32. Two
+    chains of sums."""
     even = splat_f32(f32(0.0))
     odd = splat_f32(f32(0.0))
     for i in range(size // 32):

@@ -2,17 +2,18 @@
 
     quantise_A(x, ldx, k, act, first, last, tokens)
 
-quantises tokens first <= t < last of `tokens`; `x`: float32 of token 0, the next token `ldx` bytes on; `k` columns;
-`act`: the activations of all `tokens` tokens (`activation_nbytes(A, k, tokens)`). Threads may share the tokens.
+quantises tokens first <= t < last of `tokens`; `x`: float32 of token 0, the next token `ldx` bytes
+on; `k` columns; `act`: the activations of all `tokens` tokens (`activation_nbytes(A, k, tokens)`).
+Threads may share the tokens.
 
-- q8_32 (ggml Q8_0 and Q8_1, `ggml-cpu/arch/x86/quants.c`): d = amax / 127 rounded to binary16, but values are
-  multiplied by 127 / amax in float32 and rounded to nearest, ties to even; the sum is binary16(d * sum) with the
-  unrounded d.
-- q8_256 (ggml Q8_K, `ggml-quants.c`): values are multiplied by -127 / m, where m is the first value of largest
-  magnitude, sign included; the scale is 1 / (-127 / m) in float32.
+- q8_32 (ggml Q8_0 and Q8_1, `ggml-cpu/arch/x86/quants.c`): d = amax / 127 rounded to binary16.
+  Values are multiplied by 127 / amax in float32 and rounded to nearest, ties to even; the sum is
+  binary16(d * sum) with the unrounded d.
+- q8_256 (ggml Q8_K, `ggml-quants.c`): values are multiplied by -127 / m, where m is the first value
+  of largest magnitude, sign included; the scale is 1 / (-127 / m) in float32.
 
-A block of zeros has scale 0. NaN or infinity in a block makes its products NaN or infinite; bytes stay within
--127..127, so integer sums cannot overflow.
+A block of zeros has scale 0. NaN or infinity in a block makes its products NaN or infinite; bytes
+stay within -127..127, so integer sums cannot overflow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Rotary positions over interleaved pairs: (a, b) becomes (a cos - b sin, a sin + b cos).
 
-The table holds, for each position, the cosine and sine of each pair of a head: (positions, head_size) floats.
+The table holds, for each position, the cosine and sine of each pair of a head: (positions,
+head_size) floats.
 """
 
 from __future__ import annotations

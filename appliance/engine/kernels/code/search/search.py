@@ -1,14 +1,16 @@
-"""Matches of a pattern in a text, in time that is linear in both: 64 positions at once, each bit of a word one.
+"""Matches of a pattern in a text, in time that is linear in both: 64 positions at once, each bit of
+a word one.
 
     count = find_spans(search)
 
-`search`: the address of a table Search (`layouts.search`). For each stretch of text a program of operations on whole
-streams says, from the end of the pattern to its beginning, from which positions its rest matches. At each match's start
-a walk then takes the first choice that succeeds, and never goes back. The result is how many spans were found, POSITION
-where to go on; -1 for a walk that leaves its stretch, which no program of `engine.search` has.
+`search`: the address of a table Search (`layouts.search`). For each stretch of text a program of
+operations on whole streams says, from the end of the pattern to its beginning, from which positions
+its rest matches. At each match's start a walk then takes the first choice that succeeds, and never
+goes back. The result is how many spans were found, POSITION where to go on; -1 for a walk that
+leaves its stretch, which no program of `engine.search` has.
 
-With OPEN a span is a single position: each from which a path through the pattern reaches the end of the text, so that
-text to come may matter.
+With OPEN a span is a single position: each from which a path through the pattern reaches the end of
+the text, so that text to come may matter.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ def bit(stream: int, place: int) -> int:
 
 @device(inline=False)
 def next_bit(stream: int, place: int, limit: int, flip: int) -> int:
-    """The first position from `place` on, below `limit`, whose bit is 1 (`flip` = -1: 0); `limit` if there is none."""
+    """The first position from `place` on, below `limit`, whose bit is 1 (`flip` = -1: 0); `limit`
+    if there is none."""
     index = place >> 6
     word = (get_i64(stream + 8 * index) ^ flip) & (-1 << (place & 63))
     while word == 0:
@@ -129,7 +132,7 @@ def last_bit(stream: int, place: int, least: int) -> int:
     return -1
 
 
-# --- the stretch -----------------------------------------------------------------------------------------------
+# --- the stretch ----------------------------------------------------------------------------------
 @device(inline=False)
 def fill(stream: int, count: int, word: int) -> None:
     """Words of a stream."""
@@ -187,7 +190,8 @@ def rows_of(search: Search, origin: int) -> None:
 
 @device(inline=False)
 def classify_unit(search: Search, stream: int) -> None:
-    """A word of the stream of each class, from row numbers; `stream`: the first class's, at this word."""
+    """A word of the stream of each class, from row numbers; `stream`: the first class's, at this
+    word."""
     rows, groups, classes = search.ROWS, search.GROUPS, search.CLASSES
     buffer, stride, absent = search.BUFFER, search.STRIDE, -search.OPEN
     for group in range(groups):
@@ -214,10 +218,10 @@ def classify(search: Search, origin: int, count: int) -> None:
         classify_unit(search, first + 8 * index)
 
 
-# --- the program ----------------------------------------------------------------------------------------------
+# --- the program ----------------------------------------------------------------------------------
 @device(inline=False)
 def run_shifted(to: int, a: int, b: int, amount: int, count: int) -> None:
-    """See `layouts.search.OPERATIONS`."""
+    """Run the operation `shifted` of `layouts.search.OPERATIONS`."""
     b += 8 * (amount >> 6)
     amount &= 63
     for at in range(0, 8 * count, 8 * LANES):
@@ -226,21 +230,21 @@ def run_shifted(to: int, a: int, b: int, amount: int, count: int) -> None:
 
 @device(inline=False)
 def run_either(to: int, a: int, b: int, count: int) -> None:
-    """See `layouts.search.OPERATIONS`."""
+    """Run the operation `either` of `layouts.search.OPERATIONS`."""
     for at in range(0, 8 * count, 8 * LANES):
         either(to + at, a + at, b + at)
 
 
 @device(inline=False)
 def run_differ(to: int, a: int, b: int, count: int) -> None:
-    """See `layouts.search.OPERATIONS`."""
+    """Run the operation `differ` of `layouts.search.OPERATIONS`."""
     for at in range(0, 8 * count, 8 * LANES):
         differ(to + at, a + at, b + at)
 
 
 @device(inline=False)
 def run_previous(to: int, a: int, count: int) -> None:
-    """See `layouts.search.OPERATIONS`."""
+    """Run the operation `previous` of `layouts.search.OPERATIONS`."""
     for at in range(0, 8 * count, 8 * LANES):
         moved_up(to + at, a + at)
     set_i64(to, get_i64(to) & -2)
@@ -294,7 +298,7 @@ def run_operations(search: Search, count: int) -> None:
             index = op.BACK
 
 
-# --- the walk -------------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 @device(inline=False)
 def run_wide(stream: int, ends: int, at: Instruction, place: int) -> int:
     """`run_end` for WIDTH characters at a time."""
@@ -367,7 +371,8 @@ def walk(search: Search, place: int, limit: int) -> int:
 
 @device(inline=False)
 def take_stretch(search: Search, origin: int, place: int, limit: int, spans: int) -> int:
-    """Add the matches that start from `place` to before `limit`; how many spans there are now, -1 for a fault."""
+    """Add the matches that start from `place` to before `limit`; how many spans there are now, -1
+    for a fault."""
     root = search.STREAMS + search.STRIDE * search.ROOT
     capacity, out, is_open = search.CAPACITY, search.SPANS, search.OPEN
     while spans < capacity and place < limit:  # a match may have ended beyond it
@@ -387,7 +392,7 @@ def take_stretch(search: Search, origin: int, place: int, limit: int, spans: int
 
 @kernel("find_spans", "i8(i8)")
 def find_spans(address: int) -> int:
-    """See above."""
+    """Find the spans of all matches."""
     search = Search(address)
     end, is_open, spans = search.END, search.OPEN, 0
     reach, stop = search.WIDTH + UNIT, min(end, search.STOP)

@@ -1,7 +1,9 @@
-"""Attention within the forward pass: keys and values into the cache; queries over it, by bundles of rows or by spans.
+"""Attention within the forward pass: keys and values into the cache; queries over it, by bundles of
+rows or by spans.
 
-The phases of `step` between the projections of a layer; see there. What depends on the cache's format
-is in kernels of its own, called by address: `remember`, `attend` and, where queries have 8 bits, `query`.
+The phases of `step` between the projections of a layer; see there. The parts that depend on the
+cache's format are in kernels of their own, called by address: `remember`, `attend` and, where
+queries have 8 bits, `query`.
 """
 
 from __future__ import annotations
@@ -61,8 +63,9 @@ def remember(step: Step, layer: int, row: int, head: int) -> None:
 @device(inline=False)
 def attend(step: Step, query: int, state: int, rows: int, place: int, first: int, last: int, scratch: int,
            follow: int) -> None:
-    """Add positions first..last-1 of the keys and values at `place` to the states of `rows` query rows. `follow`: bytes
-    from the last of their pages to the one that is read next; 0: not known."""
+    """Add positions first..last-1 of the keys and values at `place` to the states of `rows` query
+    rows. `follow`: bytes from the last of their pages to the one that is read next; 0: not known.
+    """
     stride = step.PAGE_STRIDE
     reach = (last - 1) // PAGE * stride + step.HEAD_STRIDE
     if (allowed(step, CACHE, step.KEYS + place, reach, READ)
@@ -73,7 +76,8 @@ def attend(step: Step, query: int, state: int, rows: int, place: int, first: int
 
 @device(inline=False)
 def pack_queries(step: Step, bundle: Bundle, head: int, query: int, state: int) -> int:
-    """Turn and scale the query rows of a bundle and key-value head into `query`; start their states. Returns rows."""
+    """Turn and scale the query rows of a bundle and key-value head into `query`; start their
+    states. Returns rows."""
     size, group = step.HEAD_SIZE, step.HEADS // step.KV_HEADS
     count, position = bundle.COUNT, bundle.POSITION
     scale = splat_f32(step.SCALE)
@@ -95,7 +99,8 @@ def pack_queries(step: Step, bundle: Bundle, head: int, query: int, state: int) 
 
 @device(inline=False)
 def remember_bundle(step: Step, layer: int, bundle: Bundle, head: int, first: int, last: int) -> None:
-    """Where no other bundle has this bundle's slot: store what the bundle adds to positions first..last-1 of a head."""
+    """Where no other bundle has this bundle's slot: store what the bundle adds to positions
+    first..last-1 of a head."""
     if step.APART == 0:
         return
     position, row = bundle.POSITION, bundle.FIRST_ROW
@@ -134,8 +139,8 @@ def attend_bundle(step: Step, layer: int, bundle: Bundle, head: int, thread: int
 
 @device(inline=False)
 def attend_span(step: Step, layer: int, bundle: Bundle, head: int, span: int, more: bool, thread: int) -> None:
-    """One span of one bundle and key-value head; its states stay in PARTS until `merge_bundle`. `more`: the thread
-    goes on with the next head, or the first one of the next span."""
+    """One span of one bundle and key-value head; its states stay in PARTS until `merge_bundle`.
+    `more`: the thread goes on with the next head, or the first one of the next span."""
     remember_bundle(step, layer, bundle, head, span * SPAN, span * SPAN + SPAN)
     own, size = private(step, thread), step.HEAD_SIZE
     query, part = own + step.PRIVATE_QUERY, part_place(step, bundle, head, span)
@@ -182,7 +187,8 @@ def spans_of(bundle: Bundle) -> int:
 
 @device
 def is_last_span(step: Step, bundle: Bundle, number: int, head: int) -> bool:
-    """Count a finished span of bundle `number` and a head: whether it was the last. The counter is zero again then."""
+    """Count a finished span of bundle `number` and a head: whether it was the last. The counter is
+    zero again then."""
     counter = step.COUNTERS + COUNTER_NBYTES * (number * step.KV_HEADS + head)
     if atomic.add(counter, np.int32(1)) + 1 < spans_of(bundle):
         return False
@@ -235,9 +241,11 @@ def attend_spans(step: Step, layer: int, thread: int) -> None:
 
 @device(inline=False)
 def attend_rows(step: Step, layer: int, rows: int, thread: int) -> None:
-    """Store keys and values, then attend: whole bundles where there are many, spans of bundles where there are few.
+    """Store keys and values, then attend: whole bundles where there are many, spans of bundles
+    where there are few.
 
-    Where every bundle has a slot of its own, who attends stores too: nobody else reads there in this pass."""
+    Where every bundle has a slot of its own, who attends stores too: nobody else reads there in
+    this pass."""
     if step.APART == 0:
         remember_rows(step, layer, rows, thread)
     if step.SPREAD == 0:

@@ -3,16 +3,18 @@
     place = fetch_sealed(matrix, tile, thread)
     place = fetch_plain(matrix, tile, thread)
 
-`matrix`: a table Matrix of `layouts.fetch`. The record is read a piece at a time into memory that nobody else writes,
-and each piece is decrypted from there into the thread's tile; or the record is kept in such memory. Of a plain model,
-rows are read so, and packed into the tile; their tag is that of a message without text, all of it associated data (see
-`models.tagged`). One of the last two tiles of the pass that a thread asks for again, for another part of it, is still
-there (the last one alone, where a thread has one place). Only a tile whose tag is right leaves this function: after
-any failure the thread's tile holds zeros, FAULT says what failed first, and every later fetch of the model gives zeros,
-too. Cryptography and reading are calls of libcrypto and of the C library by address.
+`matrix`: a table Matrix of `layouts.fetch`. The record is read a piece at a time into memory that
+nobody else writes, and each piece is decrypted from there into the thread's tile; or the record is
+kept in such memory. Of a plain model, rows are read so, and packed into the tile; their tag is that
+of a message without text, all of it associated data (see `models.tagged`). One of the last two
+tiles of the pass that a thread asks for again, for another part of it, is still there (the last one
+alone, where a thread has one place). Only a tile whose tag is right leaves this function: after any
+failure the thread's tile holds zeros, FAULT says what failed first, and every later fetch of the
+model gives zeros, too. Cryptography and reading are calls of libcrypto and of the C library by
+address.
 
-Where reads have to wait for the disk, the system is told of the next records of the pass, and of those of the next pass
-at its end (the plan goes round), so that it reads them meanwhile.
+Where reads have to wait for the disk, the system is told of the next records of the pass, so that
+it reads them meanwhile. At its end those are of the next pass: the plan goes round.
 """
 
 from __future__ import annotations
@@ -89,14 +91,16 @@ def advise(stream: Stream, offset: int, nbytes: int, advice: int) -> None:
 
 @device
 def forget(stream: Stream, offset: int, nbytes: int) -> None:
-    """Let the page cache drop what was read, where it has no room: not where a whole pass has found all of it there."""
+    """Let the page cache drop what was read, where it has no room: not where a whole pass has found
+    all of it there."""
     if stream.DROP != 0 and stream.COLD > 0:
         advise(stream, offset, nbytes, DO_NOT_NEED)
 
 
 @device(inline=False)
 def look_ahead(stream: Stream, position: int) -> None:
-    """Tell the system of the records up to WINDOW after number `position` of the plan; each is told of once a pass."""
+    """Tell the system of the records up to WINDOW after number `position` of the plan; each is told
+    of once a pass."""
     cold, count = stream.COLD, stream.PLAN_COUNT
     if cold <= 0 or stream.WINDOW <= 0:
         return
@@ -121,7 +125,8 @@ def turned(number: int) -> int:
 
 @device
 def begin(stream: Stream, worker: Worker, number: int) -> bool:
-    """Start a message: its nonce is `number` in 12 bytes, most significant first; and the associated data of all."""
+    """Start a message: its nonce is `number` in 12 bytes, most significant first; and the
+    associated data of all."""
     set_i64(worker.NONCE, 0)
     set_i64(worker.NONCE + 4, turned(number) << 32 | turned(number >> 32))
     context = worker.CONTEXT
@@ -146,7 +151,8 @@ def end(stream: Stream, worker: Worker, out: int) -> bool:
 
 @device(inline=False)
 def decrypt(stream: Stream, worker: Worker, piece: int, at: int, held: int, nbytes: int) -> int:
-    """Bytes at .. at + held of a record are at address `piece`: decrypt ciphertext, keep the tag, check padding."""
+    """Bytes at .. at + held of a record are at address `piece`: decrypt ciphertext, keep the tag,
+    check padding."""
     text, update = min(held, max(nbytes - at, 0)), stream.UPDATE
     out = worker.TILE + at
     if text > 0 and call_update(update, worker.CONTEXT, out, worker.COUNT, piece, text) != 1:
@@ -177,7 +183,8 @@ def open_read(stream: Stream, worker: Worker, offset: int, record_nbytes: int, n
 
 @device(inline=False)
 def open_kept(stream: Stream, worker: Worker, record: int, nbytes: int) -> int:
-    """Decrypt the record at address `record`; 0 or a fault. Its padding was looked at when it was read, for good."""
+    """Decrypt the record at address `record`; 0 or a fault. Its padding was looked at when it was
+    read, for good."""
     update, context, count = stream.UPDATE, worker.CONTEXT, worker.COUNT
     out, at = worker.TILE, 0
     while at < nbytes:
@@ -213,8 +220,8 @@ def open_tile(stream: Stream, worker: Worker, matrix: Matrix, tile: int, nbytes:
 
 @device(inline=False)
 def pack_rows_read(stream: Stream, worker: Worker, matrix: Matrix, offset: int, nbytes: int) -> int:
-    """Read `nbytes` bytes of rows from byte `offset` of the file, add them to the message, and pack them into the
-    worker's tile; the last group is filled up with zeros. 0 or a fault."""
+    """Read `nbytes` bytes of rows from byte `offset` of the file, add them to the message, and pack
+    them into the worker's tile; the last group is filled up with zeros. 0 or a fault."""
     rows, at = worker.RECORD, 0
     chunk, row_nbytes = matrix.CHUNK, matrix.ROW_NBYTES
     while at < nbytes:
@@ -271,7 +278,8 @@ def _fetch(open_one: Any) -> Any:
                 return place
             if get_i64(worker.OTHER_HELD) == number + 1:
                 return worker.OTHER
-        # Not an assignment: the address comes before the choice, which keeps the instructions as they were measured.
+        # Not an assignment: the address comes before the choice, which keeps the instructions as
+        # they were measured.
         set_i64(worker.OTHER_HELD, worker.HELD if place != worker.OTHER else 0)
         worker.HELD = 0
         worker.TILE = worker.OTHER

@@ -1,22 +1,26 @@
-"""Kernels that run other kernels on several threads, phase by phase, where nobody waits for a thread without a CPU.
+"""Kernels that run other kernels on several threads, phase by phase, where nobody waits for a
+thread without a CPU.
 
-A job is a kernel that all threads run. It is a row of *phases*, and a phase is a number of *units* of work that are
-independent of each other. Threads claim units until there are none left; a phase is over when all its units are done,
-whoever did them. So a thread that the system does not run delays the others only while it holds units: the others do
-the rest, and when it comes back it finds the phases over and claims nothing in them. The caller does not wait for it
-either: it may still run through an old job when the next has begun.
+A job is a kernel that all threads run. It is a row of *phases*, and a phase is a number of *units*
+of work that are independent of each other. Threads claim units until there are none left; a phase
+is over when all its units are done, whoever did them. So a thread that the system does not run
+delays the others only while it holds units. The others do the rest, and when it comes back it finds
+the phases over and claims nothing in them. The caller does not wait for it either: it may still run
+through an old job when the next has begun.
 
-Hence the rule for kernels: *outside of claimed units they write nothing, and read only words of their arguments and
-what these lead to that never changes.* A claim succeeds only in the phase and the job that the thread is in:
-CLAIMED is compared and exchanged as a whole, a phase's number comes again after 2^40 others at the earliest, and the
-job's generation, which the caller changes when the job ends, is looked at after CLAIMED and the arguments were read. A
-thread that reads arguments which were already changed for the next job can therefore do no harm, wherever they lead it.
+Hence the rule for kernels: *outside of claimed units they write nothing, and read only words of
+their arguments and what these lead to that never changes.* A claim succeeds only in the phase and
+the job that the thread is in. CLAIMED is compared and exchanged as a whole, and a phase's number
+comes again after 2^40 others at the earliest. The caller changes the job's generation when the job
+ends; it is looked at after CLAIMED and the arguments were read. A thread that reads arguments which
+were already changed for the next job can therefore do no harm, wherever they lead it.
 
-Waiting: an *event* is a 64-byte line: a word that changes (its generation), the number of sleepers, the longest spin.
-Who waits for a change spins first (a thread that runs answers within a microsecond) and then sleeps in the kernel
-(futex), so that waiting costs no more than the spin when there are more runnable threads than CPUs, and nothing when
-there is no work. No wake-up can be lost: a sleeper announces itself before the futex call compares the generation
-again; a waker changes the generation before it looks for sleepers; all four accesses are sequentially consistent.
+Waiting: an *event* is a 64-byte line: a word that changes (its generation), the number of sleepers,
+the longest spin. A waiting thread spins first (a running one answers within a microsecond) and then
+sleeps in the kernel (futex). So waiting costs no more than the spin when there are more runnable
+threads than CPUs, and nothing when there is no work. No wake-up can be lost: a sleeper announces
+itself before the futex call compares the generation again; a waker changes the generation before it
+looks for sleepers; all four accesses are sequentially consistent.
 
 Layout of what threads share: `team.py`; `threads.py` allocates and fills it.
 """
@@ -61,18 +65,21 @@ def signal(team: int, event: int) -> None:
 
 @device
 def within(team: int, line: int) -> bool:
-    """Whether a thread's job still runs: if not, what it read of the arguments until now may be the next job's."""
+    """Whether a thread's job still runs: if not, what it read of the arguments until now may be the
+    next job's."""
     atomic.loads_before()
     return atomic.load(team + at.JOB + at.GENERATION) == get_i64(line + at.WITHIN)
 
 
 @device(inline=False)
 def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
-    """Units first <= unit < last of the current phase, which has `total`, for this thread to do; none: first == last.
+    """Units first <= unit < last of the current phase, which has `total`, for this thread to do;
+    none: first == last.
 
-    What is claimed starts at a multiple of `grain`. Of 15/16 each thread claims its share in one piece, since a
-    stream of weights is slow at its beginning; then ever less is claimed towards the end. With a `grain` of 0 it is one
-    unit after the other: a disk reads best what all threads want in one order.
+    A claim starts at a multiple of `grain`. Of 15/16 each thread claims its share in one piece,
+    since a stream of weights is slow at its beginning; then ever less is claimed towards the end.
+    With a `grain` of 0 it is one unit after the other: a disk reads best what all threads want in
+    one order.
     """
     line, threads = team + at.LINES + at.LINE_NBYTES * thread, get_i64(team + at.THREADS)
     now = atomic.load_long(team + at.CLAIMED)
@@ -100,9 +107,10 @@ def claim(team: int, thread: int, total: int, grain: int) -> tuple[int, int]:
 
 @device(inline=False)
 def finish(team: int, thread: int, total: int) -> None:
-    """End this thread's part in a phase of `total` > 0 units, of which it can claim no more, and wait for its end.
+    """End this thread's part in a phase of `total` > 0 units, of which it can claim no more, and
+    wait for its end.
 
-    What any thread wrote in the phase is then visible to all.
+    Every thread's writes in the phase are then visible to all.
     """
     line = team + at.LINES + at.LINE_NBYTES * thread
     phase, taken = get_i64(line + at.AT), get_i64(line + at.TAKEN)
@@ -128,7 +136,8 @@ def enter(team: int, thread: int, generation: int, phase: int) -> None:
 
 @kernel("lockstep_run", "void(i8,i8,i8)")
 def lockstep_run(team: int, function: int, arguments: int) -> None:
-    """The calling thread's part as thread 0: start the job, take part; its last phase is over when it returns."""
+    """The calling thread's part as thread 0: start the job, take part; its last phase is over when
+    it returns."""
     phase = atomic.load_long(team + at.CLAIMED) >> at.UNIT_BITS
     atomic.store_long(team + at.FUNCTION, function)
     atomic.store_long(team + at.ARGUMENTS, arguments)
@@ -142,7 +151,8 @@ def lockstep_run(team: int, function: int, arguments: int) -> None:
 
 @kernel("lockstep_work", "void(i8,i8,i4)")
 def lockstep_work(team: int, thread: int, seen: int) -> None:
-    """A worker's whole life: from the generation `seen` on, take part in jobs, until it is to stop."""
+    """A worker's whole life: from the generation `seen` on, take part in jobs, until it is to stop.
+    """
     while True:
         seen = wait(team, team + at.JOB, seen)
         if atomic.load_long(team + at.STOP) != 0:
@@ -173,10 +183,11 @@ def lockstep_spin(event: int, count: int) -> None:
 
 @kernel("lockstep_probe", "void(i8,i8,i8)")
 def lockstep_probe(thread: int, threads: int, arguments: int) -> None:
-    """Show that threads run in lock-step: in each round every line gets what its neighbour had before, plus one.
+    """Show that threads run in lock-step: in each round every line gets what its neighbour had
+    before, plus one.
 
-    Arguments (int64): team, rounds, then a pair of 64-byte lines for each thread, used in odd and even rounds. Every
-    line starts from its own index. Whoever claims a line serves it.
+    Arguments (int64): team, rounds, then a pair of 64-byte lines for each thread, used in odd and
+    even rounds. Every line starts from its own index. The thread that claims a line serves it.
     """
     team, rounds = get_i64(arguments), get_i64(arguments + 8)
     lines = arguments + 64

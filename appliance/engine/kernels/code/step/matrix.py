@@ -1,4 +1,5 @@
-"""What the phases of `step` do with one matrix of weights: prepare rows for it, and multiply them with it."""
+"""The work of the phases of `step` on one matrix of weights: prepare rows for it, and multiply them
+with it."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ GRAIN = 3072
 
 
 TILE_ROWS = 32
-"""From this many rows of activations on, threads may share a tile that has to be fetched, and fetch it each for itself:
-its multiplication then takes much longer than its decryption, and a thread without a tile would wait for that long. Not
-where a disk brings tiles, in their order, for the first who wants one."""
+"""From this many rows of activations on, threads may share a tile that has to be fetched, and fetch it
+each for itself. Its multiplication then takes much longer than its decryption, and a thread without a
+tile would wait for that long. Not where a disk brings tiles, in their order, for the first who wants
+one."""
 
 
 FEW_ROWS = 32
@@ -145,7 +147,8 @@ def multiply(step: Step, weight: Weight, activations: int, rows: int, result: Re
 
 @device
 def quantise_row(matrices: Matrices, x: int, row: int, rows: int, own: int) -> None:
-    """Quantise row `row` of `rows`, at `x`, once for each kind of activation that the matrices need."""
+    """Quantise row `row` of `rows`, at `x`, once for each kind of activation that the matrices
+    need."""
     for index in range(matrices.number):
         weight = matrices.first[index]
         quantise = weight.QUANTISE
@@ -172,8 +175,8 @@ def row_of(source: Source, row: int) -> int:
 
 @device(inline=False)
 def prepare(step: Step, matrices: Matrices, source: Source, thread: int) -> None:
-    """A phase: `prepare_row` for each of many rows. A single row is no phase of its own: every thread that claims
-    groups does it for itself, which costs less than to wait for another."""
+    """A phase: `prepare_row` for each of many rows. A single row is no phase of its own: every
+    thread that claims groups does it for itself, which costs less than to wait for another."""
     rows = source.rows
     if rows > 1:
         team = step.TEAM

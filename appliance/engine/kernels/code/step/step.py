@@ -1,8 +1,9 @@
 """The forward pass of the llama architecture for a batch of rows, run by all threads in lock-step.
 
-A row is a token at a position of a slot of the cache. All threads run `step` with the same table Step (`layouts.step`)
-and claim units of work of each phase (`lockstep`); outside of claimed units they write nothing. Which thread does what
-never changes a bit of any row. Read `step` downward; the phases stand above it in the order of their use.
+A row is a token at a position of a slot of the cache. All threads run `step` with the same table
+Step (`layouts.step`) and claim units of work of each phase (`lockstep`); outside of claimed units
+they write nothing. Which thread does what never changes a bit of any row. Read `step` downward; the
+phases stand above it in the order of their use.
 """
 
 from __future__ import annotations
