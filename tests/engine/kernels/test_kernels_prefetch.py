@@ -24,8 +24,8 @@ def _made(target: str, name: str) -> str:
 
 
 def _order(target: str, name: str, kind: str) -> str:
-    """What the loop of a tile does in a turn, in order: n and f ask for a line, a dot is a product."""
-    body = re.search(rf"^define [^\n]*@tile_{name.lower()}_{kind}\(.*?^}}", _made(target, name),
+    """What the loop of a patch does in a turn, in order: n and f ask for a line, a dot is a product."""
+    body = re.search(rf"^define [^\n]*@patch_{name.lower()}_{kind}\(.*?^}}", _made(target, name),
                      re.MULTILINE | re.DOTALL)
     assert body is not None
     found = re.findall(r"@llvm\.prefetch.*i32 0, i32 (\d), i32 1\)|@llvm\.x86\.avx512\.(vpdpbusd)", body[0])
@@ -54,7 +54,7 @@ def test_others_are_asked_at_the_beginning() -> None:
     ("avx512vnni", "Q6_K", {"1_1_ahead1_near", "1_2_ahead1_near"}), ("zen5", "Q8_0", set()), ("amx", "Q8_0", set())])
 def test_one_token_or_two_are_left_to_the_hardware(target: str, name: str, kinds: set[str]) -> None:
     """By `avx512vnni`: it asks for nothing, or where lines are not read in order, for each shortly before."""
-    found = re.findall(rf"^define [^\n]*@tile_{name.lower()}_(1_[12](?:_ahead1)?(?:_near)?)\(", _made(target, name),
+    found = re.findall(rf"^define [^\n]*@patch_{name.lower()}_(1_[12](?:_ahead1)?(?:_near)?)\(", _made(target, name),
                        re.MULTILINE)
     assert kinds == {kind for kind in found if not kind.endswith("ahead1")}
     for kind in kinds:

@@ -222,11 +222,11 @@ def _by_amx(format_name: str) -> Any:
               group1: int) -> int:
         memory, done = scratch(), 0
         # Few tokens may come in parts; the second finds weights in the second-level cache.
-        some = max(group1 - group0, 1)
+        part = max(group1 - group0, 1)
         if tokens * blocks * activation <= _BESIDE_BYTES:
-            some = max(_BESIDE_BYTES // (blocks * record), 2) // 2 * 2
-        for g in range(group0, group1, some):
-            end, done = min(g + some, group1), 0
+            part = max(_BESIDE_BYTES // (blocks * record), 2) // 2 * 2
+        for g in range(group0, group1, part):
+            end, done = min(g + part, group1), 0
             while tokens - done >= least:
                 left = tokens - done
                 some = min(left // size * size, most) if left >= whole else left
