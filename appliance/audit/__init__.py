@@ -1,1 +1,3 @@
 """The audit log: closed-schema JSON lines without content."""
+
+__all__ = ["endpoints", "log", "stdlib"]

@@ -19,7 +19,10 @@ from appliance.client.reference import Reference
 from appliance.client.verdict import Verdict
 from appliance.client.verifier import Verifier
 
-__all__ = ["Channel", "Reference", "Verdict", "Verifier", "async_transport", "transport"]
+__all__ = [
+    "Channel", "Reference", "Verdict", "Verifier", "async_transport", "channel", "ear", "fetch",
+    "needs", "proxy", "target", "transport", "verdict",
+]
 
 
 def transport(verifier: Verifier, **options: Any) -> Any:

@@ -18,6 +18,8 @@ from appliance.policy.redacted import without_tenants
 from appliance.policy.schema import Policy
 
 __all__ = [
-    "Checked", "Diagnostic", "InvalidPolicyError", "Loaded", "Policy", "Position", "canonical", "check", "check_bytes",
-    "check_file", "host_data", "load", "policy_digest", "render", "unenforced", "without_tenants",
+    "Checked", "Diagnostic", "InvalidPolicyError", "Loaded", "Policy", "Position", "amd_lines",
+    "apikey", "bind", "canonical", "check", "check_bytes", "check_file", "digest",
+    "enforcement", "host_data", "inputfile", "load", "loading", "policy_digest", "render",
+    "unenforced", "without_tenants",
 ]

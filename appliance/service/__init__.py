@@ -1,1 +1,3 @@
 """The OpenAI-compatible HTTP service."""
+
+__all__ = ["console"]

@@ -1,1 +1,3 @@
 """Documents that people signed: approvals, tenant lists, publishers."""
+
+__all__ = ["approvals", "publisher", "tenants"]

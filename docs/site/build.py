@@ -90,8 +90,10 @@ def _verbs(each: argparse.ArgumentParser, only: str | None) -> Iterator[tuple[st
 def client() -> str:
     """The reference of the Python client: what `appliance.client` exports."""
     parts = ["# The Python client", "", "```text", inspect.getdoc(appliance.client) or "", "```"]
-    for name in appliance.client.__all__:
-        thing = getattr(appliance.client, name)
+    things = {name: getattr(appliance.client, name, None) for name in appliance.client.__all__}
+    for name, thing in things.items():
+        if thing is None or inspect.ismodule(thing):
+            continue  # a module for other rooms
         parts += ["", f"## `{name}`", "", *_documented(thing)]
         for method, value in vars(thing).items() if inspect.isclass(thing) else ():
             plain = inspect.unwrap(getattr(thing, method))

@@ -21,12 +21,12 @@ def _room(name: str) -> str:
     return name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
 
 
-def _imports(path: Path) -> set[str]:
-    """Modules of ours that a module imports when it runs, wherever the import stands."""
+def _imports(path: Path, *, typed: bool = False) -> set[str]:
+    """Modules of ours that a module imports when it runs, wherever the import stands; `typed`: for types alone, too."""
     found, waiting = set(), [ast.parse(path.read_bytes())]  # type: set[str], list[ast.AST]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if not typed and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
@@ -50,6 +50,33 @@ def test_a_room_has_at_most_twelve_modules() -> None:
     """More than that is two rooms."""
     sizes = Counter(_room(name) for name, path in MODULES.items() if path.name != "__init__.py")
     assert {} == {room: size for room, size in sizes.items() if size > 12 and room not in LARGE}
+
+
+def _door(room: str) -> set[str]:
+    """The modules and names that a room's `__init__` lists in `__all__`."""
+    for node in ast.parse(MODULES[room].read_bytes()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+# Kernels' sources are no room's neighbours: a compiler reads them. The package's own modules are everybody's.
+OPEN = ("appliance.engine.kernels.code", "appliance.engine.kernels.compiler")
+
+
+def test_nobody_reaches_past_a_door() -> None:
+    """A module is imported from another room only if its own room lists it; and no room lists a module for nobody."""
+    doors = {room: _door(room) for room, path in MODULES.items()
+             if path.name == "__init__.py" and room != "appliance" and not room.startswith(OPEN)}
+    used: dict[str, set[str]] = defaultdict(set)
+    for name, path in MODULES.items():
+        for each in _imports(path, typed=True):
+            room = _room(each)
+            if each != room and room != _room(name) and room in doors:
+                used[room].add(each.rpartition(".")[2])
+    assert {} == {room: names - doors[room] for room, names in used.items() if names - doors[room]}
+    modules = {room: {name.rpartition(".")[2] for name in MODULES if _room(name) == room != name} for room in doors}
+    assert {} == {room: left for room, names in doors.items() if (left := (names & modules[room]) - used[room])}
 
 
 def test_a_room_says_its_rule() -> None:

@@ -4,3 +4,5 @@ them.
 Nothing signs an envelope, so all that it says beside the evidence is a stranger's word. A reader
 takes bytes apart and judges nothing.
 """
+
+__all__ = ["recognise", "registry"]

@@ -25,3 +25,5 @@ class Roots:
 
 
 VENDORS = Roots()
+
+__all__ = ["amd", "intel", "tpm", "unsafe"]

@@ -1,1 +1,3 @@
 """The plan of what fits: memory, threads, residency and speed, from headers alone."""
+
+__all__ = ["budget", "fitness", "footprint", "inspection", "machine", "rates", "residency", "speed"]

@@ -173,3 +173,5 @@ def enter(loaded: Loaded, *, prebuilt: bool, tolerant: bool, models: Iterable[Pa
     ]
     box.tighten("boot")
     return box
+
+__all__ = ["capabilities", "hardening", "landlock", "measure", "syscalls"]

@@ -1,1 +1,3 @@
 """Messages to tokens to text."""
+
+__all__ = ["stops", "template"]

@@ -1,1 +1,3 @@
 """Documents about an image: manifest, SBOM, provenance, deployment files."""
+
+__all__ = ["container", "kubevirt", "provenance", "sbom"]

@@ -1,1 +1,3 @@
 """Boot an image in QEMU on this machine."""
+
+__all__ = ["machine", "run"]

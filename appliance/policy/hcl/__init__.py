@@ -1,1 +1,3 @@
 """HCL text to a tree of literals, with positions, and back."""
+
+__all__ = ["diagnostics", "layout", "literal", "parser", "tree"]

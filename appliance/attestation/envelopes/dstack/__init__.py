@@ -1,1 +1,3 @@
 """Evidence as dstack hands it out."""
+
+__all__ = ["document", "form"]

@@ -1,1 +1,3 @@
 """Keys from a key broker, asked by a process that holds nothing else."""
+
+__all__ = ["release", "tpm"]

@@ -1,1 +1,3 @@
 """Where each field lies in the tables that kernels read."""
+
+__all__ = ["attention", "fetch", "pack", "search", "shapes", "step", "tables"]

@@ -18,4 +18,4 @@ chats: see `engine.template`.
 
 from appliance.engine.text.jinja.template import Template
 
-__all__ = ["Template"]
+__all__ = ["Template", "text", "values"]

@@ -15,4 +15,4 @@ see `engine.template`.
 from appliance.engine.text.tokenizer.stream import TextStream
 from appliance.engine.text.tokenizer.tokenizer import Tokenizer, load
 
-__all__ = ["TextStream", "Tokenizer", "load"]
+__all__ = ["TextStream", "Tokenizer", "load", "stream", "vocabulary"]
