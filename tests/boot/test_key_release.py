@@ -310,9 +310,9 @@ def test_silence(tmp_path: Path) -> None:
 
     def hang(connection: socket.socket) -> None:
         came.set()
-        read_request(connection)
         connection.settimeout(waiting.STALL_SECONDS)
         try:
+            read_request(connection)
             gone = b"" == connection.recv(1)
         except OSError as error:
             gone = not isinstance(error, TimeoutError)
@@ -349,7 +349,11 @@ def test_silence(tmp_path: Path) -> None:
             assert not came.is_set() or left.wait(waiting.STALL_SECONDS), "it gave up, and not the broker"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    error = refused({"model demo": key_at(f"https://127.0.0.1:{port}", Authority().pin)}, seconds=6)
+    keys = {"model demo": key_at(f"https://127.0.0.1:{port}", Authority().pin)}
+    for seconds in (6, 60):  # on a busy machine it may not even have asked in less
+        error = refused(keys, seconds=seconds)
+        if "Connection refused" in error.summary:
+            break
     assert ("key-broker-unreachable", True) == (error.code, "Connection refused" in error.summary)
 
 

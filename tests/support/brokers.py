@@ -164,5 +164,8 @@ def read_request(connection: socket.socket) -> bytes:
     length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n")
                    if line.lower().startswith(b"content-length:")), 0)
     while len(body) < length:
-        body += connection.recv(65536)
+        part = connection.recv(65536)
+        if not part:
+            return b""
+        body += part
     return head + b"\r\n\r\n" + body
