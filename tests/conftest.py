@@ -49,7 +49,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
 
 # Tests that each boot several machines at once: one worker runs these, one after the other, from the beginning on, and
 # the others all the rest.
-MACHINES = ("test_image_launch.py", "test_image_attested.py", "test_image_boot.py")
+MACHINES = ("test_image_launch.py", "test_image_attested.py", "test_image_boot.py", "test_image_gate.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:

@@ -46,7 +46,8 @@ _ABOUT: dict[str, tuple[str, ...]] = {
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "guest-policy", "smt",
                       "single-socket", "cxl", "aes256-xts", "rapl", "tsme", "ecc", "alias-check",
                       "iommu-write-safe", "td-attributes", "xfam", "self-test"),
-    "executables": ("measurement", "mrtd", "golden-pcrs", "event-log", "pcrs-covered", "pcr", "rtmr", "guest-svn"),
+    "executables": ("measurement", "mrtd", "golden-pcrs", "event-log", "pcrs-covered", "pcr", "rtmr", "guest-svn",
+                    "gate"),
     "hardware": ("tcb-", "api", "revocation", "seam", "mrseam", "tee-tcb-svn", "advisories",
                  "evaluation-number", "collateral-age"),
     "runtime-opaque": ("debug", "migration", "vmpl", "ciphertext-hiding", "sept-ve-disable", "service-td")}

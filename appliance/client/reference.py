@@ -25,6 +25,7 @@ from appliance.signed.approvals import Approvals
 
 MAX_KEY_BYTES = 1 << 16
 SIGNATURE_SUFFIX = ".sig"
+GATE = "gate.bin"  # a file of the image
 REBUILD = ("appliance image build DEPLOYMENT.hcl -o OUT && appliance image predict OUT, with the builder's --firmware "
            "and --golden")
 
@@ -71,11 +72,22 @@ class Reference:
         by = self.known.signed_by
         found.append(Finding("measurements", "not checked", f"taken as given, unsigned; rebuild them: {REBUILD}")
                      if by is None else Finding("measurements", "holds", f"signed by ed25519:{by.hex()}"))
+        found.append(_gate(self.known.measurements))
         baked = self.known.measurements.policy_sha384
         if baked is not None:
             found.append(judged("measured-policy", baked == self.policy.digest.hex(),
                                 f"the image has the policy {baked} in it"))
         return found
+
+
+def _gate(known: Measurements) -> Finding:
+    """Whether the image begins with a gate, without which a host's ACPI tables reach its kernel. Who predicted the
+    measurements compared it with the measured program."""
+    digest = known.image.get(GATE)
+    if digest is None:
+        return Finding("gate", "not checked", f"the measurements name no {GATE}: the kernel of such an image runs "
+                       "what the host's ACPI tables hold; build the image again")
+    return Finding("gate", "holds", f"sha256:{digest}, which keeps the host's ACPI tables from the kernel")
 
 
 def read_measurements(path: Path, *, builder_key: bytes | None, unsigned: bool = False,

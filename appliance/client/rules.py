@@ -14,6 +14,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({
     # what a verifier holds
     "approvals": "as many people approved the policy as it requires",
     "measurements": "the measurements are the builder's",
+    "gate": "the image that the measurements name begins with the gate",
     "measured-policy": "the policy that is part of the measured image is this one",
     # the connection
     "certificate": "the connection's certificate is in its time and signed by its own key",

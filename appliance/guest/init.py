@@ -23,6 +23,7 @@ from pathlib import Path
 
 from appliance import isolated
 from appliance.guest import disks as init_disks
+from appliance.guest import gate
 from appliance.guest import mounts as init_mounts
 from appliance.guest import network as init_network
 from appliance.guest import power as init_power
@@ -42,6 +43,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # waited for, together with the time
     try:
         step("mounts", init_mounts.mount_all)
+        step("gate", gate.look)
         step("network", network.bring_up)
         step("disks", lambda: init_disks.mount_models(MODELS))
         step("sysctl", lambda: init_mounts.apply_sysctl(SYSCTL))

@@ -2,12 +2,13 @@
 
     packages      .debs and wheels, by their SHA-256, from the cache or the machine's mirrors
     tools         compiler, linker and file system maker are unpacked: nothing of the machine's shapes the image
+    gate          our first code, which takes the host's ACPI tables away
     kernels       for every target, ahead of time
     root          the tree: packages, wheels, the appliance, kernels, policy
     bytecode      compiled by the image's own interpreter
     file-system   erofs, compressed, then its dm-verity tree
     initrd        our init, modules, and the command line that holds the root hash
-    kernel-image  kernel, initrd and command line in one EFI program
+    kernel-image  gate, boot stub, kernel, initrd and command line in one EFI program
     disk          a GPT disk of both
     manifest      image.json
     export        the disk in further formats, if any are asked for
@@ -31,7 +32,7 @@ from appliance import __version__
 from appliance.boot import checks, identity
 from appliance.errors import ImageError
 from appliance.imaging import export as formats
-from appliance.imaging.disk import bytecode, fat, gpt, initprogram, initrd, rootfs, uki, verity
+from appliance.imaging.disk import bytecode, fat, gpt, initrd, programs, rootfs, uki, verity
 from appliance.imaging.disk import linux as kernels
 from appliance.imaging.disk.toolchain import Toolchain
 from appliance.imaging.disk.tree import Tree
@@ -86,6 +87,10 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
             tools = Toolchain(work / "tools")
             for role in ("tools", "boot"):
                 rootfs.unpack(Tree(work / role, dict(recipe.links)), _of(packages, role), downloads)
+        with steps.step("gate") as step:
+            stub = (work / "boot" / _STUB).read_bytes()
+            gate = _gate(options, tools, uki.place(stub))
+            step.detail = f"{len(gate)} bytes"
         with steps.step("kernels") as step:
             libraries = kernelcache.libraries(
                 downloads.folder.parent / "kernels", options.targets, tools.command(_LINKER),
@@ -97,7 +102,7 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
             rootfs.unpack(tree, _of(packages, "root"), downloads, recipe.prune["debian"])
             rootfs.install_wheels(tree, recipe, locked, downloads)
             source = options.policy.path.read_bytes() if options.policy else None
-            rootfs.install_appliance(tree, recipe, libraries, source)
+            rootfs.install_appliance(tree, recipe, libraries, source, gate)
             tree.prune_empty(recipe.directories)
         with steps.step("bytecode") as step:
             made = bytecode.compile_tree(tree, recipe.places["python"],
@@ -111,15 +116,15 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
             cmdline = " ".join([*recipe.words, *options.words, f"roothash={sealed.root_hash}",
                                 f"verity.blocks={sealed.data_blocks}", f"verity.salt={sealed.salt}"])
             kernel = kernels.read(work / "boot", recipe.modules_required, _optional_modules(options))
-            init = initprogram.compile_init(tools, recipe.file("init/init.c"))
+            init = programs.compile_init(tools, recipe.file("init/init.c"))
             packed = initrd.pack(init, kernel, cmdline)
             step.detail = f"{len(packed) / 1e6:.2f} MB, {len(kernel.required) + len(kernel.optional)} modules"
         with steps.step("kernel-image") as step:
-            program = uki.assemble((work / "boot" / _STUB).read_bytes(), [
+            program = uki.assemble(stub, gate, [
                 (".osrel", recipe.files["etc/os-release"].encode()), (".cmdline", cmdline.encode()),
                 (".uname", kernel.release.encode()), (".initrd", packed), (".linux", kernel.image)])
             for name, data in (("appliance.efi", program), ("vmlinuz", kernel.image), ("initrd.cpio", packed),
-                               ("cmdline", cmdline.encode())):
+                               ("cmdline", cmdline.encode()), ("gate.bin", gate)):
                 (out / name).write_bytes(data)
             step.detail = f"{len(program) / 1e6:.1f} MB, Linux {kernel.release}"
         with steps.step("disk"):
@@ -139,6 +144,13 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
 
 def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Package]:
     return [package for package in packages if package.role == role]
+
+
+def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
+    """The gate lets through what the policy's platforms need; that of a policy given at launch, what any needs."""
+    allowed = None if options.policy is None else options.policy.policy.tee.platforms
+    return programs.compile_gate(tools, options.recipe.file("gate"), programs.Gate(
+        place.address, place.entry, tpm=allowed is None or "tpm" in allowed, td=allowed is None or "tdx" in allowed))
 
 
 def _optional_modules(options: Options) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 /* The first process: the measured command line and nothing else, modules, one dm-verity device, its root, PID 1.
  *
  * Freestanding: no C library, no allocation, no parsing of anything that the host wrote but a comparison of bytes.
- * Compiled by the build from pinned packages (appliance/imaging/disk/initprogram.py) into the initrd's /init.
+ * Compiled by the build from pinned packages (appliance/imaging/disk/programs.py) into the initrd's /init.
  *
  *   /cmdline       the command line that was measured; /proc/cmdline must be equal to the last byte
  *   /required/NN   kernel modules that must load, in this order

@@ -114,7 +114,8 @@ def test_veritysetup_accepts_the_root_image(image: Path) -> None:
 
 def test_kernel_image_holds_its_parts(image: Path, tmp_path: Path) -> None:
     """binutils reads the same sections out of the EFI program that lie beside it."""
-    for section, name in ((".cmdline", "cmdline"), (".initrd", "initrd.cpio"), (".linux", "vmlinuz")):
+    for section, name in ((".cmdline", "cmdline"), (".initrd", "initrd.cpio"), (".linux", "vmlinuz"),
+                          (".gate", "gate.bin")):
         out = tmp_path / name
         subprocess.run(["objcopy", f"--dump-section={section}={out}", image / "appliance.efi", tmp_path / "rest"],
                        check=True)

@@ -96,7 +96,7 @@ def test_uki_refuses_what_is_no_stub() -> None:
     """No PE file, one that is cut off, and a header without room."""
     for stub in (b"", b"MZ" + bytes(100), bytes(0x3C) + struct.pack("<I", 1 << 30)):
         with pytest.raises(ImageError):
-            uki.assemble(stub, [(".linux", b"x")])
+            uki.assemble(stub, b"gate", [(".linux", b"x")])
 
 
 def test_tree_ignores_umask_and_follows_merged_folders(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from appliance.imaging.recipe import recipe
 def _site(folder: Path) -> Path:
     """The package as an image has it."""
     found = recipe.load()
-    rootfs.install_appliance(Tree(folder), found, (), None)
+    rootfs.install_appliance(Tree(folder), found, (), None, b"gate")
     return folder / found.places["site"]
 
 

@@ -144,7 +144,7 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, change: bytes, said:
 
 
 KERNEL = fake_image.pe((".text", b"k"))
-PARTS = [(".osrel", b"o"), (".cmdline", b"c"), (".uname", b"u"), (".initrd", b"i"), (".linux", KERNEL)]
+PARTS = [(".gate", b"g"), (".osrel", b"o"), (".cmdline", b"c"), (".uname", b"u"), (".initrd", b"i"), (".linux", KERNEL)]
 
 
 @pytest.mark.parametrize(("program", "said"), [
@@ -153,7 +153,10 @@ PARTS = [(".osrel", b"o"), (".cmdline", b"c"), (".uname", b"u"), (".initrd", b"i
     (fake_image.with_sections(fake_image.stub(), *PARTS, (".dtb", b"x")), ".dtb are not predicted"),
     (fake_image.with_sections(fake_image.stub(), *PARTS, (".cmdline", b"x")), "stands twice"),
     (fake_image.with_sections(fake_image.stub(), *PARTS[:-1]), "no section .linux"),
-    (fake_image.with_sections(fake_image.stub(), *PARTS[1:]), "no section .osrel"),
+    (fake_image.with_sections(fake_image.stub(), PARTS[0], *PARTS[2:]), "no section .osrel"),
+    (fake_image.with_sections(fake_image.stub(), *PARTS[1:]), "no section .gate"),
+    (fake_image.with_sections(fake_image.stub(), ("gate", b"g"), *PARTS[1:]).replace(b"gate\0\0\0\0", b".gate\0\0\0"),
+     "does not begin in its gate"),
     (fake_image.with_sections(fake_image.stub(), *PARTS[:-1], (".linux", b"no program")), "kernel"),
     (b"MZ", "no PE file"), (b"", "no PE file")])
 def test_an_image_of_unknown_parts_is_refused(program: bytes, said: str) -> None:

@@ -60,7 +60,7 @@ def test_the_sbom_is_valid(tmp_path: Path, policy: Loaded | None) -> None:
 
 
 def test_the_sbom_names_everything_by_its_digest(tmp_path: Path) -> None:
-    """Each package and wheel, the kernel, the code, and the policy's model by its pin."""
+    """Each package and wheel, the kernel, the code, the gate, and the policy's model by its pin."""
     facts, policy = _manifest(tmp_path), _demo()
     document = json.loads(sbom.make(facts, policy))
     components = {each["bom-ref"]: each for each in document["components"]}
@@ -72,6 +72,7 @@ def test_the_sbom_names_everything_by_its_digest(tmp_path: Path) -> None:
         model["type"], model["hashes"][0]["content"])
     assert sorted(components) == document["dependencies"][0]["dependsOn"]
     assert {"linux", "appliance"} < {each["name"] for each in components.values()}
+    assert facts["files"]["gate.bin"]["sha256"] == components["gate"]["hashes"][0]["content"]
 
 
 @pytest.mark.parametrize(("name", "version"), [
@@ -108,7 +109,7 @@ def test_provenance_is_a_valid_statement(tmp_path: Path) -> None:
     predicate = json_format.ParseDict(value["predicate"], provenance_pb2.Provenance())
     assert ("https://slsa.dev/provenance/v1", "https://example.com/b/1") == (
         parsed.predicate_type, predicate.run_details.builder.id)
-    assert {"appliance", "libc6", "cryptography"} < {
+    assert {"appliance", "gate", "libc6", "cryptography"} < {
         each.name for each in predicate.build_definition.resolved_dependencies}
     assert set(manifest.FILES) == {each.name for each in parsed.subject}
     with pytest.raises(json_format.ParseError):

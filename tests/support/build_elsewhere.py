@@ -18,7 +18,7 @@ from pathlib import Path
 import appliance.cli.image.image
 import appliance.cli.main
 from appliance.imaging import build
-from appliance.imaging.disk import initprogram, toolchain
+from appliance.imaging.disk import programs, toolchain
 from appliance.imaging.recipe import recipe
 from appliance.imaging.recipe.stages import Steps
 from appliance.kernelbuild import cache as kernelcache
@@ -45,7 +45,7 @@ def dated(tools: toolchain.Toolchain, source: Path) -> bytes:
     """Compile the init; before, see that the compiler lives in the same year."""
     example = OUT.parent / "dated.c"
     example.write_text("const char date[] = __DATE__;")
-    said = tools.run(initprogram._COMPILER, "-quiet", str(example), "-o", "/dev/stdout")
+    said = tools.run(programs._COMPILER, "-quiet", str(example), "-o", "/dev/stdout")
     assert time.strftime("%Y") in said, said
     return COMPILE(tools, source)
 
@@ -53,14 +53,14 @@ def dated(tools: toolchain.Toolchain, source: Path) -> bytes:
 assert str(build.__file__).startswith(str(SOURCE))
 POLICY = SOURCE / "examples/demo.hcl"
 LOADED = load(POLICY)
-COMPILE = initprogram.compile_init
+COMPILE = programs.compile_init
 kernelcache._sources()
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 toolchain.Toolchain.command = with_clock(toolchain.Toolchain.command)
-initprogram.compile_init = dated
+programs.compile_init = dated
 build.build(build.Options(recipe=recipe.load(SOURCE / "image"), output=OUT, cache=CACHE, policy=LOADED,
                           targets=("avx2",), exports=("qcow2", "vhd", "tar")), Steps())
 for words in (["predict", OUT], ["sbom", OUT, "--policy", POLICY],

@@ -12,6 +12,7 @@ from typing import Any
 
 CPIO_END = b"070701" + b"0" * 32 + b"00000001" + b"0" * 48 + b"0000000B" + b"0" * 8 + b"TRAILER!!!\x00\x00\x00\x00"
 ROOT_HASH = hashlib.sha256(b"root").hexdigest()
+GATE = b"\xe9gate"
 CMDLINE = f"console=ttyS0 panic=-1 roothash={ROOT_HASH}"
 
 
@@ -53,6 +54,8 @@ def with_sections(program: bytes, *sections: tuple[str, bytes]) -> bytes:
         size = -(-len(content) // 512) * 512
         struct.pack_into("<8sIIIIIIHHI", image, table + 40 * count, name.encode(), len(content), address, size,
                          len(image), 0, 0, 0, 0, 0x40000040)
+        if name == ".gate":
+            struct.pack_into("<I", image, optional + 16, address)
         image += content.ljust(size, b"\x00")
         address, count = address + len(content), count + 1
     struct.pack_into("<H", image, start + 6, count)
@@ -88,10 +91,11 @@ def write(folder: Path, *, kernel: bytes | None = None, boot_stub: bytes | None 
     """Write the folder as `appliance image build` lays it out; `system(program)` makes the system partition."""
     folder.mkdir(parents=True, exist_ok=True)
     kernel = kernel or pe((".text", b"kernel" * 300))
-    program = with_sections(boot_stub or stub(), (".osrel", osrel), (".cmdline", cmdline.encode()),
+    program = with_sections(boot_stub or stub(), (".gate", GATE), (".osrel", osrel), (".cmdline", cmdline.encode()),
                             (".uname", b"6.12.0"), (".initrd", initrd), (".linux", kernel))
-    files = {"appliance.efi": program, "vmlinuz": kernel, "initrd.cpio": initrd, "cmdline": cmdline.encode(),
-             "root.img": b"root file system", "disk.raw": disk(system(program) if system else program)}
+    files = {"appliance.efi": program, "gate.bin": GATE, "vmlinuz": kernel, "initrd.cpio": initrd,
+             "cmdline": cmdline.encode(), "root.img": b"root file system",
+             "disk.raw": disk(system(program) if system else program)}
     for name, data in files.items():
         (folder / name).write_bytes(data)
     manifest(folder, policy=policy, cmdline=cmdline)
@@ -100,7 +104,7 @@ def write(folder: Path, *, kernel: bytes | None = None, boot_stub: bytes | None 
 
 def manifest(folder: Path, **changed: Any) -> None:
     """Write image.json for the files that are there."""
-    names = ("appliance.efi", "vmlinuz", "initrd.cpio", "cmdline", "root.img", "disk.raw")
+    names = ("appliance.efi", "gate.bin", "vmlinuz", "initrd.cpio", "cmdline", "root.img", "disk.raw")
     files = {name: {"sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
                     "size": (folder / name).stat().st_size} for name in names}
     policy = changed.get("policy")

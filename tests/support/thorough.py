@@ -25,7 +25,7 @@ THOROUGH = frozenset({
     "test_kernel_runtime_build", "test_kernels_prefetch", "test_kernels_product",
     # imaging
     "test_formats", "test_image_attested", "test_image_boot", "test_image_build", "test_image_container",
-    "test_image_launch", "test_predict_boot",
+    "test_image_gate", "test_image_launch", "test_predict_boot",
     # models
     "test_streamed", "test_tamper_matrix",
     # policy

@@ -3,9 +3,11 @@ layout's files."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from appliance.codec.canonical import canonical
 from appliance.imaging.disk.tree import Tree, matches
 from appliance.imaging.packages import deb, wheels
 from appliance.imaging.packages.downloads import Downloads
@@ -51,9 +53,10 @@ def install_wheels(tree: Tree, recipe: Recipe, locked: Iterable[Wheel], download
                 tree.file(f"{recipe.places['site']}/{path}", data)
 
 
-def install_appliance(tree: Tree, recipe: Recipe, kernels: Iterable[Path], policy: bytes | None) -> None:
-    """The package itself, kernel libraries with their manifests, and the policy if it is baked in.
-    """
+def install_appliance(tree: Tree, recipe: Recipe, kernels: Iterable[Path], policy: bytes | None,
+                      gate: bytes) -> None:
+    """The package itself, kernel libraries with their manifests, and the policy if it is baked in. The gate's digest is
+    one of the package's files, so the digest of these, which evidence shows, covers it."""
     site = recipe.places["site"]
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE.parent).as_posix()
@@ -62,6 +65,8 @@ def install_appliance(tree: Tree, recipe: Recipe, kernels: Iterable[Path], polic
             tree.file(f"{site}/{name}", path.read_bytes())
     for path in kernels:
         tree.file(f"{site}/appliance/engine/kernels/prebuilt/{path.name}", path.read_bytes())
+    digest = canonical({"sha256": hashlib.sha256(gate).hexdigest()})
+    tree.file(f"{site}/appliance/guest/gate.json", digest)
     if policy is not None:
         tree.file(recipe.places["policy"], policy)
 

@@ -34,9 +34,11 @@ def _dependency(item: Mapping[str, str], uri: str) -> dict[str, Any]:
 
 
 def _resolved(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All that went in: the appliance's code by its digest, packages, wheels."""
+    """All that went in: the appliance's code and the gate by their digests, packages, wheels."""
     code = entry(manifest, "build", "code_sha384")
     found = [{"uri": "urn:appliance:code", "name": "appliance", "digest": {"sha384": code}}] if code else []
+    found += [{"uri": "urn:appliance:gate", "name": "gate",
+               "digest": {"sha256": entry(manifest, "files", "gate.bin", "sha256")}}]
     found += [_dependency(item, deb_purl(item["name"], item["version"])) for item in entry(manifest, "packages")]
     found += [_dependency(item, wheel_purl(item["name"], item["version"])) for item in entry(manifest, "wheels")]
     return sorted(found, key=lambda item: (item["uri"], str(item["digest"])))

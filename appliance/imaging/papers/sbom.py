@@ -80,7 +80,7 @@ def _subject(manifest: Mapping[str, Any], policy: Policy | None) -> Component:
 
 
 def _own(manifest: Mapping[str, Any]) -> list[Component]:
-    """The appliance's own code, and the kernel."""
+    """The appliance's own code, the kernel, and the gate before it."""
     code = entry(manifest, "build", "code_sha384")
     own = {"type": "application", "bom-ref": "appliance", "name": "appliance",
            "version": entry(manifest, "build", "version"),
@@ -88,7 +88,10 @@ def _own(manifest: Mapping[str, Any]) -> list[Component]:
     kernel = {"type": "operating-system", "bom-ref": "kernel", "name": "linux",
               "version": entry(manifest, "kernel", "release"),
               "hashes": [{"alg": "SHA-256", "content": entry(manifest, "files", "vmlinuz", "sha256")}]}
-    return [own, kernel]
+    gate = {"type": "firmware", "bom-ref": "gate", "name": "appliance-gate",
+            "version": entry(manifest, "build", "version"),
+            "hashes": [{"alg": "SHA-256", "content": entry(manifest, "files", "gate.bin", "sha256")}]}
+    return [own, kernel, gate]
 
 
 def make(manifest: Mapping[str, Any], loaded: Loaded | None = None) -> bytes:

@@ -17,28 +17,30 @@ PE_OFFSET_AT = 0x3C              # u32 in the DOS header: where "PE\0\0" is
 COFF_BYTES = 24                  # signature and COFF header
 SECTION_BYTES = 40
 PE32_PLUS = 0x20B
-SIZE_OF_HEADERS, CHECKSUM, DIRECTORIES, FIRST_DIRECTORY = 60, 64, 108, 112  # in the optional header
+ENTRY_POINT, SIZE_OF_HEADERS, CHECKSUM, DIRECTORIES, FIRST_DIRECTORY = 16, 60, 64, 108, 112  # in the optional header
 CERTIFICATES = 4                 # number of the directory entry that signatures hang on; 8 bytes each
 MAX_SECTIONS = 96
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section: `size` bytes in memory, of which `raw_size` are in the file at `raw_at`."""
+    """One section: `size` bytes in memory at `address`, of which `raw_size` are in the file at `raw_at`."""
 
     name: str
     size: int
+    address: int
     raw_size: int
     raw_at: int
 
 
 @dataclass(frozen=True)
 class Pe:
-    """A PE32+ file; `headers` is SizeOfHeaders, `checksum_at` and `certificates_at` are file
-    offsets."""
+    """A PE32+ file; `headers` is SizeOfHeaders, `checksum_at` and `certificates_at` are file offsets, `entry` is the
+    address of the first instruction."""
 
     data: bytes
     sections: tuple[Section, ...]
+    entry: int
     headers: int
     checksum_at: int
     certificates_at: int | None
@@ -88,6 +90,7 @@ def _parse(data: bytes, what: str) -> Pe:
     (magic,) = struct.unpack_from("<H", data, optional)
     if magic != PE32_PLUS or not optional_size >= FIRST_DIRECTORY:
         raise ImageError(f"{what}: not a PE32+ program", hint="only 64-bit EFI programs are measured")
+    (first,) = struct.unpack_from("<I", data, optional + ENTRY_POINT)
     (headers,) = struct.unpack_from("<I", data, optional + SIZE_OF_HEADERS)
     (directories,) = struct.unpack_from("<I", data, optional + DIRECTORIES)
     table = optional + optional_size
@@ -104,17 +107,17 @@ def _parse(data: bytes, what: str) -> Pe:
     sections = _sections(data, table, count, headers, what)
     if sum(each.raw_size for each in sections) + headers > len(data) - size:
         raise ImageError(f"{what}: its sections overlap, or reach into its certificates")
-    return Pe(data, sections, headers, optional + CHECKSUM, entry, size)
+    return Pe(data, sections, first, headers, optional + CHECKSUM, entry, size)
 
 
 def _sections(data: bytes, table: int, count: int, headers: int, what: str) -> tuple[Section, ...]:
     found: list[Section] = []
     for number in range(count):
-        raw_name, size, _, raw_size, raw_at = struct.unpack_from("<8s4I", data, table + number * SECTION_BYTES)
+        raw_name, size, address, raw_size, raw_at = struct.unpack_from("<8s4I", data, table + number * SECTION_BYTES)
         name = raw_name.rstrip(b"\x00").decode("latin-1")
         if raw_size and not headers <= raw_at <= len(data) - raw_size:
             raise ImageError(f"{what}: section {name!r} lies outside of the file")
         if any(each.name == name for each in found):
             raise ImageError(f"{what}: section {name!r} stands twice")
-        found.append(Section(name, size, raw_size, raw_at))
+        found.append(Section(name, size, address, raw_size, raw_at))
     return tuple(found)

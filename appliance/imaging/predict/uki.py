@@ -18,7 +18,8 @@ from appliance.imaging.predict import pe as predict_pe
 from appliance.imaging.predict.pe import Pe
 
 MEASURED = (".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat")  # in this order
-REQUIRED = (".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat")
+GATE = ".gate"  # where the program begins (image/gate/gate.c); measured with the program, and not by the stub
+REQUIRED = (".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat", GATE)
 KNOWN_STUBS = (257,)
 # The sections of a stub itself; it measures none of them but .sbat.
 STUB_SECTIONS = frozenset((".text", ".rodata", ".data", ".sdmagic", ".reloc", ".dynamic", ".rela", ".dynsym", ".sbat"))
@@ -80,10 +81,13 @@ def parse(data: bytes) -> Uki:
         raise ImageError(f"unified kernel image: its stub is {f'systemd-stub {stub}' if stub else 'not known'}",
                          hint=f"what systemd-stub {known} measures is known; add others after comparing them")
     names = {section.name for section in pe.sections}
-    unknown, absent = names - STUB_SECTIONS - set(MEASURED), [name for name in REQUIRED if name not in names]
+    unknown, absent = names - STUB_SECTIONS - set(REQUIRED), [name for name in REQUIRED if name not in names]
     if unknown or absent:
         what = f"sections {', '.join(sorted(unknown))} are not predicted" if unknown else f"no section {absent[0]}"
-        raise ImageError(f"unified kernel image: {what}", hint=f"an image has {', '.join(MEASURED)}")
+        raise ImageError(f"unified kernel image: {what}", hint=f"an image has {', '.join(REQUIRED)}")
+    if pe.entry != next(section.address for section in pe.sections if section.name == GATE):
+        raise ImageError("unified kernel image: it does not begin in its gate",
+                         hint="the host's ACPI tables would reach the kernel: build the image again")
     uki = Uki(pe, predict_pe.parse(pe.content(".linux") or b"", "kernel in the unified kernel image"), stub)
     if re.fullmatch(rb"[ -~]+", uki.section(".cmdline")) is None:
         raise ImageError("unified kernel image: the command line is empty or not printable ASCII")

@@ -14,7 +14,7 @@ from appliance.policy import Loaded
 
 FORMAT = "appliance/image/v1"
 NAME = "image.json"
-FILES = ("appliance.efi", "cmdline", "disk.raw", "initrd.cpio", "root.img", "vmlinuz")
+FILES = ("appliance.efi", "cmdline", "disk.raw", "gate.bin", "initrd.cpio", "root.img", "vmlinuz")
 
 
 def describe(path: Path) -> dict[str, Any]:
