@@ -209,6 +209,19 @@ def test_an_image_with_another_policy_in_it(running: tuple[FakeAppliance, Path])
         assert (status, verdict.code) == (verdict.status, "" if status == VERIFIED else "evidence-measured-policy")
 
 
+def test_the_gate_of_the_image_is_named(running: tuple[FakeAppliance, Path]) -> None:
+    """By its digest, out of the measurements; an image that has none is still verified, and it is said."""
+    digest = "9a" * 32
+    known = fake.measured()
+    with_gate = known.model_copy(update={"image": {**known.image, "gate.bin": digest}})
+    for measured, outcome, said in ((with_gate, "holds", f"sha256:{digest}, which keeps"),
+                                    (known, "not checked", "the measurements name no gate.bin")):
+        verdict = _verifier(running, known=measured).verify(running[0].url)
+        [found] = [each for each in verdict.findings if each.rule == "gate"]
+        assert (VERIFIED, outcome, True) == (verdict.status, found.outcome, said in found.detail)
+        assert "gate" in str(verdict)
+
+
 @pytest.mark.parametrize(("collateral", "status", "code"), [
     ({"serial": 7, "of": "SEV-Genoa"}, INVALID, "certificate-revoked"),
     ({"end": NOW - timedelta(hours=1)}, NOT_MET, "evidence-revocation"),
