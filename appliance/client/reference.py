@@ -81,8 +81,8 @@ class Reference:
 
 
 def _gate(known: Measurements) -> Finding:
-    """Whether the image begins with a gate, without which a host's ACPI tables reach its kernel. Who predicted the
-    measurements compared it with the measured program."""
+    """Whether the image begins with a gate, without which a host's ACPI tables reach its kernel.
+    The predictor of the measurements compared it with the measured program."""
     digest = known.image.get(GATE)
     if digest is None:
         return Finding("gate", "not checked", f"the measurements name no {GATE}: the kernel of such an image runs "

@@ -147,7 +147,8 @@ def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Pack
 
 
 def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
-    """The gate lets through what the policy's platforms need; that of a policy given at launch, what any needs."""
+    """The gate lets through what the policy's platforms need; that of a policy given at launch,
+    what any needs."""
     allowed = None if options.policy is None else options.policy.policy.tee.platforms
     return programs.compile_gate(tools, options.recipe.file("gate"), programs.Gate(
         place.address, place.entry, tpm=allowed is None or "tpm" in allowed, td=allowed is None or "tdx" in allowed))

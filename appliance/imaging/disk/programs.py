@@ -1,4 +1,5 @@
-"""Compile the image's own programs in C: compiler, assembler and linker of pinned packages, one after the other.
+"""Compile the image's own programs in C: compiler, assembler and linker of pinned packages, one
+after the other.
 
     init   the initrd's first process: a static ELF program without a C library
     gate   what runs before the boot stub: bare code for one address of the EFI program
@@ -44,7 +45,8 @@ class Gate:
 
 
 def compile_gate(tools: Toolchain, folder: Path, gate: Gate) -> bytes:
-    """Bare code, without writable data. `folder` holds gate.c; ImageError with the compiler's words."""
+    """Bare code, without writable data. `folder` holds gate.c; ImageError with the compiler's
+    words."""
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         for name in ("gate.c", "tables.h", "aml.h", "gate.ld"):

@@ -55,8 +55,9 @@ def install_wheels(tree: Tree, recipe: Recipe, locked: Iterable[Wheel], download
 
 def install_appliance(tree: Tree, recipe: Recipe, kernels: Iterable[Path], policy: bytes | None,
                       gate: bytes) -> None:
-    """The package itself, kernel libraries with their manifests, and the policy if it is baked in. The gate's digest is
-    one of the package's files, so the digest of these, which evidence shows, covers it."""
+    """The package itself, kernel libraries with their manifests, and the policy if it is baked in.
+    The gate's digest is one of the package's files, so the digest of these, which evidence shows,
+    covers it."""
     site = recipe.places["site"]
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE.parent).as_posix()

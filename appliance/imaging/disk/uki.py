@@ -1,8 +1,9 @@
 """A unified kernel image: sections appended to systemd's EFI stub (systemd-stub(7), "Microsoft PE
 Format").
 
-The stub finds its parts by section name. Its own bytes and order are kept, so that a predictor sees what firmware sees.
-The first section behind it is the gate (image/gate/gate.c), where the program begins.
+The stub finds its parts by section name. Its own bytes and order are kept, so that a predictor sees
+what firmware sees. The first section behind it is the gate (image/gate/gate.c), where the program
+begins.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ GATE = ".gate"
 
 @dataclass(frozen=True)
 class Place:
-    """Addresses relative to the program's: where the section behind a stub begins, and the stub's first instruction."""
+    """Addresses relative to the program's: where the section behind a stub begins, and the stub's
+    first instruction."""
 
     address: int
     entry: int
@@ -40,7 +42,8 @@ def place(stub: bytes) -> Place:
 
 
 def assemble(stub: bytes, gate: bytes, sections: Iterable[tuple[str, bytes]]) -> bytes:
-    """The stub with a gate and these sections behind its own; the gate's first byte is the program's first instruction.
+    """The stub with a gate and these sections behind its own; the gate's first byte is the
+    program's first instruction.
 
     ImageError when the stub is not a PE32+ file, or its header is full.
     """

@@ -24,7 +24,8 @@ MAX_SECTIONS = 96
 
 @dataclass(frozen=True)
 class Section:
-    """One section: `size` bytes in memory at `address`, of which `raw_size` are in the file at `raw_at`."""
+    """One section: `size` bytes in memory at `address`, of which `raw_size` are in the file at
+    `raw_at`."""
 
     name: str
     size: int
@@ -35,8 +36,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Pe:
-    """A PE32+ file; `headers` is SizeOfHeaders, `checksum_at` and `certificates_at` are file offsets, `entry` is the
-    address of the first instruction."""
+    """A PE32+ file; `headers` is SizeOfHeaders, `checksum_at` and `certificates_at` are file
+    offsets, `entry` is the address of the first instruction."""
 
     data: bytes
     sections: tuple[Section, ...]

@@ -125,7 +125,8 @@ def checked_files(folder: Path, document: Mapping[str, Any], names: Sequence[str
 
 
 def _consistent(folder: Path, document: Mapping[str, Any], uki: Uki) -> None:
-    """The unified image is made of the parts that lie beside it, and its command line fixes the root."""
+    """The unified image is made of the parts that lie beside it, and its command line fixes the
+    root."""
     for name, section in (("vmlinuz", ".linux"), ("initrd.cpio", ".initrd"), ("cmdline", ".cmdline"),
                           ("gate.bin", predict_uki.GATE)):
         if (folder / name).read_bytes() != uki.section(section):
