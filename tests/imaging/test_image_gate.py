@@ -45,7 +45,7 @@ class Machines:
         start = ("-kernel", str(image / "appliance.efi")) if direct else ()
         guest = Guest(boot.Options(image=image, accelerator="tcg", confidential="none", port=None, memory=MEMORY,
                                    cpus=cpus, firmware=firmware, extra=(*words, *start)))
-        return guest.run(180, until=lambda line: ENDED.search(line) is not None).console
+        return guest.run(lambda line: ENDED.search(line) is not None).console
 
 
 @pytest.fixture(scope="module")
