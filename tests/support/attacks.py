@@ -73,7 +73,7 @@ def error_source(elf: bytes, block: int) -> bytes:
     def register(address: int) -> bytes:
         return struct.pack("<BBBBQ", 0, 64, 0, 4, address)
 
-    polled = struct.pack("<BBHIIIIII", 0, 28, 0, 1000, 0, 0, 0, 0, 0)
+    polled = struct.pack("<BBHIIIIII", 0, 28, 0, 10, 0, 0, 0, 0, 0)  # every 10 ms: before the first process starts
     source = struct.pack("<HHHBBIII", 10, 0, 0xFFFF, 0, 1, 1, 1, 4096) + register(block) + polled + struct.pack(
         "<I", 4096) + register(KERNEL + offset(elf, RUN)) + struct.pack("<Q", 0) + HEST_WORD
     return acpi.table("HEST", struct.pack("<I", 1) + source)
