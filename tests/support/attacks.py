@@ -18,7 +18,7 @@ from appliance.imaging.predict import uki as predict_uki
 from tests.support import acpi
 
 SOURCE = acpi.ROOT / "tests/support/tables/attack.asl"
-KERNEL = 0x1000000  # where a kernel that is not randomised lies, with most of the memory free
+KERNEL = 0x1000000  # where a kernel begins in its file's addresses; in memory it lies where firmware left room
 BANNER, UNUSED, RUN = b"Linux version 6", b"unused kernel image (initmem)", b"Run %s as init process\n"
 DEBUG_PORT = 0x502
 FIRMWARE_END = 1 << 32
@@ -67,7 +67,7 @@ def bytecode(name: str, elf: bytes, folder: Path) -> Path:
     return source.with_suffix(".aml")
 
 
-def error_source(elf: bytes, block: int) -> bytes:
+def error_source(elf: bytes, block: int, kernel: int) -> bytes:
     """HEST with one source, GHES version 2 (ACPI 6.5, 18.3.2.8), whose error of the kind "corrected" is acknowledged by
     eight bytes over RUN. `block` is the address of what `error_block` gives."""
     def register(address: int) -> bytes:
@@ -75,7 +75,7 @@ def error_source(elf: bytes, block: int) -> bytes:
 
     polled = struct.pack("<BBHIIIIII", 0, 28, 0, 10, 0, 0, 0, 0, 0)  # every 10 ms: before the first process starts
     source = struct.pack("<HHHBBIII", 10, 0, 0xFFFF, 0, 1, 1, 1, 4096) + register(block) + polled + struct.pack(
-        "<I", 4096) + register(KERNEL + offset(elf, RUN)) + struct.pack("<Q", 0) + HEST_WORD
+        "<I", 4096) + register(kernel + offset(elf, RUN)) + struct.pack("<Q", 0) + HEST_WORD
     return acpi.table("HEST", struct.pack("<I", 1) + source)
 
 
@@ -93,8 +93,8 @@ class Host:
     told: Path  # what bytecode wrote to the debug port
 
     @classmethod
-    def make(cls, folder: Path, elf: bytes, firmware: Path, names: tuple[str, ...]) -> Host:
-        """Tables of these names, each an attack on this kernel."""
+    def make(cls, folder: Path, elf: bytes, firmware: Path, names: tuple[str, ...], kernel: int = KERNEL) -> Host:
+        """Tables of these names, each an attack on this kernel; a HEST, on one that lies at `kernel`."""
         data = bytearray(firmware.read_bytes())
         place = data.index(b"\xff" * 0x20000) + 0x10000 & ~15  # firmware looks at the first bytes of what is unused
         address = FIRMWARE_END - len(data) + place
@@ -102,7 +102,7 @@ class Host:
         data[place:place + len(block)] = block
         folder.mkdir()
         (folder / "firmware.fd").write_bytes(data)
-        (folder / "HEST").write_bytes(error_source(elf, address))
+        (folder / "HEST").write_bytes(error_source(elf, address, kernel))
         tables = [folder / "HEST" if name == "HEST" else bytecode(name, elf, folder) for name in names]
         return cls(folder / "firmware.fd", tuple(tables), folder / "told")
 
