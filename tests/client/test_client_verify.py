@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import evidence
-from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
