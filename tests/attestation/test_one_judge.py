@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from appliance.attestation.binding import Build
+from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.judge import collateral_folder, examine, verify
 from appliance.attestation.judge.examine import Material
-from appliance.attestation.judge.record import Record
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.tdx import verify as tdx_verify

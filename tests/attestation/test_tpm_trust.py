@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.attestation.judge.measurements import PREDICTED_PCRS, Measurements
+from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip import device as tpm_device

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.binding import Build
+from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.examine import Material
-from appliance.attestation.judge.record import Record
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.trust import Roots
