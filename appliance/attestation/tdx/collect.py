@@ -10,7 +10,8 @@ from appliance.attestation.trust import Roots
 
 
 def _launched(report: bytes, at: datetime, roots: Roots) -> tuple[bytes, bytes]:
-    """The quote passes through the host, so that its signatures are verified, at the host's time."""
+    """The quote passes through the host, so that its signatures are verified, at the host's time.
+    """
     quote = abi.parse(report)
     verify.verify_signatures(quote, at=at, root=roots.intel)
     return quote.body.report_data, quote.body.mr_config_id
