@@ -1,0 +1,184 @@
+"""The keywords of JSON Schema that hold for one type of value, written for llguidance.
+
+Each function takes the keywords of its type out of a schema and returns those that say the same to
+llguidance: to the letter, or more strictly where a text says so. `Reader` reads the schemas within.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from appliance.engine.constraint import formats, numbers, pattern
+from appliance.engine.constraint.place import Place, check_text, counted, listed, mapped
+from appliance.errors import ConstraintError
+
+MOST_ITEMS = 4096  # of an array that says how many it has, and members of an object
+MOST_CHARACTERS = 16384  # of a string that says how many it has
+MOST_PATTERNS = 8  # of names, in one object
+MOST_MULTIPLE = 65535  # least common multiple of all that a schema asks for
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+Schema = dict[str, Any] | bool
+
+
+class Reader(Protocol):
+    """Reads schemas within a schema."""
+
+    multiple: int  # the least common multiple of all numbers of `multipleOf` so far
+    arrays_are_tuples: bool  # `items` may be a list: a draft before 2020-12
+
+    def schema(self, value: Any, place: Place) -> Schema:
+        """A schema, written for llguidance."""
+        ...
+
+
+def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+    """`minLength`, `maxLength`, `pattern` and `format`."""
+    del reader
+    out: dict[str, Any] = {name: counted(schema[name], place / name, MOST_CHARACTERS)
+                           for name in ("minLength", "maxLength") if name in schema}
+    found: list[str] = []
+    if "pattern" in schema:
+        found.append(_pattern(schema["pattern"], place / "pattern", pattern.search).text)
+    if "format" in schema:
+        name = schema["format"]
+        if not isinstance(name, str) or name not in formats.PATTERNS:
+            raise (place / "format").refused("a format that is not known here", ", ".join(formats.PATTERNS))
+        found.append(pattern.whole(formats.PATTERNS[name]).text)
+    if found:
+        out["pattern"] = f"^(?:{found[0]})$"
+    if len(found) > 1:
+        out["allOf"] = [{"pattern": f"^(?:{found[1]})$"} | ({"type": "string"} if schema.get("type") == "string"
+                                                            else {})]
+    return out
+
+
+def _pattern(value: Any, place: Place, read: Callable[[str], pattern.Portable]) -> pattern.Portable:
+    if not isinstance(value, str):
+        raise place.refused("a pattern that is not a text", "a regular expression")
+    try:
+        return read(value)
+    except ConstraintError as error:
+        raise ConstraintError(error.summary, path=str(place), hint=error.hint) from None
+
+
+def of_number(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+    """Bounds and `multipleOf`."""
+    types = schema.get("type")
+    whole = types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
+    lows, highs = list[int | float](), list[int | float]()
+    for name, bounds, read in (
+            ("minimum", lows, lambda value: math.ceil(value) if whole else value),
+            ("exclusiveMinimum", lows, lambda value: numbers.above(value, whole=whole)),
+            ("maximum", highs, lambda value: math.floor(value) if whole else value),
+            ("exclusiveMaximum", highs, lambda value: numbers.below(value, whole=whole))):
+        if name in schema:
+            value = numbers.exact(schema[name])
+            if value is None:
+                raise (place / name).refused("a bound that is not a plain number", "whole numbers up to 2^53; others "
+                                             "up to a million, with up to nine decimal places")
+            bounds.append(read(value))
+    out: dict[str, Any] = {} if not lows else {"minimum": max(lows)}
+    if highs:
+        out["maximum"] = min(highs)
+    if "multipleOf" in schema:
+        multiple = numbers.exact(schema["multipleOf"])
+        if not isinstance(multiple, int) or multiple < 1:
+            raise (place / "multipleOf").refused("a multiple of something else than a whole number", "1 and more")
+        reader.multiple = math.lcm(reader.multiple, multiple)
+        if reader.multiple > MOST_MULTIPLE:
+            raise (place / "multipleOf").refused("multiples whose common multiple is too large", f"{MOST_MULTIPLE}")
+        out["multipleOf"] = multiple
+    return out
+
+
+def of_array(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+    """`prefixItems`, `items`, `minItems`, `maxItems`, and the names that older drafts have for
+    them."""
+    out: dict[str, Any] = {name: counted(schema[name], place / name, MOST_ITEMS)
+                           for name in ("minItems", "maxItems") if name in schema}
+    first, rest = "prefixItems", "items"
+    if reader.arrays_are_tuples:
+        if "prefixItems" in schema:
+            raise (place / first).refused("prefixItems of a later draft", "items as a list")
+        if isinstance(schema.get("items"), list):
+            first, rest = "items", "additionalItems"
+    elif "additionalItems" in schema:
+        raise (place / "additionalItems").refused("additionalItems of an earlier draft", "prefixItems and items")
+    if first in schema:
+        out["prefixItems"] = [reader.schema(each, place / first / index)
+                              for index, each in enumerate(listed(schema[first], place / first, MOST_ITEMS))]
+    for name in (rest, "unevaluatedItems"):
+        if name in schema and "items" not in out:
+            out["items"] = reader.schema(schema[name], place / name)
+    unique = schema.get("uniqueItems", False)
+    if not isinstance(unique, bool) or (unique and out.get("maxItems", 2) > 1):
+        raise (place / "uniqueItems").refused("items that have to differ", "uniqueItems false, or maxItems 1")
+    return out
+
+
+def of_object(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+    """`properties`, `required`, `patternProperties`, `additionalProperties`, `minProperties`,
+    `maxProperties`."""
+    out: dict[str, Any] = {}
+    if "properties" in schema:
+        out["properties"] = {name: reader.schema(each, place / "properties" / name) for name, each
+                             in mapped(schema["properties"], place / "properties", MOST_ITEMS).items()}
+    if "patternProperties" in schema:
+        out["patternProperties"] = _by_pattern(schema["patternProperties"], place / "patternProperties", reader)
+    for name in ("additionalProperties", "unevaluatedProperties"):
+        if name in schema and "additionalProperties" not in out:
+            out["additionalProperties"] = reader.schema(schema[name], place / name)
+    if schema.get("propertyNames", True) is not True:
+        raise (place / "propertyNames").refused("a schema of names", "patternProperties, additionalProperties false")
+    if "required" in schema:
+        out["required"] = _required(schema["required"], place / "required")
+    return out | _counts(schema, place, out)
+
+
+def _by_pattern(value: Any, place: Place, reader: Reader) -> dict[str, Schema]:
+    """Schemas by patterns of names. Each must match the same names in every dialect, since
+    `additionalProperties` holds for the others."""
+    out: dict[str, Schema] = {}
+    for name, each in mapped(value, place, MOST_PATTERNS).items():
+        read = _pattern(name, place / name, pattern.search)
+        if not read.exact:
+            raise (place / name).refused("a pattern that dialects read differently",
+                                         "classes written out: [0-9] for \\d, [A-Za-z0-9_] for \\w, [ \\t] for \\s")
+        if f"^(?:{read.text})$" in out:
+            raise (place / name).refused("a pattern twice", "one")
+        out[f"^(?:{read.text})$"] = reader.schema(each, place / name)
+    return out
+
+
+def _required(value: Any, place: Place) -> list[str]:
+    if not isinstance(value, list | tuple) or len(value) > MOST_ITEMS \
+            or not all(isinstance(each, str) for each in value):
+        raise place.refused("something else than a list of names", f"up to {MOST_ITEMS} names")
+    for each in value:
+        check_text(each, place)
+    return list(dict.fromkeys(value))
+
+
+def _counts(schema: Mapping[str, Any], place: Place, out: Mapping[str, Any]) -> dict[str, int]:
+    """`minProperties` and `maxProperties`, as far as nobody has to count optional members. A member
+    that no name foresees may come twice, so that more than one of these cannot be counted on."""
+    required = out.get("required", [])
+    optional = [name for name in out.get("properties", {}) if name not in required]
+    closed = out.get("additionalProperties") is False and not out.get("patternProperties")
+    found: dict[str, int] = {}
+    for name in ("minProperties", "maxProperties"):
+        if name in schema:
+            count = counted(schema[name], place / name, MOST_ITEMS)
+            more = count - len(required)
+            if name == "minProperties" and more <= 0:
+                continue
+            simple = more <= 1 if name == "minProperties" else not optional or (closed and more == 1)
+            if not simple or (optional and not closed):
+                raise (place / name).refused("a count of members that are optional", "required members; or, where "
+                                             "additionalProperties is false, one optional member at least or most")
+            found[name] = count
+    return found
