@@ -22,9 +22,10 @@ from appliance.errors import ConstraintError, EngineError
 MOST_CHOICES = 10_000
 MOST_CHOICE_CHARACTERS = 1 << 20  # of all of them
 
-LIMITS = {"max_items_in_row": 2000, "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000,
-          "step_max_items": 50_000, "max_lexer_states": 50_000, "max_grammar_size": 200_000}
-"""llguidance's limits: what one compilation, one mask and one lexer may cost. See docs/guides/structured-output.md."""
+LIMITS = {"max_items_in_row": 2000, "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 50_000,
+          "step_max_items": 5000, "max_lexer_states": 50_000, "max_grammar_size": 200_000}
+"""llguidance's limits on one compilation (grammar and initial fuel), one mask (the steps') and one lexer. A mask that
+costs the most takes some 50 ms on one core, while a pass runs; the largest lexer some 50 MB."""
 
 
 class Compiler:

@@ -14,6 +14,7 @@ import json
 import re
 from dataclasses import dataclass
 
+from appliance.engine.constraint import depth
 from appliance.errors import ConstraintError
 
 MOST = 1 << 18  # characters of a grammar
@@ -47,6 +48,7 @@ def to_lark(text: str) -> str:
     rules = _rules(_tokens(text))
     if "root" not in rules:
         raise ConstraintError("the grammar has no rule root", hint="llama.cpp's grammars start there")
+    depth.check({name: _named(tokens) for name, tokens in rules.items()}, "root")
     names = {name: "start" if name == "root" else f"r{index}" for index, name in enumerate(rules)}
     return "\n".join(f"{names[name]}: {_Writer(tokens, names).alternatives()}" for name, tokens in rules.items())
 
@@ -84,6 +86,16 @@ def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
         else:
             body.append(token)
     return rules
+
+
+def _named(tokens: list[_Token]) -> list[tuple[str, int]]:
+    """The rules that a rule names, each with the number of groups around it."""
+    found, groups = list[tuple[str, int]](), 0
+    for token in tokens:
+        groups += (token.text == "(") - (token.text == ")") if token.kind == "sign" else 0
+        if token.kind == "name":
+            found.append((token.text, groups))
+    return found
 
 
 class _Writer:

@@ -14,10 +14,11 @@ from appliance.engine.constraint import formats, numbers, pattern
 from appliance.engine.constraint.place import Place, check_text, counted, listed, mapped
 from appliance.errors import ConstraintError
 
-MOST_ITEMS = 4096  # of an array that says how many it has, and members of an object
+MOST_ITEMS = 4096  # of an array that says how many it has
+MOST_MEMBERS = 1024  # of an object that have a name: compiling goes with their square
 MOST_CHARACTERS = 16384  # of a string that says how many it has
 MOST_PATTERNS = 8  # of names, in one object
-MOST_MULTIPLE = 65535  # least common multiple of all that a schema asks for
+MOST_MULTIPLE = 10_000  # least common multiple of all that a schema asks for
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
@@ -126,7 +127,7 @@ def of_object(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
     out: dict[str, Any] = {}
     if "properties" in schema:
         out["properties"] = {name: reader.schema(each, place / "properties" / name) for name, each
-                             in mapped(schema["properties"], place / "properties", MOST_ITEMS).items()}
+                             in mapped(schema["properties"], place / "properties", MOST_MEMBERS).items()}
     if "patternProperties" in schema:
         out["patternProperties"] = _by_pattern(schema["patternProperties"], place / "patternProperties", reader)
     for name in ("additionalProperties", "unevaluatedProperties"):
@@ -155,9 +156,9 @@ def _by_pattern(value: Any, place: Place, reader: Reader) -> dict[str, Schema]:
 
 
 def _required(value: Any, place: Place) -> list[str]:
-    if not isinstance(value, list | tuple) or len(value) > MOST_ITEMS \
+    if not isinstance(value, list | tuple) or len(value) > MOST_MEMBERS \
             or not all(isinstance(each, str) for each in value):
-        raise place.refused("something else than a list of names", f"up to {MOST_ITEMS} names")
+        raise place.refused("something else than a list of names", f"up to {MOST_MEMBERS} names")
     for each in value:
         check_text(each, place)
     return list(dict.fromkeys(value))
@@ -172,7 +173,7 @@ def _counts(schema: Mapping[str, Any], place: Place, out: Mapping[str, Any]) -> 
     found: dict[str, int] = {}
     for name in ("minProperties", "maxProperties"):
         if name in schema:
-            count = counted(schema[name], place / name, MOST_ITEMS)
+            count = counted(schema[name], place / name, MOST_MEMBERS)
             more = count - len(required)
             if name == "minProperties" and more <= 0:
                 continue

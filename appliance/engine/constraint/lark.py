@@ -11,18 +11,19 @@ import json
 import re
 from collections.abc import Mapping
 
-from appliance.engine.constraint import schema
+from appliance.engine.constraint import depth, schema
 from appliance.engine.constraint.place import Place
 from appliance.errors import ConstraintError
 
 MOST = 8 << 20  # characters, schemas included
 DEEPEST = 32  # brackets within brackets
-MOST_SCHEMAS = 16_384
 
 _PART = re.compile(r"""
     (?P<comment>(?:\#|//)[^\n]*) | (?P<text>"(?:[^"\\\n]|\\.)*"i?) | (?P<regex>/(?:\\.|[^/\\\n])+/[imslux]*)
     | (?P<json>%json\b\s*) | (?P<other>%(?:regex|llguidance|lark|import)\b) | (?P<control><[^<>\s]+>)
     | (?P<open>[(\[{]) | (?P<close>[)\]}])""", re.VERBOSE)
+_RULE = re.compile(r"^[ \t]*[!?]?(_?[A-Za-z][A-Za-z0-9_-]*)[^\n:]*:(?!:)", re.MULTILINE)
+_NAME = re.compile(r"[(\[{)\]}]|_?[A-Za-z][A-Za-z0-9_-]*")
 _NESTING = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()]", re.DOTALL)
 
 
@@ -31,31 +32,50 @@ def prepared(text: str, controls: Mapping[str, int]) -> str:
     schema within it, with its path, and for what is not allowed in a grammar."""
     if len(text) > MOST:
         raise ConstraintError(f"the grammar has {len(text)} characters", hint=f"at most {MOST} are allowed")
-    out, at, depth, schemas = list[str](), 0, 0, 0
+    out, code, at, brackets, budget = list[str](), list[str](), 0, 0, schema.Budget()
     while (match := _PART.search(text, at)) is not None:
         out.append(text[at:match.start()])
+        code.append(out[-1])
         at = match.end()
         kind, found = match.lastgroup, match[0]
         if kind == "other":
             raise ConstraintError(f"the grammar has {found}", hint="allowed are rules, terminals and %json")
         if kind == "open":
-            depth += 1
-            if depth > DEEPEST:
+            brackets += 1
+            code.append(found)
+            if brackets > DEEPEST:
                 raise _too_deep()
         elif kind == "close":
-            depth -= 1
+            brackets -= 1
+            code.append(found)
         elif kind == "regex":
             _check_depth(found)
         elif kind == "control" and not found.startswith("<["):
             found = found if found in controls else json.dumps(found, ensure_ascii=False)
         if kind == "json":
-            schemas += 1
-            if schemas > MOST_SCHEMAS:
-                raise ConstraintError(f"the grammar has more than {MOST_SCHEMAS} schemas", hint="use fewer")
             value, at = _value(text, at)
-            found = "%json " + schema.as_text(schema.rewritten(value))
+            found = "%json " + schema.as_text(schema.Rewriter(value, budget).document())
         out.append(found)
+    depth.check(_rules("".join(code) + text[at:]), "start")
     return "".join(out) + text[at:]
+
+
+def _rules(code: str) -> depth.Rules:
+    """The rules of a grammar, whose strings, patterns and schemas are left out."""
+    starts = [(match[1], match.start(), match.end()) for match in _RULE.finditer(code)]
+    ends = [*(start for _, start, _ in starts[1:]), len(code)]
+    return {name: _named(code[begin:end]) for (name, _, begin), end in zip(starts, ends, strict=True)}
+
+
+def _named(body: str) -> list[tuple[str, int]]:
+    """The names in the body of a rule, each with the number of brackets around it."""
+    found, brackets = list[tuple[str, int]](), 0
+    for match in _NAME.finditer(body):
+        if match[0] in "([{)]}":
+            brackets += 1 if match[0] in "([{" else -1
+        else:
+            found.append((match[0], max(brackets, 0)))
+    return found
 
 
 def _value(text: str, at: int) -> tuple[dict[str, object], int]:
@@ -69,10 +89,10 @@ def _value(text: str, at: int) -> tuple[dict[str, object], int]:
 
 
 def _check_depth(regex: str) -> None:
-    depth = 0
+    groups = 0
     for match in _NESTING.finditer(regex):
-        depth += (match[0] == "(") - (match[0] == ")")
-        if depth > DEEPEST:
+        groups += (match[0] == "(") - (match[0] == ")")
+        if groups > DEEPEST:
             raise _too_deep()
 
 

@@ -21,7 +21,7 @@ from appliance.engine.constraint import numbers
 from appliance.engine.constraint.keywords import TYPES, Schema, of_array, of_number, of_object, of_string
 from appliance.engine.constraint.place import Place, check_text, listed, mapped
 
-MOST_SCHEMAS = 20_000  # within one, references followed once
+MOST_SCHEMAS = 10_000  # within one, references followed once; and in all of a grammar's
 MOST_VALUES = 50_000  # of enum and const, parts included
 DEEPEST = 64  # schemas within schemas, along references
 MOST_BRANCHES = 1024  # of anyOf, oneOf and allOf
@@ -60,12 +60,31 @@ def rewritten(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     return Rewriter(schema).document()
 
 
+class Budget:
+    """Schemas and values that there may be, in one or in several that belong together."""
+
+    def __init__(self) -> None:
+        self._schemas, self._values = 0, 0
+
+    def schema(self, place: Place) -> None:
+        """Count a schema."""
+        self._schemas += 1
+        if self._schemas > MOST_SCHEMAS:
+            raise place.refused("too many schemas within it", f"at most {MOST_SCHEMAS}")
+
+    def value(self, place: Place) -> None:
+        """Count a value of `const` or `enum`."""
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise place.refused("too many values", f"at most {MOST_VALUES}")
+
+
 class Rewriter:
     """Reads one schema, and those that it refers to."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, budget: Budget | None = None) -> None:
         self.multiple = 1
-        self._root, self._depth, self._schemas, self._values = root, 0, 0, 0
+        self._root, self._depth, self._budget = root, 0, budget or Budget()
         self._definitions: dict[tuple[str, ...], str] = {}  # name of what a reference leads to
         self._written: dict[str, Any] = {}
         self._draft = "https://json-schema.org/draft/2020-12/schema"
@@ -95,9 +114,7 @@ class Rewriter:
         schema = value
         if not isinstance(schema, Mapping):
             raise place.refused("something else than a schema", "an object, true or false")
-        self._schemas += 1
-        if self._schemas > MOST_SCHEMAS:
-            raise place.refused("too many schemas within it", f"at most {MOST_SCHEMAS}")
+        self._budget.schema(place)
         if self._depth >= DEEPEST:
             raise place.refused("schemas too deep within each other", f"at most {DEEPEST}, references included")
         self._depth += 1
@@ -160,7 +177,7 @@ class Rewriter:
         found = [types] if isinstance(types, str) else listed(types, place / "type", len(TYPES))
         if not all(isinstance(each, str) and each in TYPES for each in found) or len(set(found)) < len(found):
             raise (place / "type").refused("a type that is not known here", ", ".join(TYPES))
-        return types if isinstance(types, str) else list(found)
+        return types if isinstance(types, str) else [each for each in TYPES if each in found]
 
     def _branches(self, schema: Mapping[str, Any], name: str, place: Place) -> list[Schema]:
         if name not in schema:
@@ -170,9 +187,7 @@ class Rewriter:
 
     def _constant(self, value: Any, place: Place) -> Any:
         """A value of `const` or `enum`, whole numbers as such."""
-        self._values += 1
-        if self._values > MOST_VALUES:
-            raise place.refused("too many values", f"at most {MOST_VALUES}")
+        self._budget.value(place)
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):

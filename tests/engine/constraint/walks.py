@@ -33,7 +33,8 @@ def allowed(walk: Walk) -> list[int]:
     return np.flatnonzero(np.unpackbits(np.frombuffer(walk.mask(), np.uint8), bitorder="little")).tolist()
 
 
-def walked(constraint: Constraint, rng: random.Random, most: int = 400, tokenizer: Tokenizer | None = None) -> str | None:
+def walked(constraint: Constraint, rng: random.Random, most: int = 400,
+           tokenizer: Tokenizer | None = None) -> str | None:
     """The text of a random answer; None where it did not end within `most` tokens. It ends as soon as it may with
     every second chance, and prefers tokens that close something, so that it does end."""
     tokenizer = tokenizer or words()
