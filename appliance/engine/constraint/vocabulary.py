@@ -44,12 +44,15 @@ class _Wrapped:
         self.special_token_ids = [token for token in range(words.vocab_size) if words.is_special(token)]
         self.special_token_ids += [token for token in ends if not words.is_special(token)]
         self.eos_token_id = ends[0]
+        self._no_text = frozenset(self.special_token_ids)
 
     def __call__(self, text: str) -> list[int]:
         """The tokens of a text; none where they are not the same text, or where anything fails: an
         exception would end the process's trust in this answer, and no answer needs the tokens."""
         try:
             tokens = self._words.encode(text, inside=True)
+            if not self._no_text.isdisjoint(tokens):  # a vocabulary may end answers by a token that is a word, too
+                return []
             return tokens if b"".join(map(self.tokens.__getitem__, tokens)) == text.encode() else []
         except Exception:  # noqa: BLE001  called from compiled code, which has no use for it
             return []

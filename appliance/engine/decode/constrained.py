@@ -79,6 +79,12 @@ class Constrained:
             raise mask
         return mask
 
+    def end(self, token: int) -> None:
+        """Take a token that ends the answer; EngineError where the constraint is not met then."""
+        self._walk.accept(token)
+        if not self._walk.may_end:
+            raise EngineError("the answer ended before its constraint was met", code="constraint-stuck")
+
     def accept(self, token: int) -> bool:
         """Go on by a token; whether the answer is complete, and nothing can be added."""
         self._walk.accept(token)

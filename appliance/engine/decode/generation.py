@@ -120,6 +120,8 @@ class Generation:
         drawn = self._sampler.choose(logits[:self._vocabulary], mask)
         token = drawn.token
         if token in self._ends:
+            if self.constrained is not None:
+                self.constrained.end(token)
             return Advance(token, self._end(STOP, self._rest()), mask=mask)
         complete = self.constrained is not None and self.constrained.accept(token)
         self._sampler.accept(token)

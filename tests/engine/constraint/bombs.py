@@ -15,7 +15,8 @@ def _nested(depth: int, last: Any, **more: Any) -> Any:
 
 
 def _chain(count: int, link: Any, last: Any) -> dict[str, Any]:
-    return {"$ref": "#/$defs/0", "$defs": {**{str(i): link(f"#/$defs/{i + 1}") for i in range(count)}, str(count): last}}
+    links = {str(i): link(f"#/$defs/{i + 1}") for i in range(count)}
+    return {"$ref": "#/$defs/0", "$defs": {**links, str(count): last}}
 
 
 def _tool(name: str, arguments: int) -> str:
