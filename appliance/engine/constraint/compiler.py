@@ -51,7 +51,7 @@ class Compiler:
                 verbose_errors=False, precompute_large_lexemes=False, **LIMITS))
             if matcher.is_error():
                 raise _refusal(matcher.get_error())
-            constraint = Constraint(matcher)
+            constraint = Constraint(matcher, self._words.vocab_size)
         try:
             constraint.begin().mask()
         except EngineError:

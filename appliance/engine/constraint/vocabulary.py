@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Any, Protocol
 
 from llguidance._lib import LLTokenizer
@@ -46,16 +47,38 @@ class _Wrapped:
         self.eos_token_id = ends[0]
         self._no_text = frozenset(self.special_token_ids)
 
+    @cached_property
+    def _by_bytes(self) -> dict[bytes, int]:
+        """The first token with each piece of text. Few vocabularies need it."""
+        return {self.tokens[token]: token for token in range(self._words.vocab_size - 1, -1, -1)
+                if token not in self._no_text}
+
     def __call__(self, text: str) -> list[int]:
-        """The tokens of a text; none where they are not the same text, or where anything fails: an
-        exception would end the process's trust in this answer, and no answer needs the tokens."""
+        """The tokens of a text: as the tokenizer has them, if they have the very bytes of it, or
+        else any that have. Compiled code calls it, and relies on the bytes."""
+        data = text.encode("utf-8", "replace")
         try:
             tokens = self._words.encode(text, inside=True)
-            if not self._no_text.isdisjoint(tokens):  # a vocabulary may end answers by a token that is a word, too
-                return []
-            return tokens if b"".join(map(self.tokens.__getitem__, tokens)) == text.encode() else []
-        except Exception:  # noqa: BLE001  called from compiled code, which has no use for it
-            return []
+        except Exception:  # noqa: BLE001  compiled code has no use for it
+            return self._spelled(data)
+        # A vocabulary may end answers by a token that is a word, too, or write a space by three bytes.
+        same = self._no_text.isdisjoint(tokens) and b"".join(map(self.tokens.__getitem__, tokens)) == data
+        return tokens if same else self._spelled(data)
+
+    def _spelled(self, data: bytes) -> list[int]:
+        """Tokens that have the bytes of a text, the longest first. A byte that no token has is left
+        out: the answer, which would need it, fails then."""
+        found, at, longest = list[int](), 0, max(map(len, self._by_bytes), default=1)
+        while at < len(data):
+            for size in range(min(longest, len(data) - at), 0, -1):
+                token = self._by_bytes.get(data[at:at + size])
+                if token is not None:
+                    found.append(token)
+                    break
+            else:
+                size = 1
+            at += size
+        return found
 
 
 def load(words: Words) -> Any:

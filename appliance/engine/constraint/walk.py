@@ -17,15 +17,15 @@ _OWN_END = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 class Constraint:
     """A constraint that many answers may share, at the same time."""
 
-    def __init__(self, matcher: Any) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        self._matcher, self._mask_nbytes = matcher, -(-vocabulary // 32) * 4
         self.spoiled = False
         """Whether an answer found a limit. Answers share what they learn about the lexer, up to that limit, so
         whoever keeps constraints should compile this one anew."""
 
     def begin(self) -> Walk:
         """The start of an answer; takes microseconds."""
-        return Walk(self._matcher.deep_copy(), self._spoil)
+        return Walk(self._matcher.deep_copy(), self._mask_nbytes, self._spoil)
 
     def _spoil(self) -> None:
         self.spoiled = True
@@ -34,8 +34,8 @@ class Constraint:
 class Walk:
     """The state of one answer. Not safe to use from two threads at once."""
 
-    def __init__(self, matcher: Any, spoil: Callable[[], None] = lambda: None) -> None:
-        self._matcher, self._spoil = matcher, spoil
+    def __init__(self, matcher: Any, mask_nbytes: int, spoil: Callable[[], None]) -> None:
+        self._matcher, self._mask_nbytes, self._spoil = matcher, mask_nbytes, spoil
 
     def mask(self) -> bytes:
         """A bit for each token of the vocabulary, the first in the lowest bit of the first byte,
@@ -46,7 +46,7 @@ class Walk:
         """
         found: bytes = self._matcher.compute_bitmask()
         self._check()
-        return found
+        return found[:self._mask_nbytes]
 
     def accept(self, token: int) -> None:
         """Go on by a token; EngineError where it is not allowed."""
