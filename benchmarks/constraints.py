@@ -116,7 +116,8 @@ def measure(engine: Engine, tokens: int, rounds: int, vocabulary: Path | None) -
 
 def table_of(found: dict[str, Any]) -> list[str]:
     """The table's lines."""
-    lines = [f"{'':14}{'compile':>10}{'pass':>10}{'mask':>10}{'p99':>10}{'most':>10}{'mask/pass':>11}{"others":>12}",
+    heads = (("compile", 10), ("pass", 10), ("mask", 10), ("p99", 10), ("most", 10), ("mask/pass", 11), ("others", 12))
+    lines = [" " * 14 + "".join(f"{head:>{width}}" for head, width in heads),
              f"{'free':14}{'':10}{found['free_pass_ms']:7.2f} ms"]
     for name, row in found["specs"].items():
         lines.append(f"{name:14}{row['compile_ms']:7.1f} ms{row['pass_ms']:7.2f} ms{row['mask_us']:7.0f} us"

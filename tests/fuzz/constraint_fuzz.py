@@ -8,6 +8,7 @@ import random
 import re
 
 from appliance.engine.constraint import spec
+from appliance.engine.constraint.walk import Constraint
 from appliance.errors import ConstraintError, EngineError
 from tests.engine.constraint.walks import accepts, compiler, walked
 from tests.support import schema_maker
@@ -46,6 +47,8 @@ def fuzz(data: bytes) -> None:
     except (ValueError, RecursionError, ConstraintError):
         return
     rng = random.Random(data)
+    if isinstance(asked, spec.JsonSchema):
+        _put(constraint, judge, rng)
     for _ in range(3):
         try:
             text = walked(constraint, rng, 120)
@@ -61,6 +64,15 @@ def fuzz(data: bytes) -> None:
             assert re.fullmatch(asked.pattern, text), text
         elif isinstance(asked, spec.Choice):
             assert text in asked.texts
+
+
+def _put(constraint: Constraint, document: object, rng: random.Random) -> None:
+    """Values that were made without the schema get through only where the judge accepts them."""
+    for _ in range(10):
+        text = json.dumps(schema_maker.value(rng, 3), ensure_ascii=False, separators=(",", ":"))
+        if accepts(constraint, text):
+            wrong = schema_maker.judge(document, text)
+            assert wrong is None, (text, wrong)
 
 
 def seeds() -> list[bytes]:

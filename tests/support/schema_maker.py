@@ -10,10 +10,10 @@ import jsonschema
 
 _NAMES = ("a", "b", "name", "x_1", "é", "q\"", "")
 _PATTERNS = ("^[a-c]+$", "b", "^a|b$", "^\\d{1,3}$", "^(ab|c)*$", "[^x]{2}", "^\\S+$", "^.{0,3}$")
-_NAME_PATTERNS = ("^x_", "^[0-9]+$", "^n[a-z]*$", "a$")
+_NAME_PATTERNS = ("^x_", "^[0-9]+$", "^n[a-z]*$", "a$", "^\\d+$", "^b.*$", "^\\w$")
 _FORMATS = ("date", "time", "date-time", "uuid", "ipv4", "email", "duration")
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-_REFUSED = ("not", "if", "contains", "uniqueItems", "dependentRequired", "propertyNames")
+_REFUSED = ("contains", "uniqueItems", "unevaluatedItems")
 
 
 def value(rng: random.Random, depth: int = 2) -> Any:
@@ -75,6 +75,31 @@ def _objects(rng: random.Random, depth: int, out: dict[str, Any]) -> None:
         out["maxProperties"] = rng.randrange(4)
 
 
+def _simple(rng: random.Random) -> dict[str, Any]:
+    """A schema that has an opposite."""
+    return rng.choice(({"type": rng.choice(_TYPES)}, {"const": value(rng)}, {"enum": [value(rng) for _ in range(3)]},
+                       {"required": ["a"]}, {"properties": {"a": {"const": value(rng)}}, "required": ["a"]},
+                       {"minimum": rng.randint(-5, 50)}, {"maxLength": rng.randrange(5)}, {"minItems": 1},
+                       {"type": ["string", "object"], "maxProperties": 1},
+                       {"anyOf": [{"type": "null"}, {"const": "b"}]}, {"$ref": "#/$defs/one"}))
+
+
+def _logic(rng: random.Random, depth: int, out: dict[str, Any]) -> None:
+    if rng.random() < 0.05:
+        out["not"] = _simple(rng)
+    if rng.random() < 0.05:
+        out |= {"if": _simple(rng), "then": schema(rng, depth - 1)}
+        out |= {"else": _simple(rng)} if rng.random() < 0.5 else {}
+    if rng.random() < 0.04:
+        out["dependentRequired"] = {"a": ["b"]}
+    if rng.random() < 0.04:
+        out["dependentSchemas"] = {"b": schema(rng, depth - 1)}
+    if rng.random() < 0.04:
+        out["propertyNames"] = rng.choice(({"maxLength": 2}, {"enum": ["a", "q\""]}, {"pattern": "^x"}, {"const": "a"}))
+    if rng.random() < 0.04 and "oneOf" not in out:
+        out["oneOf"] = [_simple(rng) for _ in range(rng.randint(1, 3))]
+
+
 def schema(rng: random.Random, depth: int = 3) -> Any:
     """A schema that may refer to two definitions of the root."""
     if rng.random() < 0.06 or depth < 0:
@@ -101,7 +126,8 @@ def schema(rng: random.Random, depth: int = 3) -> Any:
         out["$ref"] = rng.choice(("#", "#/$defs/one", "#/$defs/two"))
     if rng.random() < 0.03:
         name = rng.choice(_REFUSED)
-        out[name] = {"uniqueItems": True, "dependentRequired": {"a": ["b"]}}.get(name, schema(rng, depth - 1))
+        out[name] = {"uniqueItems": True}.get(name, schema(rng, depth - 1))
+    _logic(rng, depth, out)
     return dict(rng.sample(sorted(out.items()), len(out)))
 
 
@@ -113,7 +139,8 @@ def document(rng: random.Random) -> Any:
 
 def judge(document: Any, text: str) -> str | None:
     """Why an answer is wrong, by `jsonschema`; None where it is not."""
-    validator = jsonschema.Draft202012Validator(document, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    validator = jsonschema.validators.validator_for(document, jsonschema.Draft202012Validator)(
+        document, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     try:
         validator.validate(json.loads(text))
     except (jsonschema.ValidationError, ValueError) as error:

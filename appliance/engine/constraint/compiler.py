@@ -45,10 +45,9 @@ class Compiler:
         """
         with self._turn:
             words, controls = self._vocabulary()
-            text = grammar(spec, controls)
-
-            matcher = LLMatcher(words, text, log_level=0, limits=LLParserLimits(
-                verbose_errors=False, precompute_large_lexemes=False, **LIMITS))
+            matcher = self._matcher(words, grammar(spec, controls))
+            if matcher.is_error() and _ONE_OF in matcher.get_error():
+                matcher = self._matcher(words, grammar(spec, controls, spell_out=True))
             if matcher.is_error():
                 raise _refusal(matcher.get_error())
             constraint = Constraint(matcher, self._words.vocab_size)
@@ -59,6 +58,11 @@ class Compiler:
                                   hint="make it wider, or simpler") from None
         return constraint
 
+    @staticmethod
+    def _matcher(words: Any, text: str) -> Any:
+        return LLMatcher(words, text, log_level=0, limits=LLParserLimits(
+            verbose_errors=False, precompute_large_lexemes=False, **LIMITS))
+
     def _vocabulary(self) -> tuple[Any, dict[str, int]]:
         """Made when it is first needed: a model whose answers are never constrained does without.
         """
@@ -67,11 +71,12 @@ class Compiler:
         return self._loaded
 
 
-def grammar(spec: Spec, controls: dict[str, int]) -> str:
-    """A constraint as llguidance's text for it. ConstraintError where it is refused."""
+def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) -> str:
+    """A constraint as llguidance's text for it; `spell_out`: with schemas without `oneOf`.
+    ConstraintError where it is refused."""
     match spec:
         case JsonSchema(value):
-            return _json(schema.rewritten(value))
+            return _json(schema.rewritten(value, spell_out=spell_out))
         case JsonObject():
             return _json({"type": "object"})
         case Regex(text):
@@ -79,7 +84,7 @@ def grammar(spec: Spec, controls: dict[str, int]) -> str:
         case Choice(texts):
             return _choice(texts)
         case Lark(text):
-            return lark.prepared(text, controls)
+            return lark.prepared(text, controls, spell_out=spell_out)
         case Gbnf(text):
             return gbnf.to_lark(text)
 
@@ -103,8 +108,9 @@ def _choice(texts: tuple[str, ...]) -> str:
     return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts))
 
 
+_ONE_OF = "oneOf constraints are not supported"
 _REFUSALS = (
-    ("oneOf constraints are not supported", "oneOf over schemas that may both hold",
+    (_ONE_OF, "oneOf over schemas that may both hold",
      "schemas that exclude each other: by type, or by a required property with different constants; or anyOf"),
     ("circular references with sibling keys", "a reference within itself, with keywords beside it",
      "the keywords within the schema that is referred to"),

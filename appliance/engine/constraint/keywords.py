@@ -29,6 +29,7 @@ class Reader(Protocol):
     """Reads schemas within a schema."""
 
     multiple: int  # the least common multiple of all numbers of `multipleOf` so far
+    subset: bool  # a part allows less than it was asked for
     arrays_are_tuples: bool  # `items` may be a list: a draft before 2020-12
 
     def schema(self, value: Any, place: Place) -> Schema:
@@ -129,29 +130,62 @@ def of_object(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
         out["properties"] = {name: reader.schema(each, place / "properties" / name) for name, each
                              in mapped(schema["properties"], place / "properties", MOST_MEMBERS).items()}
     if "patternProperties" in schema:
-        out["patternProperties"] = _by_pattern(schema["patternProperties"], place / "patternProperties", reader)
+        named = [*out.get("properties", {}), *_required(schema.get("required", ()), place / "required")]
+        out["patternProperties"] = _by_pattern(schema["patternProperties"], place / "patternProperties", reader, named)
     for name in ("additionalProperties", "unevaluatedProperties"):
         if name in schema and "additionalProperties" not in out:
             out["additionalProperties"] = reader.schema(schema[name], place / name)
     if schema.get("propertyNames", True) is not True:
-        raise (place / "propertyNames").refused("a schema of names", "patternProperties, additionalProperties false")
+        if out.get("properties") or out.get("patternProperties") or "required" in schema:
+            raise (place / "propertyNames").refused("names of members beside a schema of names", "one of them")
+        _names(schema["propertyNames"], place / "propertyNames", out, reader)
     if "required" in schema:
         out["required"] = _required(schema["required"], place / "required")
     return out | _counts(schema, place, out)
 
 
-def _by_pattern(value: Any, place: Place, reader: Reader) -> dict[str, Schema]:
-    """Schemas by patterns of names. Each must match the same names in every dialect, since
-    `additionalProperties` holds for the others."""
+def _names(value: Any, place: Place, out: dict[str, Any], reader: Reader) -> None:
+    """The schema of names in an object whose members have no names of their own: as a pattern, with
+    the schema of all members."""
+    if value is False:
+        out["additionalProperties"] = False
+        return
+    found = reader.schema(value, place)
+    given = {} if isinstance(found, bool) else {name: each for name, each in found.items() if name != "type"}
+    types = TYPES if isinstance(found, bool) or "type" not in found else found["type"]
+    if "string" not in types or len(given) != 1 + ("maxLength" in given and "minLength" in given):
+        raise place.refused("something else than one rule for names", "a pattern, a format, lengths, or an enum")
+    if "pattern" in given:
+        names = given["pattern"]
+    elif "enum" in given or "const" in given:
+        texts = [text for text in given.get("enum", [given.get("const")]) if isinstance(text, str)]
+        names = "^(?:" + "|".join(map(pattern.literal, texts)) + ")$"
+    else:
+        least, most = given.get("minLength", 0), given.get("maxLength", "")
+        names = f"^(?s:.{{{least},{most}}})$"
+    if "pattern" not in given and not given.keys() <= {"enum", "const", "minLength", "maxLength"}:
+        raise place.refused("something else than one rule for names", "a pattern, a format, lengths, or an enum")
+    out["patternProperties"] = {names: out.get("additionalProperties", True)}
+    out["additionalProperties"] = False
+    reader.subset = reader.subset or "pattern" in given
+
+
+def _by_pattern(value: Any, place: Place, reader: Reader, named: list[str]) -> dict[str, Schema]:
+    """Schemas by patterns of names. Dialects must agree on which names match, since
+    `additionalProperties` holds for the others: so no name has a character on which they differ."""
+    given = mapped(value, place, MOST_PATTERNS)
+    unsure = pattern.union(*(_pattern(name, place / name, pattern.search).unsure for name in given))
+    if any(first <= ord(letter) <= last for name in named for letter in name for first, last in unsure):
+        raise place.refused("a class that dialects read differently, and a name with such a character",
+                            "classes written out: [0-9] for \\d, [A-Za-z0-9_] for \\w, [ \\t] for \\s")
     out: dict[str, Schema] = {}
-    for name, each in mapped(value, place, MOST_PATTERNS).items():
-        read = _pattern(name, place / name, pattern.search)
-        if not read.exact:
-            raise (place / name).refused("a pattern that dialects read differently",
-                                         "classes written out: [0-9] for \\d, [A-Za-z0-9_] for \\w, [ \\t] for \\s")
-        if f"^(?:{read.text})$" in out:
+    for name, each in given.items():
+        text = _pattern(name, place / name, lambda text: pattern.search(text, unsure)).text
+        if f"^(?:{text})$" in out:
             raise (place / name).refused("a pattern twice", "one")
-        out[f"^(?:{read.text})$"] = reader.schema(each, place / name)
+        out[f"^(?:{text})$"] = reader.schema(each, place / name)
+    if unsure:
+        out[f"^{pattern.containing(unsure)}$"], reader.subset = False, True
     return out
 
 

@@ -27,9 +27,10 @@ _NAME = re.compile(r"[(\[{)\]}]|_?[A-Za-z][A-Za-z0-9_-]*")
 _NESTING = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()]", re.DOTALL)
 
 
-def prepared(text: str, controls: Mapping[str, int]) -> str:
-    """The grammar for llguidance. `controls`: control tokens by their text. ConstraintError for a
-    schema within it, with its path, and for what is not allowed in a grammar."""
+def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False) -> str:
+    """The grammar for llguidance. `controls`: control tokens by their text. `spell_out`:
+    schemas without `oneOf`. ConstraintError for a schema within it, with its path, and for what is
+    not allowed in a grammar."""
     if len(text) > MOST:
         raise ConstraintError(f"the grammar has {len(text)} characters", hint=f"at most {MOST} are allowed")
     out, code, at, brackets, budget = list[str](), list[str](), 0, 0, schema.Budget()
@@ -54,7 +55,7 @@ def prepared(text: str, controls: Mapping[str, int]) -> str:
             found = found if found in controls else json.dumps(found, ensure_ascii=False)
         if kind == "json":
             value, at = _value(text, at)
-            found = "%json " + schema.as_text(schema.Rewriter(value, budget).document())
+            found = "%json " + schema.as_text(schema.rewritten(value, budget, spell_out=spell_out))
         out.append(found)
     depth.check(_rules("".join(code) + text[at:]), "start")
     return "".join(out) + text[at:]
@@ -63,7 +64,7 @@ def prepared(text: str, controls: Mapping[str, int]) -> str:
 def _rules(code: str) -> depth.Rules:
     """The rules of a grammar, whose strings, patterns and schemas are left out."""
     starts = [(match[1], match.start(), match.end()) for match in _RULE.finditer(code)]
-    ends = [*(start for _, start, _ in starts[1:]), len(code)]
+    ends = [*(start for _, start, _ in starts), len(code)][1:]
     return {name: _named(code[begin:end]) for (name, _, begin), end in zip(starts, ends, strict=True)}
 
 

@@ -22,6 +22,10 @@ MOST_SIZE = 20_000  # characters and classes, with repeats written out
 LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
 
+UNWRITTEN: Ranges = ((0x00, 0x07), (0x0B, 0x0B), (0x0E, 0x1F), (0x7F, 0x7F))
+"""Characters that our JSON has no spelling for. No class in a string's pattern has them: of one that has all control
+characters llguidance takes the spellings \\" and \\\\, too, whether it has these two or not."""
+
 _DIGITS: Ranges = ((0x30, 0x39),)
 _WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
@@ -54,6 +58,11 @@ def complement(ranges: Ranges) -> Ranges:
     return tuple([*out, (start, LAST)] if start <= LAST else out)
 
 
+def minus(ranges: Ranges, others: Ranges) -> Ranges:
+    """The code points of one and not the other."""
+    return complement(union(complement(ranges), others))
+
+
 @dataclass(frozen=True, slots=True)
 class Class:
     """A set of characters: `sure` in every dialect, `maybe` in some."""
@@ -78,11 +87,11 @@ _DOT = Class(complement(((10, 10), (13, 13), (0x2028, 0x2029))), complement(((10
 
 @dataclass(frozen=True, slots=True)
 class Portable:
-    """A pattern for a whole text, in Rust's syntax without anchors. `exact`: no dialect matches
-    more than it does."""
+    """A pattern for a whole text, in Rust's syntax without anchors. Dialects differ in whether some
+    class of it has the characters `unsure`: it has none of them."""
 
     text: str
-    exact: bool
+    unsure: Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +107,22 @@ def whole(pattern: str) -> Portable:
     """The pattern, to match a text from its first character to its last. ConstraintError says what
     has no one meaning."""
     reader = _Reader(pattern)
-    return Portable("|".join(f"(?:{each.text})" for each in reader.read()), reader.exact)
+    return Portable("|".join(f"(?:{each.text})" for each in reader.read()), reader.unsure)
 
 
-def search(pattern: str) -> Portable:
-    """The pattern as JSON Schema reads it: somewhere in the text, unless anchors say where."""
-    reader = _Reader(pattern)
-    anything = "(?s:.*)"
+def search(pattern: str, without: Ranges = ()) -> Portable:
+    """The pattern as JSON Schema reads it, for a string in JSON: somewhere in the text, unless
+    anchors say where. It matches no text with a character of `without`."""
+    barred = union(without, UNWRITTEN)
+    reader = _Reader(pattern, barred)
+    anything = f"{_class(complement(barred))}*" if without else "(?s:.*)"
     return Portable("|".join(f"(?:{'' if each.start else anything}{each.text}{'' if each.end else anything})"
-                             for each in reader.read()), reader.exact)
+                             for each in reader.read()), reader.unsure)
+
+
+def containing(ranges: Ranges) -> str:
+    """A pattern for a whole text that has a character of `ranges`."""
+    return f"(?s:.*){_class(ranges)}(?s:.*)"
 
 
 def _refused(what: str, hint: str = "write it without, in plain classes, groups and repeats") -> ConstraintError:
@@ -116,11 +132,11 @@ def _refused(what: str, hint: str = "write it without, in plain classes, groups 
 class _Reader:
     """Reads a pattern once, from left to right."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, without: Ranges = ()) -> None:
         if len(pattern) > MOST:
             raise _refused(f"{len(pattern)} characters", f"at most {MOST} are allowed")
         self._pattern, self._at, self._depth = pattern, 0, 0
-        self.exact = True
+        self._without, self.unsure = without, ()  # type: Ranges, Ranges
 
     def read(self) -> list[_Alternative]:
         """The alternatives of the whole pattern."""
@@ -303,17 +319,31 @@ class _Reader:
         return _one(ord(letter))
 
     def _written(self, each: Class) -> str:
-        self.exact = self.exact and each.sure == each.maybe
-        ranges = [pair for first, last in each.sure for pair in _without_surrogates(first, last)]
-        if not ranges:
-            raise _refused("a class without a character that is sure")
-        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-            return _literal(ranges[0][0])
-        return "[" + "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges) + "]"
+        sure = each.sure
+        if sure != each.maybe:
+            self.unsure = union(self.unsure, minus(each.maybe, sure))
+        if self._without:
+            sure = minus(sure, self._without)
+        return _class(sure)
+
+
+def _class(sure: Ranges) -> str:
+    """A class of characters, as a pattern."""
+    ranges = [pair for first, last in sure for pair in _without_surrogates(first, last)]
+    if not ranges:
+        raise _refused("a class without a character that is sure")
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return _literal(ranges[0][0])
+    return "[" + "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges) + "]"
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 6
+
+
+def literal(text: str) -> str:
+    """A pattern for a text as it is."""
+    return "".join(_literal(ord(character)) for character in text)
 
 
 def _literal(code: int) -> str:

@@ -7,7 +7,8 @@ tables here is refused, with its path. So is a schema that no document of finite
 
 A subset of what a schema allows is enforced where the whole cannot be (strings without most control
 characters, formats, patterns: see `formats` and `pattern`), since every such document conforms.
-`oneOf` is enforced where llguidance can prove that its schemas exclude each other.
+`oneOf` is left to llguidance, which proves that its schemas exclude each other. Where it cannot, it
+is written as what one schema allows and the others do not, see `logic`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 
 from appliance.engine.constraint import numbers
 from appliance.engine.constraint.keywords import TYPES, Schema, of_array, of_number, of_object, of_string
+from appliance.engine.constraint.logic import Opposites, conditional, exclusive
 from appliance.engine.constraint.place import Place, check_text, listed, mapped
+from appliance.errors import ConstraintError
 
 MOST_SCHEMAS = 10_000  # within one, references followed once; and in all of a grammar's
 MOST_VALUES = 50_000  # of enum and const, parts included
@@ -32,8 +35,9 @@ DRAFTS = {"https://json-schema.org/draft/2020-12/schema": False, "https://json-s
 
 ANNOTATIONS = frozenset((
     "title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly",
-    "$defs", "definitions", "$anchor", "$dynamicAnchor", "contentMediaType", "contentEncoding", "contentSchema"))
-"""Keywords that restrict nothing by themselves."""
+    "$defs", "definitions", "$anchor", "$dynamicAnchor", "contentMediaType", "contentEncoding", "contentSchema",
+    "discriminator"))
+"""Keywords that restrict nothing by themselves; the last is OpenAPI's, beside oneOf."""
 
 _BY_TYPE = (
     (of_string, ("minLength", "maxLength", "pattern", "format")),
@@ -43,10 +47,14 @@ _BY_TYPE = (
                  "maxProperties", "propertyNames", "unevaluatedProperties")),
 )
 _TYPED = frozenset(name for _, names in _BY_TYPE for name in names)
-_IN_PLACE = ("const", "enum", "$ref", "allOf", "anyOf", "oneOf")
-_OTHERS = frozenset(("type", "$schema", "$id", *_IN_PLACE))
+_LOGIC = ("not", "if", "dependentRequired", "dependentSchemas", "dependencies")
+_IN_PLACE = ("const", "enum", "$ref", "allOf", "anyOf", "oneOf", *_LOGIC)
+_WITHOUT = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+"""Keywords that count for nothing without another."""
+
+_OTHERS = frozenset(("type", "$schema", "$id", "then", "else", *_IN_PLACE))
 KEYWORDS = ANNOTATIONS | _TYPED | _OTHERS
-"""All keywords that a schema may have."""
+"""All keywords that a schema may have; and any that begins with `x-`, which restricts nothing."""
 
 
 def check_schema(schema: Mapping[str, Any] | bool) -> None:
@@ -55,9 +63,15 @@ def check_schema(schema: Mapping[str, Any] | bool) -> None:
     rewritten(schema)
 
 
-def rewritten(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
-    """The same schema, for llguidance; ConstraintError as `check_schema` has it."""
-    return Rewriter(schema).document()
+def rewritten(schema: Mapping[str, Any] | bool, budget: Budget | None = None, *,
+              spell_out: bool = False) -> dict[str, Any]:
+    """The same schema, for llguidance; ConstraintError as `check_schema` has it. `spell_out`:
+    without `oneOf`. Nor has it one where a part of the schema is a subset of what was asked, as
+    some opposites are: schemas may then seem to exclude each other, and do not."""
+    budget = budget or Budget()
+    reader = Rewriter(schema, budget, spell_out=spell_out)
+    found = reader.document()
+    return Rewriter(schema, budget, spell_out=True).document() if reader.subset and reader.kept_one_of else found
 
 
 class Budget:
@@ -80,13 +94,19 @@ class Budget:
 
 
 class Rewriter:
-    """Reads one schema, and those that it refers to."""
+    """Reads one schema, and those that it refers to. `spell_out`: `oneOf` is not left to
+    llguidance."""
 
-    def __init__(self, root: Any, budget: Budget | None = None) -> None:
+    def __init__(self, root: Any, budget: Budget | None = None, *, spell_out: bool = False) -> None:
         self.multiple = 1
+        self.subset, self.kept_one_of = False, False
+        self._spell_out = spell_out
+        self._opposites = Opposites(lambda reference, place: self._target(self._parts(reference, place), place),
+                                    ANNOTATIONS)
         self._root, self._depth, self._budget = root, 0, budget or Budget()
         self._definitions: dict[tuple[str, ...], str] = {}  # name of what a reference leads to
         self._written: dict[str, Any] = {}
+        self._open: frozenset[tuple[str, ...]] = frozenset({()})  # what is being read
         self._draft = "https://json-schema.org/draft/2020-12/schema"
         if isinstance(root, Mapping) and "$schema" in root:
             named = root["$schema"]
@@ -94,7 +114,7 @@ class Rewriter:
             if self._draft not in DRAFTS:
                 raise (Place() / "$schema").refused("a draft that is not known here", ", ".join(DRAFTS))
         self.arrays_are_tuples = DRAFTS[self._draft]
-        self._siblings = self._draft.startswith("https:")  # of $ref count, from 2019-09 on
+        self.is_latest = self._draft.startswith("https:")
 
     def document(self) -> dict[str, Any]:
         """The whole schema."""
@@ -129,7 +149,7 @@ class Rewriter:
         types = self._types(schema, place)
         if types is not None:
             out["type"] = types
-        every: list[Schema] = []
+        every = self._conditional(schema, place)
         for write, names in _BY_TYPE:
             if any(name in schema for name in names):
                 part = write(schema, place, self)
@@ -143,24 +163,46 @@ class Rewriter:
         if "$ref" in schema:
             out["$ref"] = self._reference(schema["$ref"], place / "$ref")
         every += self._branches(schema, "allOf", place)
+        if "oneOf" in schema and self._spell_out:
+            branches = listed(schema["oneOf"], place / "oneOf", MOST_BRANCHES)
+            every.append(self.schema(exclusive(branches, self._opposites, place / "oneOf"), place / "oneOf"))
         if every:
             out["allOf"] = every
-        for name in ("anyOf", "oneOf"):
-            if name in schema:
-                out[name] = self._branches(schema, name, place)
+        if "anyOf" in schema:
+            out["anyOf"] = self._branches(schema, "anyOf", place)
+        if "oneOf" in schema and not self._spell_out:
+            self.kept_one_of = True
+            out["oneOf"] = [self._in_full(each, place / "oneOf" / index) for index, each
+                            in enumerate(listed(schema["oneOf"], place / "oneOf", MOST_BRANCHES))]
         return out
+
+    def _conditional(self, schema: Mapping[str, Any], place: Place) -> list[Schema]:
+        """What `not`, `if` and dependencies say. Their parts are read for themselves first, so that
+        an error has their own path."""
+        found: list[Schema] = []
+        for name, each, parts in conditional(schema, self._opposites, place):
+            for part, where in parts:
+                self.schema(part, where)
+            try:
+                found.append(self.schema(each, place))
+            except ConstraintError as error:
+                raise ConstraintError(error.summary, path=str(place / name), hint=error.hint) from None
+        self.subset = self.subset or self._opposites.subset
+        return found
 
     def _check_names(self, schema: Mapping[str, Any], place: Place) -> None:
         """Refuse keywords that are not in the tables, or that count for nothing or more here."""
         for name in schema:
-            if name not in KEYWORDS:
+            if name not in KEYWORDS and not str(name).startswith("x-") and _WITHOUT.get(name, name) in schema:
                 raise (place / str(name)).refused("a keyword that is not enforced here",
                                                   "leave it out; allowed are " + ", ".join(sorted(KEYWORDS)))
         if place.path and "$id" in schema:
             raise (place / "$id").refused("a base of its own within it", "$id at the root alone")
         if place.path and schema.get("$schema", self._draft).removesuffix("#") != self._draft:
             raise (place / "$schema").refused("another draft within it", "one draft")
-        if "$ref" in schema and not self._siblings:
+        if not self.is_latest and any(name.startswith("content") for name in schema):
+            raise place.refused("a content keyword, which this draft may check", "2020-12, where it says nothing")
+        if "$ref" in schema and not self.is_latest:
             for name in schema:
                 if name not in ANNOTATIONS and name not in ("$ref", "$schema"):
                     raise (place / name).refused("a keyword beside $ref, which this draft ignores", "allOf for both")
@@ -185,6 +227,24 @@ class Rewriter:
         return [self.schema(each, place / name / index)
                 for index, each in enumerate(listed(schema[name], place / name, MOST_BRANCHES))]
 
+    def _in_full(self, schema: Any, place: Place) -> Schema:
+        """A branch of `oneOf`: one that is elsewhere comes here as a copy, since llguidance looks
+        behind no reference to tell branches apart. One that is within itself stays where it is."""
+        if isinstance(schema, Mapping) and "$ref" in schema and not schema.keys() - ANNOTATIONS - {"$ref"}:
+            parts = self._parts(schema["$ref"], place / "$ref")
+            if parts not in self._open:
+                return self._opened(parts, self._target(parts, place / "$ref"))
+        return self.schema(schema, place)
+
+    def _opened(self, parts: tuple[str, ...], schema: Any) -> Schema:
+        """A schema of this document, known to be read while it is."""
+        before = self._open
+        self._open = before | {parts}
+        try:
+            return self.schema(schema, Place(parts))
+        finally:
+            self._open = before
+
     def _constant(self, value: Any, place: Place) -> Any:
         """A value of `const` or `enum`, whole numbers as such."""
         self._budget.value(place)
@@ -208,19 +268,23 @@ class Rewriter:
 
     def _reference(self, reference: Any, place: Place) -> str:
         """A reference to a schema of this document; it is read when it is first met."""
+        parts = self._parts(reference, place)
+        if parts not in self._definitions:
+            target = self._target(parts, place)
+            name = self._definitions[parts] = str(len(self._definitions))
+            self._written[name] = True  # the name is taken
+            self._written[name] = self._opened(parts, target)
+        return f"#/$defs/{self._definitions[parts]}"
+
+    def _parts(self, reference: Any, place: Place) -> tuple[str, ...]:
+        """Where in this document a reference leads."""
         text = reference if isinstance(reference, str) else ""
         base = self._root.get("$id") if isinstance(self._root, Mapping) else None
         if isinstance(base, str) and base and text.startswith(base.rstrip("#") + "#"):
             text = text[len(base.rstrip("#")):]
         if text != "#" and not text.startswith("#/"):
             raise place.refused("a reference that leads elsewhere, or by an anchor", 'within the document: "#/$defs/…"')
-        parts = tuple(part.replace("~1", "/").replace("~0", "~") for part in _unquoted(text).split("/")[1:])
-        if parts not in self._definitions:
-            target = self._target(parts, place)
-            name = self._definitions[parts] = str(len(self._definitions))
-            self._written[name] = True  # the name is taken
-            self._written[name] = self.schema(target, Place(parts))
-        return f"#/$defs/{self._definitions[parts]}"
+        return tuple(part.replace("~1", "/").replace("~0", "~") for part in _unquoted(text).split("/")[1:])
 
     def _target(self, parts: tuple[str, ...], place: Place) -> Any:
         at: Any = self._root
