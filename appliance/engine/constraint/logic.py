@@ -1,4 +1,4 @@
-"""What schemas say by `not`, `if` and dependencies, said by `anyOf` and `allOf` alone.
+"""The keywords `not`, `if` and those of dependencies, written by `anyOf` and `allOf` alone.
 
 The opposite of a schema is written keyword by keyword; most have one. Where it cannot be written in
 full, a part is: `not` over `integer` allows no number. A schema that has no written opposite is
@@ -98,7 +98,7 @@ Said = tuple[str, Any, list[Part]]
 
 
 def conditional(schema: Mapping[str, Any], opposites: Opposites, place: Place) -> Iterator[Said]:
-    """What `not`, `if` and dependencies of a schema say."""
+    """Write `not`, `if` and dependencies of a schema by `anyOf` and `allOf`."""
     if "not" in schema:
         yield "not", opposites.of(schema["not"], place / "not"), []
     if "if" in schema and ("then" in schema or "else" in schema):

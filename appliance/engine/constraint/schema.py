@@ -177,8 +177,8 @@ class Rewriter:
         return out
 
     def _conditional(self, schema: Mapping[str, Any], place: Place) -> list[Schema]:
-        """What `not`, `if` and dependencies say. Their parts are read for themselves first, so that
-        an error has their own path."""
+        """Write `not`, `if` and dependencies by others. Their parts are read for themselves first,
+        so that an error has their own path."""
         found: list[Schema] = []
         for name, each, parts in conditional(schema, self._opposites, place):
             for part, where in parts:

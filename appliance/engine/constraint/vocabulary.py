@@ -61,7 +61,7 @@ class _Wrapped:
             tokens = self._words.encode(text, inside=True)
         except Exception:  # noqa: BLE001  compiled code has no use for it
             return self._spelled(data)
-        # A vocabulary may end answers by a token that is a word, too, or write a space by three bytes.
+        # A vocabulary may end answers by a token that is a word, or write a space by three bytes.
         same = self._no_text.isdisjoint(tokens) and b"".join(map(self.tokens.__getitem__, tokens)) == data
         return tokens if same else self._spelled(data)
 
