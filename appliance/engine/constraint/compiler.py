@@ -13,7 +13,8 @@ from typing import Any
 
 from llguidance._lib import LLMatcher, LLParserLimits
 
-from appliance.engine.constraint import gbnf, lark, pattern, schema, vocabulary
+from appliance.engine.constraint import gbnf, lark, vocabulary
+from appliance.engine.constraint.schema import pattern, rewriter
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.vocabulary import Words
 from appliance.engine.constraint.walk import Constraint
@@ -76,7 +77,7 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
     ConstraintError where it is refused."""
     match spec:
         case JsonSchema(value):
-            return _json(schema.rewritten(value, spell_out=spell_out))
+            return _json(rewriter.rewritten(value, spell_out=spell_out))
         case JsonObject():
             return _json({"type": "object"})
         case Regex(text):
@@ -90,7 +91,7 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
 
 
 def _json(written: dict[str, Any]) -> str:
-    return '{"grammars":[{"json_schema":' + schema.as_text(written) + "}]}"
+    return '{"grammars":[{"json_schema":' + rewriter.as_text(written) + "}]}"
 
 
 def _quoted(regex: str) -> str:

@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Mapping
 
-from appliance.engine.constraint import depth, schema
-from appliance.engine.constraint.place import Place
+from appliance.engine.constraint import depth
+from appliance.engine.constraint.schema import rewriter
+from appliance.engine.constraint.schema.place import Place
 from appliance.errors import ConstraintError
 
 MOST = 8 << 20  # characters, schemas included
@@ -33,7 +34,7 @@ def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False)
     not allowed in a grammar."""
     if len(text) > MOST:
         raise ConstraintError(f"the grammar has {len(text)} characters", hint=f"at most {MOST} are allowed")
-    out, code, at, brackets, budget = list[str](), list[str](), 0, 0, schema.Budget()
+    out, code, at, brackets, budget = list[str](), list[str](), 0, 0, rewriter.Budget()
     while (match := _PART.search(text, at)) is not None:
         out.append(text[at:match.start()])
         code.append(out[-1])
@@ -55,7 +56,7 @@ def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False)
             found = found if found in controls else json.dumps(found, ensure_ascii=False)
         if kind == "json":
             value, at = _value(text, at)
-            found = "%json " + schema.as_text(schema.rewritten(value, budget, spell_out=spell_out))
+            found = "%json " + rewriter.as_text(rewriter.rewritten(value, budget, spell_out=spell_out))
         out.append(found)
     depth.check(_rules("".join(code) + text[at:]), "start")
     return "".join(out) + text[at:]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.constraint import formats, pattern, spec
+from appliance.engine.constraint import spec
+from appliance.engine.constraint.schema import formats, pattern
 from appliance.errors import ConstraintError
 from tests.engine.constraint.walks import accepts, compiler, walked
 

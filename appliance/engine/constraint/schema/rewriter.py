@@ -18,10 +18,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from appliance.engine.constraint import numbers
-from appliance.engine.constraint.keywords import TYPES, Schema, of_array, of_number, of_object, of_string
-from appliance.engine.constraint.logic import Opposites, conditional, exclusive
-from appliance.engine.constraint.place import Place, check_text, listed, mapped
+from appliance.engine.constraint.schema import numbers
+from appliance.engine.constraint.schema.keywords import TYPES, Schema, of_array, of_number, of_object, of_string
+from appliance.engine.constraint.schema.logic import Opposites, conditional, exclusive
+from appliance.engine.constraint.schema.place import Place, check_text, listed, mapped
 from appliance.errors import ConstraintError
 
 MOST_SCHEMAS = 10_000  # within one, references followed once; and in all of a grammar's

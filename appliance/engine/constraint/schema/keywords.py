@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from appliance.engine.constraint import formats, numbers, pattern
-from appliance.engine.constraint.place import Place, check_text, counted, listed, mapped
+from appliance.engine.constraint.schema import formats, numbers, pattern
+from appliance.engine.constraint.schema.place import Place, check_text, counted, listed, mapped
 from appliance.errors import ConstraintError
 
 MOST_ITEMS = 4096  # of an array that says how many it has

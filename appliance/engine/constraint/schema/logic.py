@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from appliance.engine.constraint import numbers
-from appliance.engine.constraint.place import Place, listed, mapped
+from appliance.engine.constraint.schema import numbers
+from appliance.engine.constraint.schema.place import Place, listed, mapped
 
 MOST_BRANCHES = 64  # of one opposite
 DEEPEST = 16  # opposites within opposites
