@@ -1,0 +1,1 @@
+"""Calls of tools, and thoughts, in what models write: formats, one file and one row each."""

@@ -1,0 +1,83 @@
+"""The format, the thoughts and the reader of a model, by its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from appliance.engine.text.calls.reading.format import Format
+from appliance.engine.text.calls.reading.grammar import Grammar
+from appliance.engine.text.calls.reading.pieces import Reader, Tool
+from appliance.engine.text.calls.reading.tape import Steps, TapeReader
+from appliance.engine.text.calls.reading.thinking import Story, Thinking
+from appliance.engine.text.calls.table import FORMATS, GENERIC
+from appliance.engine.text.calls.thoughts import THOUGHTS
+from appliance.engine.text.jinja.text import spans_of
+from appliance.engine.text.template import ChatTemplate
+from appliance.engine.text.tokenizer import Tokenizer
+
+
+def format_of(template: ChatTemplate) -> Format:
+    """The format in which a template's model calls tools."""
+    return next((each for each in FORMATS if each.recognises(template.source)), GENERIC)
+
+
+def thinking_of(template: ChatTemplate) -> Thinking | None:
+    """How a template's model sets its thoughts off; None for a model without thoughts."""
+    return next((each for each in THOUGHTS if each.recognises(template.source)), None)
+
+
+def opened(template: ChatTemplate, prompt: str) -> bool:
+    """Whether a rendered prompt ends within a thought, by text of the template's own."""
+    thinking = thinking_of(template)
+    if thinking is None:
+        return False
+    end = len(prompt.rstrip())
+    begun = next((mark for mark in (thinking.open, *thinking.begun) if prompt.endswith(mark.rstrip(), 0, end)), None)
+    if begun is None:
+        return False
+    return all(last <= end - len(begun.rstrip()) for _, last in spans_of(prompt))
+
+
+def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool) -> Reader:
+    """A reader of one answer: thoughts, and calls of the `tools` that the request offered (None:
+    it offered none, and no text is a call). `opened`: the prompt ends within a thought."""
+    form = None if tools is None else format_of(template)
+
+    def program(story: Story) -> Steps[None]:
+        yield from story.begin()
+        if form is None or tools is None:
+            yield from story.text(())
+        else:
+            yield from form.read(story, tools)
+
+    return TapeReader(Story(thinking_of(template), opened), program)
+
+
+def grammar_of(template: ChatTemplate, tools: Sequence[Tool], *, required: bool, parallel: bool, opened: bool,
+               control: Mapping[str, int] | None = None) -> str:
+    """The Lark text of a model's answers with calls of `tools`, see `Format.grammar`, after a
+    thought if it has one. `opened`: the prompt ends within a thought."""
+    grammar, thinking = Grammar(control), thinking_of(template)
+    answer = format_of(template).answer(grammar, tools, required, parallel)
+    if thinking is None:
+        return grammar.lark(answer)
+    thought = f"{grammar.up_to(thinking.close)} /\\s*/"
+    if not opened:
+        thought = f"({grammar.text(thinking.open)} {thought})?"
+    return grammar.lark(f"{thought} {answer}")
+
+
+def markers_of(template: ChatTemplate, *, tools: bool) -> tuple[str, ...]:
+    """Texts of tokens that a reader must see, where they are control tokens of the model."""
+    thinking = thinking_of(template)
+    return (*(format_of(template).markers if tools else ()), *(thinking.markers if thinking else ()))
+
+
+def control_of(tokenizer: Tokenizer, markers: Sequence[str]) -> dict[str, int]:
+    """The ids of those `markers` that are control tokens, by their texts."""
+    found = {}
+    for marker in markers:
+        ids = tokenizer.encode(marker, parse_special=True)
+        if len(ids) == 1 and tokenizer.is_special(ids[0]):
+            found[marker] = ids[0]
+    return found
