@@ -159,6 +159,20 @@ class CapacityError(EngineError):
     code = "capacity-exceeded"
 
 
+class ConstraintError(ApplianceError):
+    """A schema, pattern or grammar that would not be enforced to the letter, or is too large.
+
+    `path` leads to the keyword at fault, as "properties.a.pattern"; "" where there is none. It has
+    the request's own words, which the summary has not.
+    """
+
+    code = "constraint-refused"
+
+    def __init__(self, summary: str, *, path: str = "", hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(summary, hint=hint, code=code)
+        self.path = path
+
+
 class AttestationError(ApplianceError):
     """Evidence cannot be made or is not acceptable."""
 

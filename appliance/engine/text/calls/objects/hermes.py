@@ -12,7 +12,7 @@ _SHAPE = Shape(opens=("<tool_call>",), close="</tool_call>", before="\n", after=
 
 
 def _recognises(source: str) -> bool:
-    return "<tool_call>" in source and "</tool_call>" in source
+    return "<tool_call>" in source and "</tool_call>" in source and "]<]minimax[>[" not in source
 
 
 FORMAT = format_of("hermes", _recognises, _SHAPE, ("<tool_call>", "</tool_call>"))

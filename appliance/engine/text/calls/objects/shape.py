@@ -40,13 +40,13 @@ class Shape:
     after: str = ""
     first: str = ""
 
-    def read(self, story: Story, tools: Sequence[Tool]) -> Steps[None]:
+    def read(self, story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
         """The program that reads an answer."""
         if self.bare:
             gap = yield from story.space()
             story.say(gap)
             if (yield from story.peek()) in ("{", "["):
-                yield from self._group(story, "", frozenset(tool.name for tool in tools))
+                yield from self._group(story, "", frozenset(tool.name for tool in tools or ()))
         while (mark := (yield from story.text(self.opens))) is not None:
             yield from self._group(story, mark, None)
 
@@ -67,8 +67,8 @@ class Shape:
     def _group(self, story: Story, mark: str, known: frozenset[str] | None) -> Steps[None]:
         """Objects in a row, or in a list, and the mark after them."""
         with story.attempt(mark):
-            if (yield from story.next()) == "[":
-                yield from story.took("[")
+            if (yield from story.then("[")):
+                yield from story.space()
             found = yield from self._object(story, known)
             if not found:
                 story.is_text()

@@ -10,7 +10,7 @@ from appliance.engine.text.calls.reading.pieces import Reader, Tool
 from appliance.engine.text.calls.reading.tape import Steps, TapeReader
 from appliance.engine.text.calls.reading.thinking import Story
 
-Reading = Callable[[Story, Sequence[Tool]], Steps[None]]
+Reading = Callable[[Story, Sequence[Tool] | None], Steps[None]]
 Writing = Callable[[Grammar, Sequence[Tool], bool], str]
 
 
@@ -24,6 +24,7 @@ class Format:
     - `read` is a program that reads an answer after its first thought.
     - `write` gives an expression for one call, or for several where the last argument says so: of
       what follows the first of `opens`.
+    - `whole`: `read` and `write` are of whole answers, thoughts and all.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Format:
     opens: tuple[str, ...]
     read: Reading
     write: Writing
+    whole: bool = False
 
     def reader(self, tools: Sequence[Tool] = ()) -> Reader:
         """A reader of one answer without thoughts. `tools` are what the request offered."""
@@ -48,6 +50,8 @@ class Format:
     def answer(self, grammar: Grammar, tools: Sequence[Tool], required: bool, parallel: bool) -> str:
         """An expression for the answer proper, see `grammar`."""
         calls = self.write(grammar, tools, parallel)
+        if self.whole:
+            return calls if required else f"{calls} | /(?s:.*)/"
         if not self.opens:
             return calls if required else grammar.rule(rf"{calls} | /([^\s{{](?s:.*))?/")
         if required:

@@ -36,6 +36,10 @@ class Grammar:
         self._rules.append(f"{name}{options}: {body}")
         return name
 
+    def replace(self, name: str, body: str) -> None:
+        """Another body for a rule, for rules that need their own names."""
+        self._rules[int(name[1:])] = f"{name}: {body}"
+
     def json(self, schema: Mapping[str, Any] | bool) -> str:
         """A rule for JSON texts that a schema allows."""
         return self.rule(f"%json {json.dumps(schema, ensure_ascii=False)}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -76,6 +77,11 @@ class Tape:
         yield from self.need(1)
         return self._text[self._at:self._at + 1]
 
+    def any(self) -> Steps[str]:
+        """Take the next character; empty at the end."""
+        yield from self.need(1)
+        return self._take(1)
+
     def starts(self, mark: str) -> Steps[bool]:
         """Whether the text goes on with `mark`, which stays."""
         while True:
@@ -92,6 +98,18 @@ class Tape:
         if found:
             self._take(len(mark))
         return found
+
+    def took_one(self, marks: Sequence[str]) -> Steps[bool]:
+        """Whether the text went on with one of `marks`, which is taken then."""
+        for mark in marks:
+            if (yield from self.took(mark)):
+                return True
+        return False
+
+    def then(self, mark: str) -> Steps[bool]:
+        """Take white space; whether the text went on with `mark`, which is taken then."""
+        yield from self.space()
+        return (yield from self.took(mark))
 
     def space(self) -> Steps[str]:
         """Take white space."""
@@ -119,6 +137,10 @@ class Tape:
             if self._ended:
                 return None
             yield
+
+    def back(self, mark: str) -> None:
+        """Leave a mark that was taken just now."""
+        self._at -= len(mark)
 
     def string(self) -> Steps[str | None]:
         """Take a JSON string; None if it is cut or malformed."""
@@ -148,11 +170,14 @@ class Tape:
             if not depth:
                 return True
 
-    def while_matches(self, pattern: re.Pattern[str], sink: Sink) -> Steps[bool]:
-        """Take what `pattern`, a repeated class, matches; False at the text's end."""
+    def while_matches(self, pattern: re.Pattern[str], sink: Sink, most: int = sys.maxsize) -> Steps[bool]:
+        """Take what `pattern`, a repeated class, matches, and no more than `most` characters; False
+        at the text's end."""
         while True:
-            sink(self._take_match(pattern))
-            if self._at < len(self._text):
+            taken = self._take_match(pattern, most)
+            most -= len(taken)
+            sink(taken)
+            if self._at < len(self._text) or not most:
                 return True
             if self._ended:
                 return False
@@ -175,8 +200,8 @@ class Tape:
             self._trail.append(taken)
         return taken
 
-    def _take_match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._at)
+    def _take_match(self, pattern: re.Pattern[str], most: int = sys.maxsize) -> str:
+        found = pattern.match(self._text, self._at, min(self._at + most, len(self._text)))
         return self._take(found.end() - self._at) if found else ""
 
     # Text that may turn out to be no call.
@@ -195,6 +220,10 @@ class Tape:
         if self._trail:
             text, self._trail = "".join(self._trail), None
             self.say(text)
+
+    def drop(self) -> None:
+        """Forget the text of this attempt: it has done its work."""
+        self._trail = None
 
     # Pieces by a program.
 

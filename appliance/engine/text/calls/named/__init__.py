@@ -1,0 +1,2 @@
+"""Formats whose calls are a name, then a JSON object of arguments, one file each: `shape` reads and
+writes them all."""

@@ -1,0 +1,1 @@
+"""Formats that are like no other, one file each."""
