@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from appliance.engine.text.calls.readers import reader_of
-from appliance.engine.text.calls.reading.pieces import Piece, Reader, Tool, joined
+from appliance.engine.text.calls.reading.pieces import Arguments, Piece, Reader, Tool, joined
 from appliance.engine.text.template import ChatTemplate
 from tests.support.chats import SPECIAL
 from tests.support.vocabularies import template_source
@@ -36,6 +36,11 @@ def read(template: ChatTemplate, text: str, *, opened: bool = False, tools: Sequ
 def in_pieces(reader: Reader, texts: Sequence[str]) -> list[Piece]:
     """The joined pieces of an answer that comes as these texts."""
     return joined([piece for text in texts for piece in reader.push(text)] + reader.finish())
+
+
+def arguments_of(pieces: Sequence[Piece], index: int) -> str:
+    """The arguments of one call."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, Arguments) and piece.index == index)
 
 
 def cut(text: str, rng: random.Random) -> list[str]:

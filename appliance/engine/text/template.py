@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from appliance.engine.text.jinja import Template
@@ -49,8 +50,21 @@ Message = Mapping[str, Any]
 _PROBE = "a message to find"
 _PROBE_TIME = datetime(2024, 1, 1)
 _ASKED: Message = {"role": "user", "content": _PROBE}
+_PROBE_TOOL = "a_tool_to_find"
+_OFFERED: list[Message] = [{"type": "function", "function": {
+    "name": _PROBE_TOOL, "description": "d", "parameters": {
+        "type": "object", "required": ["x"], "properties": {"x": {"type": "string", "description": "d"}}}}}]
 _CALLED: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
     {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": f'{{"x": "{_PROBE}"}}'}}]}]
+
+
+def _turns(calls: int) -> list[Message]:
+    """A chat with this many calls at once, and their results. The last call has the text to find."""
+    made = [{"id": f"call0000{index}", "type": "function", "function": {
+        "name": _PROBE_TOOL, "arguments": f'{{"x": "{_PROBE if index + 1 == calls else index}"}}'}}
+        for index in range(calls)]
+    results = [{"role": "tool", "tool_call_id": call["id"], "name": _PROBE_TOOL, "content": "x"} for call in made]
+    return [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": made}, *results]
 
 
 class ChatTemplate:
@@ -112,6 +126,27 @@ class ChatTemplate:
     def mentions(self, name: str) -> bool:
         """Whether the template has a word, be it a variable or an attribute of a message."""
         return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model which tools a request offers."""
+        return self._finds([_ASKED], _PROBE_TOOL)
+
+    @cached_property
+    def shows_calls(self) -> bool:
+        """Whether the template writes the calls of an earlier turn."""
+        return self._finds(_turns(1), _PROBE)
+
+    @cached_property
+    def shows_several_calls(self) -> bool:
+        """Whether the template writes all calls of an earlier turn that has several."""
+        return self._finds(_turns(2), _PROBE)
+
+    def _finds(self, messages: Sequence[Message], text: str) -> bool:
+        try:
+            return text in self.render(messages, tools=_OFFERED, now=_PROBE_TIME)
+        except TemplateError:
+            return False
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,

@@ -18,6 +18,8 @@ _CONCLUSION = ('To call a function, answer with nothing but {"tool_call": {"name
                "where no function is needed.")
 
 FORMAT = format_of("generic", lambda _source: True, _SHAPE, ())
+lead = _SHAPE.lead
+"""Read a call at the beginning of an answer, as a part of another format's program."""
 
 
 def instructions(tools: Sequence[Tool]) -> str:

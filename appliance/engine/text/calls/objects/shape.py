@@ -6,14 +6,16 @@ an object or as its JSON text. An object that has no name is text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from appliance.engine.text.calls.reading.format import Format
+from appliance.engine.text.calls.reading.format import Format, Spelling
 from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.calls.reading.tape import Sink, Steps, decoded
 from appliance.engine.text.calls.reading.thinking import Story
+from appliance.engine.text.jinja.text import concatenate, mark
 
 _ARGUMENTS = ("arguments", "parameters")
 
@@ -43,18 +45,30 @@ class Shape:
     def read(self, story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
         """The program that reads an answer."""
         if self.bare:
-            gap = yield from story.space()
-            story.say(gap)
-            if (yield from story.peek()) in ("{", "["):
-                yield from self._group(story, "", frozenset(tool.name for tool in tools or ()))
+            yield from self.lead(story, tools)
         while (mark := (yield from story.text(self.opens))) is not None:
             yield from self._group(story, mark, None)
+
+    def lead(self, story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
+        """Read a bare call, if the answer begins with one."""
+        gap = yield from story.space()
+        story.say(gap)
+        if (yield from story.peek()) in ("{", "["):
+            yield from self._group(story, "", frozenset(tool.name for tool in tools or ()))
 
     def write(self, grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
         """The expression for calls after the first mark."""
         calls = [f"{self._head(tool)} {grammar.arguments(tool)} {self._tail()}" for tool in tools]
         some = grammar.some(calls, grammar.text(self.between), many=parallel and bool(self.between))
         return f"{grammar.text(self.before)} {some} {grammar.text(self.after)}"
+
+    def spell(self, calls: Sequence[Spelling]) -> str:
+        """Calls as a grammar would have them written, with names and arguments marked."""
+        parts: list[str] = [*self.opens[:1], self.before]
+        for index, (name, arguments) in enumerate(calls):
+            parts += [self.between if index else "", "{" + quoted(self.name) + ": ", mark(json.dumps(name)),
+                      f", {quoted(self.arguments)}: ", mark(arguments), "}"]
+        return concatenate([*parts, self.after])
 
     def _head(self, tool: Tool) -> str:
         wraps = "".join(f'{{"{wrap}": ' for wrap in self.wraps[:1])
@@ -104,8 +118,8 @@ class Shape:
             if key is None or (yield from story.next()) != ":":
                 return call.begun
             yield from story.took(":")
-            yield from story.next()
-            if key in self.wraps and not deep and not call.begun:
+            wrapped = key in (*self.wraps, "function") and not deep and not call.begun
+            if (yield from story.next()) in ("{", "[") and wrapped:
                 call.begun = yield from self._wrapped(story, known)
             elif not (yield from call.take(key)):
                 return call.begun
@@ -189,4 +203,5 @@ def _ignore(_text: str) -> None:
 
 def format_of(name: str, recognises: Callable[[str], bool], shape: Shape, markers: tuple[str, ...]) -> Format:
     """The format of a shape."""
-    return Format(name, recognises, markers, shape.opens[:0] if shape.bare else shape.opens, shape.read, shape.write)
+    return Format(name, recognises, markers, shape.opens[:0] if shape.bare else shape.opens, shape.read, shape.write,
+                  spell=shape.spell)

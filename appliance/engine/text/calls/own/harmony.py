@@ -1,8 +1,8 @@
 """Harmony, of gpt-oss: messages in channels; a message to `functions.name` is a call.
 
 Source: OpenAI's "Harmony response format" and the model's template. `analysis` is thought, `final`
-and `commentary` to nobody are the answer's text. The recipient stands after the role or after the
-channel. A header that is cut is dropped: it is no text.
+and `commentary` to nobody are the answer's text; a call that nobody offered is thought, too. The
+recipient stands after the role or after the channel. A header that is cut is dropped.
 """
 
 from __future__ import annotations
@@ -70,15 +70,22 @@ def _sink(story: Story, header: str, tools: Sequence[Tool] | None) -> Sink:
     return story.say
 
 
+def _thought(grammar: Grammar) -> str:
+    return (f"({grammar.text(_CHANNEL + 'analysis' + _MESSAGE)} {grammar.up_to(_ENDS[0])} "
+            f"{grammar.text(_START + 'assistant')})?")
+
+
+def _around(grammar: Grammar, text: str) -> str:
+    return f"{_thought(grammar)} {grammar.text(_CHANNEL + 'final' + _MESSAGE)} {text}"
+
+
 def _write(grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
     """A thought, if there is one, and a call: the model makes one call in an answer."""
     del parallel
-    thought = (f"({grammar.text(_CHANNEL + 'analysis' + _MESSAGE)} {grammar.up_to(_ENDS[0])} "
-               f"{grammar.text(_START + 'assistant')})?")
     calls = [f"{grammar.text(f'{_CHANNEL}commentary to={_CALL_TO}{tool.name} {_CONSTRAIN}json{_MESSAGE}')} "
              f"{grammar.arguments(tool)}" for tool in tools]
-    return f"{thought} {grammar.some(calls, many=False)}"
+    return f"{_thought(grammar)} {grammar.some(calls, many=False)}"
 
 
 FORMAT = Format("harmony", lambda source: _CHANNEL in source and "analysis" in source,
-                (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS), (_CHANNEL,), _read, _write, whole=True)
+                (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS), (_CHANNEL,), _read, _write, around=_around)

@@ -5,15 +5,17 @@ Source: Liquid AI's "Tool use" page, and the models' templates.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from appliance.engine.text.calls.own.notation import Notation
-from appliance.engine.text.calls.reading.format import Format
+from appliance.engine.text.calls.reading.format import Format, Spelling
 from appliance.engine.text.calls.reading.grammar import Grammar
 from appliance.engine.text.calls.reading.heads import Head
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.calls.reading.tape import Steps
 from appliance.engine.text.calls.reading.thinking import Story
+from appliance.engine.text.jinja.text import concatenate, mark
 
 _OPEN, _CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 _HEAD = Head("{name}(")
@@ -50,5 +52,21 @@ def _write(grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
     return f"\"[\" {grammar.some(calls, grammar.text(', '), many=parallel)} {grammar.text(']' + _CLOSE)}"
 
 
+def _spell(calls: Sequence[Spelling]) -> str:
+    parts = [_OPEN + "["]
+    for index, (name, arguments) in enumerate(calls):
+        parts += [", " if index else "", mark(f"{name}({_spelled(arguments)})")]
+    return concatenate([*parts, "]" + _CLOSE])
+
+
+def _spelled(arguments: str) -> str:
+    """A JSON object as arguments of Python; other text as it is."""
+    try:
+        values = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return ", ".join(f"{key}={value!r}" for key, value in values.items()) if isinstance(values, dict) else arguments
+
+
 FORMAT = Format("lfm2", lambda source: _OPEN in source or "List of tools: " in source,
-                (_OPEN, _CLOSE), (_OPEN,), _read, _write)
+                (_OPEN, _CLOSE), (_OPEN,), _read, _write, spell=_spell)

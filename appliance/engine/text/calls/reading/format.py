@@ -12,6 +12,9 @@ from appliance.engine.text.calls.reading.thinking import Story
 
 Reading = Callable[[Story, Sequence[Tool] | None], Steps[None]]
 Writing = Callable[[Grammar, Sequence[Tool], bool], str]
+Spelling = tuple[str, str]
+ANY_TEXT = "/(?s:.*)/"
+_NO_OBJECT = r"/([^\s{](?s:.*))?/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,10 @@ class Format:
     - `read` is a program that reads an answer after its first thought.
     - `write` gives an expression for one call, or for several where the last argument says so: of
       what follows the first of `opens`.
-    - `whole`: `read` and `write` are of whole answers, thoughts and all.
+    - `around` makes an expression for an answer of one for its text, for a format that has its own
+      way with thoughts. Its `read` and `write` are of whole answers.
+    - `spell` writes calls, a name and JSON arguments each, for templates that lose those of earlier
+      turns. Its text is marked: names and arguments are from outside.
     """
 
     name: str
@@ -33,7 +39,8 @@ class Format:
     opens: tuple[str, ...]
     read: Reading
     write: Writing
-    whole: bool = False
+    around: Callable[[Grammar, str], str] | None = None
+    spell: Callable[[Sequence[Spelling]], str] | None = None
 
     def reader(self, tools: Sequence[Tool] = ()) -> Reader:
         """A reader of one answer without thoughts. `tools` are what the request offered."""
@@ -47,13 +54,16 @@ class Format:
         grammar = Grammar(control)
         return grammar.lark(self.answer(grammar, tools, required, parallel))
 
-    def answer(self, grammar: Grammar, tools: Sequence[Tool], required: bool, parallel: bool) -> str:
-        """An expression for the answer proper, see `grammar`."""
+    def answer(self, grammar: Grammar, tools: Sequence[Tool], required: bool, parallel: bool,
+               text: str | None = None) -> str:
+        """An expression for the answer proper, see `grammar`. `text` is one for an answer that
+        calls nothing; None: any text, which may also stand before a call."""
         calls = self.write(grammar, tools, parallel)
-        if self.whole:
-            return calls if required else f"{calls} | /(?s:.*)/"
+        if self.around is not None:
+            return calls if required else grammar.rule(f"{calls} | {self.around(grammar, text or ANY_TEXT)}")
         if not self.opens:
-            return calls if required else grammar.rule(rf"{calls} | /([^\s{{](?s:.*))?/")
-        if required:
-            return f"{grammar.text(self.opens[0])} {calls}"
-        return grammar.rule(f"{grammar.up_to(self.opens[0])} {calls} | /(?s:.*)/")
+            return calls if required else grammar.rule(f"{calls} | {text or _NO_OBJECT}")
+        if required or text is not None:
+            calls = f"{grammar.text(self.opens[0])} {calls}"
+            return calls if required else grammar.rule(f"{calls} | {text}")
+        return grammar.rule(f"{grammar.up_to(self.opens[0])} {calls} | {ANY_TEXT}")

@@ -66,8 +66,8 @@ class Head:
                 return None
         return Found(name, kind)
 
-    def write(self, grammar: Grammar, name: str, kind: str = "") -> str:
-        """An expression for the head of a call of `name`."""
-        parts = _PARTS.split(self.pattern)
+    def write(self, grammar: Grammar, name: str, kind: str = "", *, begun: bool = False) -> str:
+        """An expression for the head of a call of `name`; `begun`: without its start."""
+        parts = _PARTS.split(self.pattern)[begun:]
         given = {"{name}": quoted(name), "{key}": quoted(name), "{type}": quoted(kind), **_WRITTEN}
         return " ".join(given.get(part) or grammar.text(part) for part in parts if part)

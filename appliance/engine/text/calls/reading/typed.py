@@ -43,11 +43,14 @@ def json_of(text: str, schema: Mapping[str, Any] | bool) -> str:
     a string fits; else the text as a string."""
     wanted = schema.get("type") if isinstance(schema, Mapping) else None
     try:
-        value = json.loads(text)
-        json.dumps(value, allow_nan=False)
+        value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return string_of(text)
     return text if wanted != "string" or isinstance(value, str) else string_of(text)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def string_of(text: str) -> str:

@@ -31,9 +31,10 @@ class Shape:
     """How calls with tags are set.
 
     A call is a `head`, arguments and a `tail`; an argument is a `key`, the value and `value_end`.
-    `opens` are marks around one call, or all of them, and `closes` those after. A value has a `pad`
-    on both sides, which is no part of it. `kinds` are the words for a string and another value,
-    where the key says which one it is; `quote` are marks that may be around a string. A grammar writes `before` the first call, `between` two,
+    `opens` are marks around one call, or all of them, and `closes` those after; a shape without
+    `opens` begins with its head. A value has a `pad` on both sides, which is no part of it. `kinds`
+    are the words for a string and another value, where the key says which one it is. `quote` are
+    marks that may be around a string. A grammar writes `before` the first call, `between` two,
     `after` the last, and `gap` after each value.
     """
 
@@ -128,7 +129,7 @@ class Shape:
         return False
 
     def _write(self, grammar: Grammar, tool: Tool) -> str:
-        parts = [self.head.write(grammar, tool.name)]
+        parts = [self.head.write(grammar, tool.name, begun=not self.opens)]
         for name, required in parameters_of(tool):
             kind = self.kinds[not is_bare(schema_of(tool, name))] if self.kinds else ""
             value = write_value(grammar, tool, name, self.pad + self.value_end + self.gap)
