@@ -28,7 +28,9 @@ def fuzz(data: bytes) -> None:
     assert indices == list(range(len(indices))), "calls are not numbered"
     for place, piece in enumerate(whole):
         if isinstance(piece, Arguments):
-            assert isinstance(whole[place - 1], Call) and whole[place - 1].index == piece.index  # type: ignore[union-attr]
+            before = whole[place - 1]
+            assert isinstance(before, Call), "arguments without a call"
+            assert before.index == piece.index, "arguments of another call"
     made = sum(len(piece.text) for piece in whole if isinstance(piece, Said | Thought | Arguments))
     assert made <= MOST * len(text) + 2 * len(indices), "there is more text than came"
 
@@ -48,8 +50,9 @@ def seeds() -> list[bytes]:
     objects = '{"name": "f", "arguments": {"a": "\\"}{", "b": [1, {}]}}'
     found = []
     for place, form in enumerate(ALL):
-        marks = [*form.opens, *form.markers, "<function=f>", "<parameter=a>", "</parameter>", "</function>", "f", objects,
-                 "[", "]", "call:f{a:", "}", "<invoke name=\"f\">", '<parameter name="a">', "</invoke>", "f(a='x')"]
+        marks = [*form.opens, *form.markers, "<function=f>", "<parameter=a>", "</parameter>", "</function>", "f",
+                 objects, "[", "]", "call:f{a:", "}", '<invoke name="f">', '<parameter name="a">', "</invoke>",
+                 "f(a='x')"]
         for text in ("".join(marks), "\n".join(reversed(marks)), f"{''.join(form.opens[:1])}{objects} tail",
                      f"a <think>b</think>\n\n{''.join(form.opens[:1])}[{objects}, {objects}]"):
             found.append(bytes([place, len(THOUGHTS) - 1, 3]) + text.encode())

@@ -59,7 +59,8 @@ _CALLED: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant"
 
 
 def _turns(calls: int) -> list[Message]:
-    """A chat with this many calls at once, and their results. The last call has the text to find."""
+    """A chat with this many calls at once, and their results; the last call has the text to find.
+    """
     made = [{"id": f"call0000{index}", "type": "function", "function": {
         "name": _PROBE_TOOL, "arguments": f'{{"x": "{_PROBE if index + 1 == calls else index}"}}'}}
         for index in range(calls)]

@@ -1,7 +1,7 @@
 """How much a model thinks: which variable of its template says it, one row each.
 
-The API's words are OpenAI's `reasoning_effort`: none, minimal, low, medium, high, xhigh. A budget is
-the tokens of a thought.
+The API's words are OpenAI's `reasoning_effort`: none, minimal, low, medium, high, xhigh. A budget
+is the tokens of a thought.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ TABLE = (
 
 
 def variables_of(template: ChatTemplate, effort: str, budget: int | None = None) -> dict[str, Value]:
-    """What a template is to be given for an effort, and for a budget of tokens; empty where it has
-    no such variable."""
+    """The variables of a template for an effort, and for a budget of tokens; empty where it has no
+    such variable."""
     found: dict[str, Value] = {}
     for row in TABLE:
         if row.variable in found or not _reads(template, row.variable) or not all(

@@ -1,7 +1,8 @@
 """Calls of earlier turns, for templates that would lose them.
 
-A template may write one call of a turn only, or refuse several: the turn becomes several turns, each
-with its result. A template may write none: they become text of the turn, in the model's format.
+A template may write one call of a turn only, or refuse several: the turn becomes several turns,
+each with its result. A template may write none: they become text of the turn, in the model's
+format.
 """
 
 from __future__ import annotations

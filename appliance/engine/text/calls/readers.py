@@ -39,10 +39,8 @@ def opened(template: ChatTemplate, prompt: str) -> bool:
     if thinking is None:
         return False
     end = len(prompt.rstrip())
-    begun = next((mark for mark in (thinking.open, *thinking.begun) if prompt.endswith(mark.rstrip(), 0, end)), None)
-    if begun is None:
-        return False
-    return all(last <= end - len(begun.rstrip()) for _, last in spans_of(prompt))
+    begin = end - len(thinking.open)
+    return prompt.endswith(thinking.open, 0, end) and all(last <= begin for _, last in spans_of(prompt))
 
 
 def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool) -> Reader:

@@ -6,8 +6,11 @@ Granite 3, OpenAI's harmony, FunctionGemma, Command R7B, Qwen3-Coder, GLM 4.5, K
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from appliance.engine.text.calls.reading.format import Format
 from appliance.engine.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, Tool
 from appliance.engine.text.calls.table import FORMATS
 from tests.support.answers import in_pieces, read, template_of
@@ -22,7 +25,8 @@ def _called(name: str, text: str, index: int = 0) -> list[Piece]:
 VECTORS: list[tuple[str, str, list[Piece]]] = [
     ("hermes", '<tool_call>\n{"arguments": {"symbol": "TSLA"}, "name": "get_stock_fundamentals"}\n</tool_call>',
      _called("get_stock_fundamentals", '{"symbol": "TSLA"}')),
-    ("llama-3", '<|python_tag|>{"type": "function", "name": "trending_songs", "parameters": {"n": "10", "genre": "all"}}',
+    ("llama-3", '<|python_tag|>{"type": "function", "name": "trending_songs", "parameters": {"n": "10", '
+     '"genre": "all"}}',
      _called("trending_songs", '{"n": "10", "genre": "all"}')),
     ("mistral", '[TOOL_CALLS][{"name": "get_current_weather", "arguments": {"location": "Paris, France"}, '
      '"id": "VvvODy9mT"}]', _called("get_current_weather", '{"location": "Paris, France"}')),
@@ -36,7 +40,8 @@ VECTORS: list[tuple[str, str, list[Piece]]] = [
      [*_called("search", '{"q": "x"}'), *_called("search", '{"q": "y"}', 1)]),
     ("phi-4-mini", '<|tool_call|>[{"type": "function", "function": {"name": "get_flight", "arguments": {"to": "LA"}}}]'
      "<|/tool_call|>", _called("get_flight", '{"to": "LA"}')),
-    ("phi-4-mini", 'functools[{"name": "get_flight", "arguments": {"to": "LA"}}]', _called("get_flight", '{"to": "LA"}')),
+    ("phi-4-mini", 'functools[{"name": "get_flight", "arguments": {"to": "LA"}}]',
+     _called("get_flight", '{"to": "LA"}')),
     ("granite-3", '<|tool_call|>[{"name": "get_stock_price", "arguments": {"ticker": "IBM"}}]',
      _called("get_stock_price", '{"ticker": "IBM"}')),
     ("harmony", "<|channel|>analysis<|message|>Need to use function get_weather.<|end|><|start|>assistant<|channel|>"
@@ -73,9 +78,10 @@ VECTORS: list[tuple[str, str, list[Piece]]] = [
      '{"city": "Beijing"}<|tool_call_end|><|tool_calls_section_end|>', _called("get_weather", '{"city": "Beijing"}')),
     ("lfm2", '<|tool_call_start|>[get_candidate_status(candidate_id="12345", ok=True, of=[1, \'it\\\'s\'])]'
      "<|tool_call_end|>Checking.",
-     [*_called("get_candidate_status", '{"candidate_id": "12345", "ok": true, "of": [1, "it\'s"]}'), Said("Checking.")]),
-    ("minimax-m2", '<minimax:tool_call>\n<invoke name="search_web">\n<parameter name="query_tag">["a", "b"]</parameter>\n'
-     "</invoke>\n</minimax:tool_call>", _called("search_web", '{"query_tag": ["a", "b"]}')),
+     [*_called("get_candidate_status", '{"candidate_id": "12345", "ok": true, "of": [1, "it\'s"]}'),
+      Said("Checking.")]),
+    ("minimax-m2", '<minimax:tool_call>\n<invoke name="search_web">\n<parameter name="query_tag">["a", "b"]</parameter>'
+     "\n</invoke>\n</minimax:tool_call>", _called("search_web", '{"query_tag": ["a", "b"]}')),
     ("deepseek-v3.2", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="true">5'
      '</｜DSML｜parameter>\n<｜DSML｜parameter name="y" string="false">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
      "</｜DSML｜function_calls>", _called("f", '{"x": "5", "y": 5}')),
@@ -106,5 +112,41 @@ def test_an_answer_that_is_cut_loses_nothing(place: int) -> None:
 
 def test_harmony_without_tools() -> None:
     """A call that nobody offered is thought."""
-    text = '<|channel|>analysis<|message|>a<|end|><|start|>assistant to=functions.f<|channel|>commentary<|message|>{"b": 1}'
+    text = '<|channel|>analysis<|message|>a<|end|><|start|>assistant to=functions.f<|channel|>commentary' \
+           '<|message|>{"b": 1}'
     assert [Thought('a{"b": 1}')] == read(template_of("openai-gpt-oss-120b"), text, tools=None)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_time_grows_with_the_text_alone(name: str) -> None:
+    """Four times the text takes no more than about four times as long, whatever is repeated in it."""
+    form = ALL[name]
+    begun = [mark + '{"name": "add", "arguments": [' for mark in form.opens]
+    units = ["<", "{", '"', "\n", *form.opens, *form.markers, *begun]
+    for unit in units:
+        short, long = (_seconds(form, (unit * size)[:size]) for size in (4_000, 16_000))
+        assert long < 8 * max(short, 0.01), unit
+
+
+def _seconds(form: Format, text: str) -> float:
+    parts = [text[at:at + 4] for at in range(0, len(text), 4)]
+    start = time.process_time()
+    in_pieces(form.reader(TOOLS), parts)
+    return time.process_time() - start
+
+
+def test_frames_and_thoughts() -> None:
+    """Marks around an answer proper are no text of it."""
+    command, granite = "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "ibm-granite-granite-3.3-2B-Instruct"
+    said = "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>"
+    assert [Thought("a"), Said("b")] == read(template_of(command), said)
+    assert [Thought("a"), Said("b")] == read(template_of(granite), "<think>\na\n</think>\n<response> b </response>")
+    assert [Said("<response>")] == read(template_of("Qwen-Qwen3-0.6B"), "<response>")
+
+
+def test_a_generic_call_of_a_model_with_a_format_of_its_own() -> None:
+    """Where the template shows no tools, the model is asked for one form and may use another."""
+    template = template_of("deepseek-ai-DeepSeek-V3.1")
+    own = '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    for text in ('{"tool_call": {"name": "add", "arguments": {"a": 1}}}', own):
+        assert _called("add", '{"a": 1}') == read(template, text, tools=TOOLS)

@@ -1,7 +1,7 @@
 """Mistral Small 3.2, Devstral, Ministral 3, Magistral: `[TOOL_CALLS]name[ARGS]{…}`.
 
-Source: mistral-common's tokenizers v11 and v13, and the models' templates. v11 has `[CALL_ID]` and an
-id after the name.
+Source: mistral-common's tokenizers v11 and v13, and the models' templates. v11 has `[CALL_ID]` and
+an id after the name.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ class Shape:
     """How named calls are set.
 
     A call is `begin`, a `head`, the arguments and an `end`. A `section` of marks may be around all
-    calls. `aside` is a mark that may follow a name, with an id. A grammar writes `between` two calls.
+    calls. `aside` is a mark that may follow a name, with an id. A grammar writes `between` two
+    calls.
     """
 
     begin: str

@@ -1,8 +1,8 @@
 """Heads of calls: texts with a place for the name, read and written from one pattern.
 
-A pattern is literal text with places: `{name}` of the function, `{key}` of an argument, `{number}` and
-`{id}`, which count or name the call and are dropped. White space between the parts of a pattern may be
-more or less than it says.
+A pattern is literal text with places: `{name}` of the function, `{key}` and `{type}` of an
+argument. `{number}` and `{id}` count or name the call, and are dropped. White space between the
+parts of a pattern may be more or less than it says.
 """
 
 from __future__ import annotations

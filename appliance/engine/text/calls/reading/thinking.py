@@ -14,7 +14,7 @@ class Thinking:
 
     A thought lies at the beginning of an answer, between `open` and `close`; where it may lie
     `anywhere`, also later. The answer proper may have a `frame`: a mark before and a mark after it,
-    which are no text of it. `begun` are other ends of a prompt within a thought.
+    which are no text of it. `tokens` are parts of these marks that are tokens of their own.
     """
 
     name: str
@@ -23,12 +23,12 @@ class Thinking:
     close: str
     anywhere: bool = False
     frame: tuple[str, str] | None = None
-    begun: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts of tokens that a reader must see, where they are control tokens."""
-        return (self.open, self.close, *(self.frame or ()))
+        return (self.open, self.close, *(self.frame or ()), *self.tokens)
 
 
 class Story(Tape):

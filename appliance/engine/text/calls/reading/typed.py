@@ -1,7 +1,7 @@
 """Arguments that are written as bare text: which of them are strings, by a tool's schema.
 
-Formats with tags write `<parameter=city>Paris</parameter>`: a string without quotes, anything else as
-JSON. The schema of a parameter decides, for readers and for grammars in the same way.
+Formats with tags write `<parameter=city>Paris</parameter>`: a string without quotes, anything else
+as JSON. The schema of a parameter decides, for readers and for grammars in the same way.
 """
 
 from __future__ import annotations
