@@ -30,6 +30,9 @@ def native_of(template: ChatTemplate) -> Format | None:
 
 def thinking_of(template: ChatTemplate) -> Thinking | None:
     """How a template's model sets its thoughts off; None for a model without thoughts."""
+    native = native_of(template)
+    if native is not None and native.thinking is not None:
+        return native.thinking
     return next((each for each in THOUGHTS if each.recognises(template.source)), None)
 
 

@@ -119,13 +119,14 @@ def test_harmony_without_tools() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_time_grows_with_the_text_alone(name: str) -> None:
-    """Four times the text takes no more than about four times as long, whatever is repeated in it."""
+    """Eight times the text takes no more than about eight times as long, whatever is repeated in it."""
     form = ALL[name]
     begun = [mark + '{"name": "add", "arguments": [' for mark in form.opens]
     units = ["<", "{", '"', "\n", *form.opens, *form.markers, *begun]
     for unit in units:
-        short, long = (_seconds(form, (unit * size)[:size]) for size in (4_000, 16_000))
-        assert long < 8 * max(short, 0.01), unit
+        short = max(_seconds(form, (unit * 3_000)[:3_000]), 0.005)
+        long = min(_seconds(form, (unit * 24_000)[:24_000]) for _ in range(2))
+        assert long < 24 * short, unit
 
 
 def _seconds(form: Format, text: str) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from appliance.engine.text.calls.reading.grammar import Grammar
 from appliance.engine.text.calls.reading.pieces import Reader, Tool
 from appliance.engine.text.calls.reading.tape import Steps, TapeReader
-from appliance.engine.text.calls.reading.thinking import Story
+from appliance.engine.text.calls.reading.thinking import Story, Thinking
 
 Reading = Callable[[Story, Sequence[Tool] | None], Steps[None]]
 Writing = Callable[[Grammar, Sequence[Tool], bool], str]
@@ -27,6 +27,7 @@ class Format:
     - `read` is a program that reads an answer after its first thought.
     - `write` gives an expression for one call, or for several where the last argument says so: of
       what follows the first of `opens`.
+    - `thinking` is how its models set thoughts off, where they have a way of their own.
     - `around` makes an expression for an answer of one for its text, for a format that has its own
       way with thoughts. Its `read` and `write` are of whole answers.
     - `spell` writes calls, a name and JSON arguments each, for templates that lose those of earlier
@@ -39,6 +40,7 @@ class Format:
     opens: tuple[str, ...]
     read: Reading
     write: Writing
+    thinking: Thinking | None = None
     around: Callable[[Grammar, str], str] | None = None
     spell: Callable[[Sequence[Spelling]], str] | None = None
 
