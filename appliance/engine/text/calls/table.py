@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.engine.text.calls.named import deepseek, functionary, kimi
+from appliance.engine.text.calls.named import deepseek, functionary, kimi, solar
 from appliance.engine.text.calls.named import mistral as mistral_args
 from appliance.engine.text.calls.objects import command, generic, granite, hermes, llama, marked, mistral, phi
 from appliance.engine.text.calls.own import gemma, harmony, lfm
@@ -16,6 +16,7 @@ FORMATS = (
     mistral_args.FORMAT,
     mistral.FORMAT,
     kimi.FORMAT,
+    solar.FORMAT,
     deepseek.FENCED,
     deepseek.PLAIN,
     invoke.DEEPSEEK_V4,

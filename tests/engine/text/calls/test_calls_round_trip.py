@@ -46,6 +46,7 @@ FORMATS = {
     "minicpm-5": ["openbmb-MiniCPM5-1B"], "functionary-3.1": ["meetkai-functionary-medium-v3.1"],
     "nemotron-nano-2": ["NVIDIA-Nemotron-Nano-v2"], "firefunction-2": ["fireworks-ai-llama-3-firefunction-v2"],
     "apriel": ["Apriel-1.6-15b-Thinker-fixed", "unsloth-Apriel-1.5"],
+    "solar-open": ["upstage-Solar-Open-100B"],
     "gigachat-3": ["GigaChat3-10B-A1.8B"], "gigachat-3.1": ["GigaChat3.1-10B-A1.8B"],
 }
 NATIVE = {template: name for name, templates in FORMATS.items() for template in templates}

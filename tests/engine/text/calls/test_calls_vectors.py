@@ -76,6 +76,8 @@ VECTORS: list[tuple[str, str, list[Piece]]] = [
      "<arg_value>2</arg_value>\n</tool_call>", _called("add", '{"text": "北京", "a": 2}')),
     ("kimi-k2", '<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>'
      '{"city": "Beijing"}<|tool_call_end|><|tool_calls_section_end|>', _called("get_weather", '{"city": "Beijing"}')),
+    ("solar-open", '<|tool_calls|><|tool_call:begin|>aBc123<|tool_call:name|>get_weather<|tool_call:args|>'
+     '{"city": "Seoul"}<|tool_call:end|><|calls|>', _called("get_weather", '{"city": "Seoul"}')),
     ("lfm2", '<|tool_call_start|>[get_candidate_status(candidate_id="12345", ok=True, of=[1, \'it\\\'s\'])]'
      "<|tool_call_end|>Checking.",
      [*_called("get_candidate_status", '{"candidate_id": "12345", "ok": true, "of": [1, "it\'s"]}'),
@@ -142,6 +144,8 @@ def test_frames_and_thoughts() -> None:
     said = "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>"
     assert [Thought("a"), Said("b")] == read(template_of(command), said)
     assert [Thought("a"), Said("b")] == read(template_of(granite), "<think>\na\n</think>\n<response> b </response>")
+    solar = "<|think|>a<|end|><|begin|>assistant<|content|>b<|end|>"
+    assert [Thought("a"), Said("b")] == read(template_of("upstage-Solar-Open-100B"), solar)
     assert [Said("<response>")] == read(template_of("Qwen-Qwen3-0.6B"), "<response>")
 
 
