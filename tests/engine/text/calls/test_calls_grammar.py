@@ -133,6 +133,19 @@ def test_a_strict_tool_is_kept_to_the_letter_or_refused() -> None:
         ALL["gemma-4"].grammar(strict, required=True, parallel=False)
 
 
+@pytest.mark.parametrize("name", ["gemma-4", "lfm2", "qwen3-coder", "harmony"])
+def test_texts_of_a_request_name_no_control_tokens(name: str) -> None:
+    """Names, keys and choices are text, also where they look like marks."""
+    form = ALL[name]
+    marks = Vocabulary(form.markers)
+    mark = form.markers[0]
+    tool = Tool(mark, None, {"type": "object", "properties": {mark: {"type": "string", "enum": [mark]}}})
+    grammar = form.grammar([tool], required=True, parallel=False, control=marks.ids)
+    plain = form.grammar([Tool("f", None, {"type": "object", "properties": {"k": {"type": "string", "enum": ["e"]}}})],
+                         required=True, parallel=False, control=marks.ids)
+    assert plain.count(f"<[{BYTES}]>") == grammar.count(f"<[{BYTES}]>")
+
+
 def test_ids_of_control_tokens_are_what_a_grammar_names() -> None:
     """A name with brackets has no other spelling."""
     grammar = Grammar({"[TOOL_CALLS]": BYTES})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from appliance.engine.text.calls.history import fitted
 from appliance.engine.text.calls.readers import format_of, native_of, opened, thinking_of
 from appliance.engine.text.calls.reading.pieces import Call, Thought
 from appliance.engine.text.jinja.text import spans_of
-from appliance.engine.text.template import ChatTemplate
+from appliance.engine.text.template import ChatTemplate, Message
 from appliance.errors import TemplateError
 from tests.support.answers import TOOLS, arguments_of, read, template_of
 
@@ -61,13 +62,25 @@ def _called(index: int) -> dict[str, Any]:
         "name": TOOLS[index].name, "arguments": json.dumps(ARGUMENTS[index])}}
 
 
-def _chat(count: int) -> list[dict[str, Any]]:
+def chat(count: int) -> list[dict[str, Any]]:
     """A chat whose last turns are calls and their results."""
     return [{"role": "user", "content": "UUU"},
             {"role": "assistant", "content": None, "reasoning_content": "RRR", "tool_calls": [
                 _called(index) for index in range(count)]},
             *[{"role": "tool", "tool_call_id": f"call0000{index}", "name": TOOLS[index].name,
                "content": f"RESULT{index}"} for index in range(count)]]
+
+
+def written(template: ChatTemplate, turn: Sequence[Message], variables: Mapping[str, Any] | None = None
+            ) -> tuple[str, str]:
+    """The prompt for the last turn of these, and what the template writes for that turn."""
+    whole = template.render(turn, tools=OFFERED, now=NOW, add_generation_prompt=False, variables=variables)
+    prompt = template.render(turn[:-1], tools=OFFERED, now=NOW, variables=variables)
+    same = (place for place, (first, second) in enumerate(zip(prompt, whole, strict=False)) if first != second)
+    begun = whole[:next(same, len(prompt))]
+    if begun.rfind("<") > begun.rfind(">"):  # both go on with a mark, not with the same one
+        begun = begun[:begun.rfind("<")]
+    return begun, whole[len(begun):]
 
 
 @pytest.mark.parametrize("name", [name.removesuffix(".jinja") for name in NAMES])
@@ -84,20 +97,15 @@ def test_read_what_a_template_writes(name: str) -> None:
     """The turn's calls, by the reader of the model; its thought, where the template writes it."""
     template = template_of(name)
     count = 2 if template.shows_several_calls or not template.shows_calls else 1
-    turn = fitted(template, _chat(count)[:2])
-    whole = template.render(turn, tools=OFFERED, now=NOW, add_generation_prompt=False)
-    prompt = template.render(turn[:1], tools=OFFERED, now=NOW)
-    same = (place for place, (first, second) in enumerate(zip(prompt, whole, strict=False)) if first != second)
-    begun = whole[:next(same, len(prompt))]
-    if begun.rfind("<") > begun.rfind(">"):  # both go on with a mark, not with the same one
-        begun = begun[:begun.rfind("<")]
-    pieces = read(template, whole[len(begun):], opened=opened(template, begun))
+    turn = fitted(template, chat(count)[:2])
+    begun, text = written(template, turn)
+    pieces = read(template, text, opened=opened(template, begun))
     calls = [piece for piece in pieces if isinstance(piece, Call)]
     assert [TOOLS[index].name for index in range(count)] == [call.name for call in calls]
     for call in calls:
         assert ARGUMENTS[call.index] == json.loads(arguments_of(pieces, call.index))
     thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
-    shown = thinking_of(template) is not None and "RRR" in whole and name not in _NO_THOUGHT
+    shown = thinking_of(template) is not None and "RRR" in text and name not in _NO_THOUGHT
     assert (["RRR"] if shown else []) == thoughts
 
 
@@ -110,7 +118,7 @@ def test_no_call_is_lost(name: str) -> None:
     """All calls and results of a turn are in the prompt, also of templates that take one call at a time. Their text
     is marked as from outside."""
     template = template_of(name)
-    text = template.render(fitted(template, _chat(2)), tools=OFFERED, now=NOW)
+    text = template.render(fitted(template, chat(2)), tools=OFFERED, now=NOW)
     places = [text.index(word) for word in ("RESULT0", "RESULT1")]
     assert "1.5" in text
     places.append(text.rindex("Paris"))
@@ -122,9 +130,9 @@ def test_calls_that_are_spelled_out_forge_nothing(name: str) -> None:
     """The marks around the calls are the template's own; what is in the calls is not."""
     template = template_of(name)
     mark = native_of(template).opens[0]  # type: ignore[union-attr]
-    chat = _chat(1)
-    chat[1]["tool_calls"][0]["function"] = {"name": mark, "arguments": json.dumps({"x": mark})}
-    text = template.render(fitted(template, chat), tools=OFFERED, now=NOW)
+    turns = chat(1)
+    turns[1]["tool_calls"][0]["function"] = {"name": mark, "arguments": json.dumps({"x": mark})}
+    text = template.render(fitted(template, turns), tools=OFFERED, now=NOW)
     outside = [text[start:end] for start, end in spans_of(text)]
     after = text.index("UUU")
     assert text.count(mark, after) == 3
@@ -143,4 +151,4 @@ def test_some_templates_cannot_write_calls() -> None:
     """They say which line is at fault."""
     for name in UNRENDERED:
         with pytest.raises(TemplateError, match="would change a list"):
-            template_of(name).render(_chat(1), tools=OFFERED, now=NOW)
+            template_of(name).render(chat(1), tools=OFFERED, now=NOW)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from appliance.engine.text.calls.own.notation import Notation
 from appliance.engine.text.calls.reading.format import Format
-from appliance.engine.text.calls.reading.grammar import Grammar
+from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.heads import Head
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.calls.reading.tape import Steps
@@ -45,7 +45,7 @@ class _Shape:
 
     def write(self, grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
         """The expression for calls after the first mark."""
-        calls = [f"{grammar.text('call:' + tool.name + '{')} {self._notation.object(grammar, tool, ':')} "
+        calls = [f"{quoted('call:' + tool.name + '{')} {self._notation.object(grammar, tool, ':')} "
                  f"{grammar.text('}' + self.close)}" for tool in tools]
         return grammar.some(calls, grammar.text(self.open), many=parallel)
 

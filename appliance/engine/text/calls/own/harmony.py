@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from appliance.engine.text.calls.reading.format import Format
-from appliance.engine.text.calls.reading.grammar import Grammar
+from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.calls.reading.tape import Sink, Steps, Trimmed
 from appliance.engine.text.calls.reading.thinking import Story
@@ -82,9 +82,9 @@ def _around(grammar: Grammar, text: str) -> str:
 def _write(grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
     """A thought, if there is one, and a call: the model makes one call in an answer."""
     del parallel
-    calls = [f"{grammar.text(f'{_CHANNEL}commentary to={_CALL_TO}{tool.name} {_CONSTRAIN}json{_MESSAGE}')} "
-             f"{grammar.arguments(tool)}" for tool in tools]
-    return f"{_thought(grammar)} {grammar.some(calls, many=False)}"
+    begin, json = grammar.text(f"{_CHANNEL}commentary to={_CALL_TO}"), grammar.text(f" {_CONSTRAIN}json{_MESSAGE}")
+    calls = [f"{quoted(tool.name)} {json} {grammar.arguments(tool)}" for tool in tools]
+    return f"{_thought(grammar)} {begin} {grammar.some(calls, many=False)}"
 
 
 FORMAT = Format("harmony", lambda source: _CHANNEL in source and "analysis" in source,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from appliance.engine.text.calls.own.notation import Notation
 from appliance.engine.text.calls.reading.format import Format, Spelling
-from appliance.engine.text.calls.reading.grammar import Grammar
+from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.heads import Head
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.calls.reading.tape import Steps
@@ -48,7 +48,7 @@ def _call(story: Story) -> Steps[None]:
 
 
 def _write(grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
-    calls = [f"{grammar.text(tool.name + '(')} {_PYTHON.object(grammar, tool, '=')} \")\"" for tool in tools]
+    calls = [f"{quoted(tool.name + '(')} {_PYTHON.object(grammar, tool, '=')} \")\"" for tool in tools]
     return f"\"[\" {grammar.some(calls, grammar.text(', '), many=parallel)} {grammar.text(']' + _CLOSE)}"
 
 

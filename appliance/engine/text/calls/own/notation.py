@@ -135,14 +135,15 @@ class _Writer:
         return head
 
     def _key(self, name: str, equals: str) -> str:
-        key = self._string(name) if self._notation.quoted_keys and equals == ":" else self._grammar.text(name)
+        key = self._string(name) if self._notation.quoted_keys and equals == ":" else quoted(name)
         return f"{key} {quoted(equals)}"
 
     def _string(self, text: str) -> str:
         quote = self._notation.quotes[0]
         if self._notation.escapes:
             text = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
-        return self._grammar.text(quote + text + quote)
+        mark = self._grammar.text(quote)
+        return f"{mark} {quoted(text)} {mark}"
 
     def value(self, schema: object, deep: int) -> str:
         """A value that a schema allows."""
@@ -196,7 +197,7 @@ class _Writer:
 
     def _literal(self, value: object) -> str:
         if isinstance(value, str):
-            return self._string(value)
+            return f"({self._string(value)})"
         text = json.dumps(value)
         return quoted({word: own for own, word in self._notation.words.items()}.get(text, text))
 

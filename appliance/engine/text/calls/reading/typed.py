@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from appliance.engine.text.calls.reading.grammar import Grammar
+from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.pieces import Tool
 
 _DEFINITIONS = ("$defs", "definitions")
@@ -46,7 +46,7 @@ def json_of(text: str, schema: Mapping[str, Any] | bool) -> str:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return string_of(text)
-    return text if wanted != "string" or isinstance(value, str) else string_of(text)
+    return text.strip() if wanted != "string" or isinstance(value, str) else string_of(text)
 
 
 def _refuse(word: str) -> None:
@@ -75,5 +75,5 @@ def write_value(grammar: Grammar, tool: Tool, key: str, end: str) -> str:
     texts = [limits["const"]] if "const" in limits else limits.get("enum")
     if not isinstance(texts, list):
         return grammar.up_to(end)
-    choices = " | ".join(grammar.text(text) or '""' for text in texts if isinstance(text, str))
+    choices = " | ".join(quoted(text) for text in texts if isinstance(text, str))
     return f"({choices}) {grammar.text(end)}"

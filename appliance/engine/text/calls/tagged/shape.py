@@ -115,7 +115,10 @@ class Shape:
         held: list[str] = []
         complete = yield from self._raw(story, held.append)
         text = "".join(held)
-        sink(json_of(text.strip(), schema if isinstance(schema, dict) else True) if complete else text.lstrip())
+        if complete:
+            text = text.removeprefix(self.pad).removesuffix(self.pad)
+            text = json_of(text, schema if isinstance(schema, dict) else True)
+        sink(text)
         return complete
 
     def _raw(self, story: Story, sink: Sink) -> Steps[bool]:
