@@ -1,7 +1,7 @@
 """The platforms: one row each. Every list of platforms in this package is made from these rows.
 
-The meaning of a platform's evidence is in `attestation/<platform>/`, and its row in
-`attestation/judge/platforms.py`.
+A row names the two halves of its platform, modules in `attestation/`. The collecting half asks the
+machine's hardware and ships in the image. The judging half is the verifier's and does not ship.
 """
 
 from __future__ import annotations
@@ -9,27 +9,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A platform by its name in policies and evidence."""
+    """A platform by its name in policies and evidence. Stronger platforms have their rows first."""
 
     name: str
+    collect: str  # its collecting half, a module of `attestation` with a COLLECTOR
+    judge: str  # its judging half, a module of `attestation` with a JUDGE
+    tee: bool  # whether the host cannot read its memory
     kbs: str  # its name in the protocol of Trustee's key broker
+    schema: int = 2  # the first version of the policy language that has it
     tsm: str | None = None  # the kernel's name of its provider in configfs-tsm
+    device: str | None = None  # the kernel's device, where it has one
+    kubevirt: str | None = None  # KubeVirt's name of its launch security
     notice: str = ""  # what its evidence says for people, where it proves less than a verdict "verified"
 
-    @property
-    def tee(self) -> bool:
-        """Whether the host cannot read its memory."""
-        return self.tsm is not None
 
-
-SNP = Platform("sev-snp", kbs="snp", tsm="sev_guest")
-TDX = Platform("tdx", kbs="tdx", tsm="tdx_guest")
-TPM = Platform("tpm", kbs="tpm", notice="MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects "
-               "nothing from the host.")
-SIMULATED = Platform("simulated", kbs="sample", notice="SIMULATED: PROVES NOTHING. Anyone can make this report; there "
-                     "is no hardware behind it.")
+SNP = Platform(name="sev-snp", collect="snp.collect", judge="snp.judge", tee=True, kbs="snp", schema=1,
+               tsm="sev_guest", kubevirt="snp")
+TDX = Platform(name="tdx", collect="tdx.collect", judge="tdx.judge", tee=True, kbs="tdx", schema=1,
+               tsm="tdx_guest", kubevirt="tdx")
+TPM = Platform(name="tpm", collect="tpm.chip.provider", judge="tpm.judge", tee=False, kbs="tpm", schema=1,
+               device="/dev/tpmrm0",
+               notice="MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the "
+               "host.")
+SIMULATED = Platform(name="simulated", collect="simulated.collect", judge="simulated.judge", tee=False, kbs="sample",
+                     schema=1,
+                     notice="SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it.")
 PLATFORMS = (SNP, TDX, TPM, SIMULATED)
 NAMES = tuple(each.name for each in PLATFORMS)
 TEES = tuple(each.name for each in PLATFORMS if each.tee)
+
+
+def names_in(schema: int) -> tuple[str, ...]:
+    """The platforms that a version of the policy language has."""
+    return tuple(each.name for each in PLATFORMS if each.schema <= schema)

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, StringConstraints, ValidationError
 
 from appliance import platforms
 from appliance.attestation import merkle
 from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
-from appliance.attestation.simulated import abi as simulated_abi
 from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, MalformedEvidenceError
-from appliance.platforms import PLATFORMS
+from appliance.platforms import NAMES, PLATFORMS
 
 FORMAT = "appliance/evidence/v1"
 SIMULATED = platforms.SIMULATED.name
@@ -29,6 +27,10 @@ NOTICES = {each.name: each.notice for each in PLATFORMS if each.notice}
 MAX_EVIDENCE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 3 << 17  # a TPM's evidence with its event log; the others are far smaller
 MAX_COLLATERAL = 16
+if TYPE_CHECKING:
+    PlatformName = str
+else:
+    PlatformName = Literal[(SIMULATED, *(each for each in NAMES if each != SIMULATED))]  # as its message lists them
 
 
 class Collected(NamedTuple):
@@ -80,25 +82,6 @@ class Provider(Protocol):
         return
 
 
-class SimulatedProvider(Provider):
-    """Signs with a throw-away Ed25519 key made at start. SIMULATED: PROVES NOTHING."""
-
-    def __init__(self, host_data: bytes) -> None:
-        """`host_data`: the 32 bytes that real hardware would have been given at launch."""
-        self._key = Ed25519PrivateKey.generate()
-        self._host_data = host_data
-
-    @property
-    def platform(self) -> str:
-        """`simulated`."""
-        return SIMULATED
-
-    def collect(self, report_data: bytes) -> Collected:
-        """A report of 228 bytes, as simulated_abi lays it out."""
-        head = simulated_abi.unsigned(report_data, self._host_data, self._key.public_key().public_bytes_raw())
-        return Collected(head + self._key.sign(head))
-
-
 class NonceProof(Frozen):
     """One client's nonce (hex) and its path to the statement's `nonces.root`, lowest sibling first.
     """
@@ -116,7 +99,7 @@ class Evidence(Frozen):
     fetch."""
 
     format: Literal["appliance/evidence/v1"] = "appliance/evidence/v1"
-    platform: Literal["simulated", "sev-snp", "tdx", "tpm"]
+    platform: PlatformName
     notice: str | None = Field(max_length=256)  # a warning for people; not trusted, not bound
     report: Annotated[str, Base64]
     statement: dict[str, Any]  # as JSON; `parsed_statement` is the checked form

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.attestation.collect import collect
+from appliance.attestation.collector import MACHINE, Places
 from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
 from appliance.boot import checks, stages
@@ -39,7 +39,7 @@ from appliance.secure import interrupts
 
 def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: checks.Operator | None = None,
          model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
-         places: collect.Places = collect.MACHINE) -> int:
+         places: Places = MACHINE) -> int:
     """Boot by a checked policy and serve until the service ends; returns its exit code. Raises
     BootError.
 
@@ -59,7 +59,7 @@ def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: ch
 
 def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.Operator | None = None,
             model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
-            places: collect.Places = collect.MACHINE) -> Booted:
+            places: Places = MACHINE) -> Booted:
     """Everything up to the service, which `closing` closes. Raises BootError, which names the step,
     what was expected and what was found."""
     begun, operator = time.monotonic_ns(), operator or checks.Operator()
@@ -84,7 +84,7 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
 
 
 def _begin(loaded: Loaded, operator: checks.Operator, folders: tuple[Path, ...], progress: Progress,
-           places: collect.Places) -> UnderWay:
+           places: Places) -> UnderWay:
     policy = loaded.policy
     try:
         granted = "log_sink" in policy.service.operator_may_set

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect import collect
 from appliance.attestation.collect.attestor import Attestor
+from appliance.attestation.collector import Places
 from appliance.attestation.evidence import Provider
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence
@@ -38,7 +38,7 @@ class UnderWay:
     loaded: Loaded
     operator: Operator
     folders: tuple[Path, ...]  # where models and papers are looked for
-    places: collect.Places
+    places: Places
     audit: AuditLog
     sink: StateSink | None
     silence: Silence

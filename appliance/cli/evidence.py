@@ -8,9 +8,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from appliance.attestation.case.record import Record
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
-from appliance.attestation.judge.record import Record
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.cli import verifying
 from appliance.errors import AttestationError, UncheckedEvidenceError

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__
 from appliance.attestation import keyfile
+from appliance.client import rules
 from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, UNCHECKED, VERIFIED, Status, Verdict
 from appliance.codec import jws
 from appliance.codec.canonical import canonical
@@ -39,18 +40,15 @@ _VECTORS: dict[Status, dict[str, int]] = {
     SIMULATED: {"hardware": 97, "runtime-opaque": 96},
     INVALID: {"instance-identity": 99},  # "cryptographic validation of the Evidence has failed"
     NOT_MET: {}, UNCHECKED: {}}
-_ABOUT: dict[str, tuple[str, ...]] = {
-    "instance-identity": ("nonce", "tls-key", "certificate", "certificate-evidence", "channel", "product",
-                          "signing-key", "id-key", "author-key", "ak-origin", "ek-activation", "ak-attributes",
-                          "ak-bound-in-hardware", "platform", "root-seed"),
-    "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "guest-policy", "smt",
-                      "single-socket", "cxl", "aes256-xts", "rapl", "tsme", "ecc", "alias-check",
-                      "iommu-write-safe", "td-attributes", "xfam", "self-test"),
-    "executables": ("measurement", "mrtd", "golden-pcrs", "event-log", "pcrs-covered", "pcr", "rtmr", "guest-svn",
-                    "gate"),
-    "hardware": ("tcb-", "api", "revocation", "seam", "mrseam", "tee-tcb-svn", "advisories",
-                 "evaluation-number", "collateral-age"),
-    "runtime-opaque": ("debug", "migration", "vmpl", "ciphertext-hiding", "sept-ve-disable", "service-td")}
+_COMMON: dict[str, tuple[str, ...]] = {
+    "instance-identity": ("nonce", "tls-key", "certificate", "certificate-evidence", "channel", "id-key", "author-key",
+                          "platform"),
+    "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "smt", "self-test"),
+    "executables": ("measurement", "pcr", "rtmr", "gate"),
+    "hardware": ("tcb-",),
+    "runtime-opaque": ("debug", "migration")}
+_ABOUT = {claim: (*common, *(each.name for each in rules.OWN if each.about == claim))
+          for claim, common in _COMMON.items()}
 CONTRAINDICATED = 96
 
 

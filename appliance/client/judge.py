@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.attestation import evidence
+from appliance.attestation.case.expected import Expected
 from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
-from appliance.attestation.judge import expected as judge_expected
+from appliance.attestation.judge import halves, validate, verify
 from appliance.attestation.judge import measured_tpm as measure_tpm
-from appliance.attestation.judge import validate, verify
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.snp import validate as snp_validate
 from appliance.attestation.snp.validate import SnpExpected
 from appliance.attestation.snp.verify import SnpClaims
-from appliance.attestation.tdx.validate import TdxExpected
 from appliance.attestation.tpm import validate as tpm_validate
 from appliance.attestation.tpm.ek import Activated
 from appliance.attestation.tpm.verify import TpmClaims
@@ -36,6 +35,7 @@ from appliance.client.verdict import (
     status_of,
 )
 from appliance.errors import AttestationError
+from appliance.platforms import SNP, TEES
 from appliance.policy import amd_lines
 
 
@@ -133,12 +133,11 @@ def _verdict(reference: Reference, question: Question, *, status: Status, **more
 def _findings(claims: Claims, reference: Reference, question: Question) -> list[Finding]:
     policy = reference.policy.policy
     known = None if reference.known is None else reference.known.measurements
-    expected = validate.Expected(
+    expected = Expected(
         platforms=frozenset(policy.tee.platforms), nonce=question.nonce, policy_sha384=reference.policy.digest,
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
         tls_spki_sha256=question.spki_sha256, hardware=policy.tee.evidence,
-        snp=SnpExpected() if known is None else judge_expected.expect_snp(known),
-        tdx=TdxExpected() if known is None else judge_expected.expect_tdx(known), at=question.at,
+        own=halves.expectations(known), at=question.at,
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
     judgement = validate.validate(claims, expected)
     common = [_self_test(claims, reference) if each.rule == "self-test" else each for each in judgement.common]
@@ -207,7 +206,7 @@ def _is_known(bound: SnpClaims, reference: Reference) -> bool:
     """Whether the policy takes SEV-SNP, and the guest that names a TPM's key is one of the
     measurements'. Any other may name any key: whoever has such hardware can start a guest of their
     own."""
-    return ("sev-snp" in reference.policy.policy.tee.platforms and reference.known is not None
+    return (SNP.name in reference.policy.policy.tee.platforms and reference.known is not None
             and bound.report.measurement in reference.known.measurements.sev_snp_digests())
 
 
@@ -235,9 +234,12 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
     status = VERIFIED
     if claims.hardware is None:
         status = SIMULATED
-    elif isinstance(claims.hardware, TpmClaims) and outcomes["ak-bound-in-hardware"].outcome != "holds":
+    elif isinstance(claims.hardware, TpmClaims):
+        if outcomes["ak-bound-in-hardware"].outcome != "holds":
+            status = HOST_TRUSTED
+            return status, "", f"{good(status)}; the TPM is known by {_known_by(outcomes)}", None
+    elif claims.platform not in TEES:
         status = HOST_TRUSTED
-        return status, "", f"{good(status)}; the TPM is known by {_known_by(outcomes)}", None
     return status, "", good(status), None
 
 

@@ -11,16 +11,19 @@ from cryptography import x509
 from appliance import platforms
 from appliance.attestation import evidence
 from appliance.attestation.collect import ratls
-from appliance.attestation.envelopes import recognise
+from appliance.attestation.judge import recognise
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.snp import certificate as snp_certificate
+from appliance.attestation.snp import judge as snp_judge
 from appliance.attestation.snp import kds
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.snp.abi import SnpReport
 from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import judge as tdx_judge
 from appliance.attestation.tdx import pcs
 from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.tpm import judge as tpm_judge
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import dice as x509dice
 from appliance.attestation.x509.collateral import Collateral
@@ -47,12 +50,12 @@ def of(data: bytes) -> Needs:
     """The requests that evidence needs. Raises AttestationError where it is malformed, or of a kind
     that needs none."""
     kind = recognise.recognise(data)
-    if kind == recognise.SNP:
+    if kind == snp_judge.KIND:
         report, table, _ = snp_table.split(data)
         return _snp(report, table.values())
-    if kind == recognise.AZURE:
+    if kind == tpm_judge.AZURE:
         return _snp(azure_abi.parse(azure_abi.split(data)[0]).hardware, ())
-    if kind == recognise.TDX:
+    if kind == tdx_judge.KIND:
         return _tdx(data)
     if kind == recognise.CERTIFICATE and x509dice.holds_evidence(data):
         return of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else x509dice.parse(data).quote)
@@ -70,7 +73,7 @@ def of(data: bytes) -> Needs:
 
 def _snp(raw: bytes, carried: Iterable[bytes]) -> Needs:
     report = snp_abi.parse(raw)
-    kind = f"{recognise.SNP}, version {report.version}"
+    kind = f"{snp_judge.KIND}, version {report.version}"
     key = "vlek" if report.key_info.signing_key == snp_abi.VLEK else "vcek"
     leaf, remarks = tuple(kds.leaf_requests(report)), []
     lines = kds.product_lines(report)
@@ -96,7 +99,7 @@ def _tdx(raw: bytes) -> Needs:
     found = pcs.quote_requests(chain)
     remarks = () if pcs.fmspc(chain[0]) else (
         "the PCK certificate names no platform (FMSPC), so no TCB information can be asked for",)
-    return Needs(f"{recognise.TDX}, version {quote.version}", tuple((each,) for each in found), remarks)
+    return Needs(f"{tdx_judge.KIND}, version {quote.version}", tuple((each,) for each in found), remarks)
 
 
 def explained(needs: Needs) -> str:

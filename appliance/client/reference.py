@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TypedDict
 
 from appliance.attestation import keyfile
+from appliance.attestation.case import measurements
+from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged
-from appliance.attestation.judge import collateral_folder, measurements
+from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.collateral_folder import load as load_collateral
-from appliance.attestation.judge.measurements import Measurements
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.ek import EkRoots
 from appliance.attestation.trust import VENDORS, Roots

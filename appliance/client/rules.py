@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-MEANINGS: Mapping[str, str] = MappingProxyType({
+from appliance.attestation.judge.halves import JUDGES
+from appliance.platforms import TPM
+
+OWN = tuple(rule for half in JUDGES.values() for rule in half.rules)  # those of one platform
+
+MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each in OWN} | {
     # what a verifier holds
     "approvals": "as many people approved the policy as it requires",
     "measurements": "the measurements are the builder's",
@@ -31,86 +36,27 @@ MEANINGS: Mapping[str, str] = MappingProxyType({
     "models": "the models loaded are those of the policy, no more and no less",
     "self-test": "the boot's self-test gave the expected results",
     "measurement": "the machine runs an image that the measurements name",
-    # SEV-SNP
-    "product": "the chip is of a product line that the policy allows",
-    "root-seed": "the keys of the chip's product line are known to its chips alone",
-    "alias-check": "memory was checked for aliases, if the policy demands it",
-    "tsme": "memory outside of guests is encrypted, if the policy demands it",
-    "ecc": "memory has error correction, if the policy demands it",
-    "iommu-write-safe": "the IOMMU's writes are safe, if the policy demands it",
-    "signing-key": "the report is signed by a kind of key that the policy allows",
-    "vmpl": "the report was asked for from a privilege level that the policy allows",
-    "guest-svn": "the guest's security version is high enough",
-    "guest-policy": "the guest policy has no bit that is unknown here",
     "debug": "the host may not debug, that is read, the guest",
     "migration": "no migration agent may move the guest",
     "smt": "hyper-threading is as the policy demands",
-    "single-socket": "the guest is on one socket, if the policy demands it",
-    "cxl": "no CXL device holds guest memory, unless the policy allows it",
-    "aes256-xts": "memory encryption has 256 bits, if the policy demands it",
-    "rapl": "the power meter is off, if the policy demands it",
-    "ciphertext-hiding": "the host cannot read ciphertext, if the policy demands it",
-    "tcb-reported": "the firmware that signed is new enough",
-    "tcb-current": "the firmware that runs is new enough",
-    "tcb-committed": "the firmware cannot be rolled back below what is new enough",
-    "tcb-launch": "the firmware was new enough when the guest was launched",
-    "api": "the firmware's interface is new enough",
-    "revocation": "no certificate of the chain is revoked, by a list that is in force",
-    # TDX
-    "mrtd": "the TD was launched with a firmware that the measurements name",
-    "sept-ve-disable": "the host cannot inject exceptions on memory access",
-    "td-attributes": "the TD has no attribute that is unknown here",
-    "service-td": "the TD is bound to no service TD that the policy does not accept",
-    "mrseam": "the TDX module is one that the policy accepts",
-    "tee-tcb-svn": "the TDX module's security versions are high enough",
-    "xfam": "the TD has no CPU feature that the policy does not allow",
-    "seam": "the TDX module is Intel's production module",
-    "tcb-status": "Intel's judgement of the platform is one that the policy allows",
-    "advisories": "no advisory is open that the policy does not accept",
-    "evaluation-number": "Intel's judgement is recent enough by its number",
-    "collateral-age": "Intel's judgement is recent enough",
-    # TPM
-    "ak-origin": "the attestation key is held by a TPM: by a pinned root, your enrolment, or activation",
-    "ek-activation": "the attestation key is in the same TPM as an endorsement key that its maker certified",
-    "ak-bound-in-hardware": "an SEV-SNP or TDX report binds the attestation key",
-    "ak-attributes": "the attestation key signs nothing but what its TPM says",
-    "event-log": "the event log gives the quoted registers",
-    "pcrs-covered": "the quote covers the registers that the policy demands",
-    "golden-pcrs": "firmware and machine are of a recorded shape",
 })
 
 # The attack that a failure of a rule looks like. The name of the attack is said first.
-ATTACKS: Mapping[str, str] = MappingProxyType({
-    "nonce": "replay", "tls-key": "splice", "certificate-evidence": "splice", "channel": "splice",
-    "tcb-reported": "downgrade", "tcb-current": "downgrade", "tcb-committed": "downgrade", "tcb-launch": "downgrade",
-    "tcb-status": "downgrade", "api": "downgrade", "guest-svn": "downgrade", "evaluation-number": "downgrade",
-    "tee-tcb-svn": "downgrade", "service-td": "another TD that may see or move this one",
-    "debug": "debug", "vmpl": "wrong VMPL", "measurement": "wrong image or vCPU count", "mrtd": "wrong image",
-    "policy": "another deployment", "launch-policy": "another deployment", "measured-policy": "another deployment",
-    "models": "other models", "revocation": "stale revocation list", "collateral-age": "stale collateral",
-    "golden-pcrs": "wrong firmware", "ek-activation": "another TPM", "approvals": "not approved",
+ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each in OWN if each.attack} | {
+    "nonce": "replay", "tls-key": "splice", "certificate-evidence": "splice", "channel": "splice", "debug": "debug",
+    "measurement": "wrong image or vCPU count", "policy": "another deployment", "launch-policy": "another deployment",
+    "measured-policy": "another deployment", "models": "other models", "approvals": "not approved",
 })
 
 # The advice on a rule that must hold and could not be checked.
-HINTS: Mapping[str, str] = MappingProxyType({
+HINTS: Mapping[str, str] = MappingProxyType({each.name: each.hint for each in OWN if each.hint} | {
     "measurement": "give the image's measurements: --measurements FILE --builder-key KEY",
-    "mrtd": "give the image's measurements: --measurements FILE --builder-key KEY",
-    "revocation": "fetch AMD's list into the folder of --collateral: appliance collateral fetch, or GET "
-                  "https://kdsintf.amd.com/vcek/v1/LINE/crl (LINE: Milan, Genoa, Turin; of a VLEK /vlek/v1/LINE/crl); "
-                  "or do without: --without-revocation",
-    "ak-origin": "a key that nobody vouches for is anybody's: enrol it, and name it by --ak, or have "
-                 "the TPM challenged: --ek-roots; --unsafe-any-ak is for tests",
-    "ek-activation": "evidence that was kept cannot be challenged: verify the running machine by its URL and keep the "
-                     "result (--ear), or judge the file by keys that you enrolled: --ak without --ek-roots",
 })
 
 # Rules that say nothing new, or that the policy did not ask for: not shown to people where they
 # were not checked.
 _QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "mrconfigid", "mrowner", "mrownerconfig",
-                    "xfam", "mrseam", "tee-tcb-svn", "id-key", "author-key", "api", "rtmr0", "rtmr3"})
-_REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "simulated": (), "sev-snp": ("measurement", "launch-policy"), "tdx": ("mrtd", "rtmr1", "rtmr2", "launch-policy"),
-    "tpm": ("measurement", "ak-origin")})
+                    "id-key", "author-key", "rtmr0", "rtmr3"} | {each.name for each in OWN if each.quiet})
 
 
 def required(platform: str, *, online: bool, revocation: bool, activation: bool = False,
@@ -121,12 +67,13 @@ def required(platform: str, *, online: bool, revocation: bool, activation: bool 
     `activation`: a TPM had to be challenged. `any_ak`: its key needs nobody to vouch for it, for
     tests.
     """
-    rules = tuple(rule for rule in _REQUIRED.get(platform, ()) if not any_ak or rule != "ak-origin")
-    if platform == "tpm" and activation:
+    all_rules = JUDGES[platform].required
+    rules = tuple(rule for rule in all_rules if rule != "revocation" and not (any_ak and rule == "ak-origin"))
+    if platform == TPM.name and activation:
         rules = ("ek-activation", *rules)
-    if platform != "simulated" and online:
+    if all_rules and online:
         rules += ("nonce", "tls-key", "certificate")
-    if platform == "sev-snp" and revocation:
+    if "revocation" in all_rules and revocation:
         rules += ("revocation",)
     return rules
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Unpack
 
 from appliance.attestation.collect import ratls
-from appliance.attestation.envelopes import recognise
 from appliance.attestation.findings import Finding
-from appliance.attestation.judge import collateral_folder
+from appliance.attestation.judge import collateral_folder, recognise
 from appliance.attestation.x509 import dice as x509dice
 from appliance.client import activation, certificate, judge, reference, target
 from appliance.client.connection import Connection, connect

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from appliance.platforms import SNP
 from appliance.policy.schema import Policy
 
 KNOWN_UNTIL = "November 2026"
@@ -40,7 +41,7 @@ HIGHEST: Mapping[str, Highest] = MappingProxyType({
 
 def accepted_without_root(policy: Policy) -> tuple[str, ...]:
     """Return the product lines that a policy accepts although their root seed is out."""
-    if "sev-snp" not in policy.tee.platforms:
+    if SNP.name not in policy.tee.platforms:
         return ()
     return tuple(product for product in policy.tee.evidence.sev_snp.products if product in ROOT_SEED_OUT)
 

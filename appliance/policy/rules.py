@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.platforms import TEES
+from appliance.platforms import PLATFORMS, SNP, TEES, TPM
 from appliance.policy import amd_lines
 from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
@@ -54,7 +54,7 @@ Findings = Iterator[Finding]
 def platforms(policy: Policy) -> Findings:
     """A weaker platform beside a stronger one would let the operator choose the weaker."""
     names = policy.tee.platforms
-    for weak in ("simulated", "tpm"):
+    for weak in (each.name for each in reversed(PLATFORMS) if not each.tee):
         if weak in names and len(names) > 1:
             yield Finding(("tee", "platforms"), f'"{weak}" stands beside other platforms, so the operator could choose '
                           "it", f'keep "{weak}" alone, or leave it out', f'"{weak}" alone, or hardware platforms alone')
@@ -73,7 +73,7 @@ def evidence(policy: Policy) -> Findings:
     if policy.tee.evidence.debug and not policy.simulated:
         yield Finding(("tee", "evidence", "debug"), "debug = true accepts a guest that the host can read",
                       "leave it out in production", severity="warning")
-    if "tpm" in policy.tee.platforms:
+    if TPM.name in policy.tee.platforms:
         yield Finding(("tee", "platforms"), "a TPM measures the boot, but protects nothing from the host: clients get "
                       'the verdict "measured boot, host trusted", never "verified"',
                       "use sev-snp or tdx where the host is not trusted", severity="warning")
@@ -89,7 +89,7 @@ def firmware(policy: Policy) -> Findings:
     reach."""
     snp = policy.tee.evidence.sev_snp
     place: Path = ("tee", "evidence", "sev_snp", "min_tcb")
-    if "sev-snp" not in policy.tee.platforms:
+    if SNP.name not in policy.tee.platforms:
         return
     floors = {floor.product: floor for floor in snp.floors}
     one = policy.appliance.schema_version == 1

@@ -21,6 +21,7 @@ from appliance.boot.booted import Booted
 from appliance.boot.checks import Operator
 from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
+from appliance.platforms import SIMULATED, TPM
 from appliance.policy import InvalidPolicyError, load, render
 from appliance.service import server as serve
 from appliance.service.http.listen import Listening
@@ -75,9 +76,9 @@ class Console:
         lines = [f"  tolerated    {line}" for line in tolerated]
         done = sum(measure.outcome == "done" for measure in booted.measures)
         lines.append(f"  sandbox      {done} of {len(booted.measures)} measures in force; /health names each")
-        if booted.attestor.platform == "simulated":
+        if booted.attestor.platform == SIMULATED.name:
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
-        if booted.attestor.platform == "tpm":
+        if booted.attestor.platform == TPM.name:
             lines.append("  HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine")
         lines += _about_models(booted)
         urls = [_for_clients(place.url) for place in listening]

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from appliance.attestation import evidence
+from appliance.attestation.case import measurements
+from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged
-from appliance.attestation.judge import collateral_folder, measurements, validate, verify
+from appliance.attestation.judge import collateral_folder, halves, validate, verify
 from appliance.attestation.judge import measured_tpm as measure_tpm
-from appliance.attestation.judge.measurements import Measurements
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.snp import validate as snp_validate
-from appliance.attestation.snp.validate import SnpExpected
-from appliance.attestation.tdx.validate import TdxExpected
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm import ek as tpm_ek
 from appliance.attestation.tpm import validate as tpm_validate
@@ -86,9 +85,7 @@ class Rule:
             self_test_sha384=self.self_test_sha384, release_spki_sha256=release_spki_sha256,
             hardware=self.policy.policy.tee.evidence, at=at,
             baked=measured is not None and measured.policy_sha384 == self.policy.digest.hex(),
-            snp=SnpExpected(measurements=None if measured is None else measured.sev_snp_digests()),
-            tdx=TdxExpected(mr_tds=None if measured is None else measured.tdx_mrtds(),
-                            rtmrs={} if measured is None else measured.tdx_rtmrs()))
+            own=halves.expectations(measured))
         findings = (*validate.validate(claims, expected).findings, *self._registers(claims, activated, at))
         if "revocation" in self.waived:
             findings = tuple(snp_validate.waived(each) for each in findings)

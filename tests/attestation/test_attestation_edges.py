@@ -11,12 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding, merkle
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, SimulatedProvider, parse
+from appliance.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, parse
 from appliance.attestation.judge.validate import Finding, Judgement
 from appliance.attestation.simulated import abi as simulated_abi
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.x509 import chain as x509chain
 from appliance.codec import der

@@ -14,10 +14,11 @@ import pytest
 from appliance import platforms
 from appliance.attestation import binding
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import Evidence, SimulatedProvider, parse
+from appliance.attestation.evidence import Evidence, parse
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import verify
 from appliance.attestation.simulated import abi as simulated_abi
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.codec.canonical import canonical
 from appliance.errors import (
     AttestationError,

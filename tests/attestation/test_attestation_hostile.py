@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa,
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.collect import ratls
-from appliance.attestation.envelopes import recognise
-from appliance.attestation.judge import collateral_folder
+from appliance.attestation.judge import collateral_folder, recognise
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import chain as x509chain

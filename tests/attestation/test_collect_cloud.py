@@ -15,13 +15,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.collect.tpm import TpmProvider
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import OWNER, Command, Tpm, sized
+from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.collateral import Collateral

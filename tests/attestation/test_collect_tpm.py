@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import serialization
 
 from appliance.attestation import binding
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.collect.collect import Places, provider
-from appliance.attestation.collect.tpm import TpmProvider
+from appliance.attestation.collect.collect import provider
+from appliance.attestation.collector import Places
 from appliance.attestation.evidence import Evidence, parse
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import Material, examine
@@ -28,6 +28,7 @@ from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
+from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.attestation.tpm.evidence import TpmEvidence
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import Roots

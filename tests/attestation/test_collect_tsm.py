@@ -10,11 +10,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.collect.collect import Places, provider
-from appliance.attestation.collect.tsm import TsmProvider, certificates
-from appliance.attestation.evidence import Provider, SimulatedProvider, parse
+from appliance.attestation.collect.collect import provider
+from appliance.attestation.collect.tsm import TsmProvider
+from appliance.attestation.collector import Places
+from appliance.attestation.evidence import Provider, parse
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.snp.collect import certificates
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.attestation.judge import expected as measure_launch
+from appliance.attestation.case import measurements
+from appliance.attestation.event_log import Event
 from appliance.attestation.judge import measured_tpm as measure_tpm
-from appliance.attestation.judge import measurements
-from appliance.attestation.tpm.event_log import Event
+from appliance.attestation.snp import judge as snp_judge
+from appliance.attestation.tdx import judge as tdx_judge
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, measurements_fuzz
 from tests.support import expected
@@ -152,7 +153,7 @@ def test_an_image_without_a_prediction_accepts_nothing() -> None:
     """No TPM part, no golden machine, no SEV-SNP or TDX launch: none of them accepts anything."""
     bare = image().model_copy(update={"tpm": None, "sev_snp": (), "tdx": ()})
     assert ["fails"] == [each.outcome for each in measure_tpm.judge(values(), bare)]
-    assert frozenset() == measure_launch.expect_snp(bare).measurements == measure_launch.expect_tdx(bare).mr_tds
+    assert frozenset() == snp_judge.expect(bare).measurements == tdx_judge.expect(bare).mr_tds
     tpm = image().tpm
     assert tpm is not None
     unrecorded = image().model_copy(update={"tpm": tpm.model_copy(update={"golden": ()})})

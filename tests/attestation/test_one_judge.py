@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import Build
+from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.judge import collateral_folder, examine, verify
 from appliance.attestation.judge.examine import Material
-from appliance.attestation.judge.record import Record
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.trust import Roots
@@ -107,7 +107,7 @@ class _Made(Provider):
 @pytest.mark.parametrize(("provider", "known"), [
     (_Made("sev-snp", lambda data: AMD.report(report_data=data)), AMD.collateral()),
     (_Made("tdx", lambda data: INTEL.quote(report_data=data)), INTEL.collateral()),
-    (evidence.SimulatedProvider(bytes(32)), Collateral()),
+    (SimulatedProvider(bytes(32)), Collateral()),
 ], ids=["snp", "tdx", "simulated"])
 def test_explaining_our_evidence_is_one_verification(provider: Provider, known: Collateral) -> None:
     """The record of the explanation is the one that the strict verdict comes from: as many checks, the same outcome."""

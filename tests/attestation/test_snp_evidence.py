@@ -66,7 +66,8 @@ def _judge(provider: SnpProvider, policy: Evidence | None = None, *, nonce: byte
                     roots=Roots(amd=provider.fake.roots))
     facts: dict[str, Any] = {
         "platforms": frozenset({"sev-snp"}), "nonce": NONCE, "policy_sha384": POLICY, "tls_spki_sha256": SPKI,
-        "hardware": policy or Evidence(), "snp": SnpExpected(measurements=[MEASUREMENT]), "at": NOW, **changes}
+        "hardware": policy or Evidence(), "at": NOW,
+        "own": {"sev-snp": SnpExpected(measurements=[MEASUREMENT])}, **changes}
     return validate(claims, Expected(**facts))
 
 
@@ -86,7 +87,7 @@ def test_tdx_evidence_is_genuine_and_meets_the_policy() -> None:
     roots = Roots(intel=provider.fake.pins["root"], intel_der=provider.fake.pins["root_der"])
     claims = verify(_evidence(provider), collateral=provider.fake.collateral(), at=NOW, roots=roots)
     verdict = validate(claims, Expected(
-        frozenset({"tdx"}), NONCE, POLICY, tdx=TdxExpected(mr_tds=[MEASUREMENT]), at=NOW))
+        frozenset({"tdx"}), NONCE, POLICY, own={"tdx": TdxExpected(mr_tds=[MEASUREMENT])}, at=NOW))
     assert ([], True) == (_failed(verdict), verdict.genuine)
 
 

@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import ReleaseAttestor
-from appliance.attestation.collect.tpm import TpmProvider
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import Material, examine
 from appliance.attestation.tpm import abi as tpm_abi
@@ -32,6 +31,7 @@ from appliance.attestation.tpm import ek as tpm_ek
 from appliance.attestation.tpm.chip import activate as tpm_activate
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
+from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.attestation.x509 import chain as x509chain
 from appliance.boot.keys.release.release import KeyRelease
 from appliance.client import Verdict

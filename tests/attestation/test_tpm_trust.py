@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from appliance.attestation.collect.tpm import TpmProvider
-from appliance.attestation.judge.measurements import PREDICTED_PCRS, Measurements
+from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
+from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.boot.placement import bind as placement
 from appliance.client import Verdict, Verifier
 from appliance.client.reference import Known, Reference, enrolled

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.validate import TpmExpected, validate
 from appliance.attestation.x509 import chain as x509chain

@@ -25,7 +25,8 @@ import pytest
 from appliance import isolated
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import ReleaseAttestor
-from appliance.attestation.evidence import Collected, Evidence, SimulatedProvider
+from appliance.attestation.evidence import Collected, Evidence
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.boot.keys.providers import Secret
 from appliance.boot.keys.release import release as keyrelease
 from appliance.boot.keys.release.release import KeyRelease

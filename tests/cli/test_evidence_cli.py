@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import evidence
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.binding import Build
+from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.examine import Material
-from appliance.attestation.judge.record import Record
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.trust import Roots
@@ -111,7 +111,7 @@ def test_every_claim_of_a_report_is_printed_in_amds_terms(capsys: pytest.Capture
 
 
 def _simulated() -> bytes:
-    attestor = Attestor(evidence.SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
     return attestor.attest(bytes(32)).to_json()
 
 

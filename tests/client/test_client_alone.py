@@ -19,8 +19,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from appliance.attestation import keyfile
-from appliance.attestation.evidence import SimulatedProvider
 from appliance.attestation.keyfile import write_whole
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.client import target
 from appliance.errors import PolicyError
 from appliance.policy import load

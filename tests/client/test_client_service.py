@@ -17,7 +17,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.judge import measurements
+from appliance.attestation.case import measurements
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.collateral import Collateral

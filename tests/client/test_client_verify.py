@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import evidence
-from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
@@ -483,7 +483,7 @@ def _files(folder: Path, running: tuple[FakeAppliance, Path]) -> list[str]:
     """What a person holds, as files; the words for a command line."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from appliance.attestation.judge import measurements
+    from appliance.attestation.case import measurements
 
     builder = Ed25519PrivateKey.from_private_bytes(b"\x09" * 32)
     data = fake.measured().to_json()

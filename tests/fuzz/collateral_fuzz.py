@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 
-from appliance.attestation.envelopes import recognise
+from appliance.attestation.judge import recognise
 from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.x509.collateral import Collateral
 from appliance.client import needs

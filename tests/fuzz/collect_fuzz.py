@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation.collect import tsm as collect_tsm
+from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.errors import AttestationError
@@ -58,9 +58,9 @@ def fuzz(data: bytes) -> None:
             with _answering(rest) as tpm:
                 _CALLS[which](tpm)
         elif which == 4:
-            collect_tsm.certificates(rest)
+            COLLECTORS["sev-snp"].certificates(rest)
         else:
-            collect_tsm.reported("sev-snp" if len(rest) % 2 else "tdx", rest)
+            COLLECTORS["sev-snp" if len(rest) % 2 else "tdx"].reported(rest)
     except AttestationError:
         pass
 

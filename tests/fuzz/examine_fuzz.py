@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import Build
+from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.examine import Material
-from appliance.attestation.judge.record import Record
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from tests.support import envelopes, fake_tpm
@@ -81,7 +81,7 @@ def _json(value: Any) -> bytes:
 @functools.cache
 def seeds() -> list[bytes]:
     """Evidence of each kind, and each envelope."""
-    simulated = Attestor(evidence.SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
+    simulated = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
     log, registers = envelopes.ccel([(0, b"firmware"), (1, b"kernel")])
     quote = INTEL.quote(**registers)
     return [

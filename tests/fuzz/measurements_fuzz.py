@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from appliance.attestation.case import measurements
 from appliance.attestation.judge import measured_tpm as measure_tpm
-from appliance.attestation.judge import measurements
 from appliance.errors import AttestationError
 from tests.support import expected
 

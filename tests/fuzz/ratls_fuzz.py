@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation import binding
 from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey, State
-from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.x509.collateral import Collateral

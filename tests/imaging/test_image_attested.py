@@ -20,9 +20,9 @@ import openai
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.attestation.collect.tpm import TpmProvider
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot

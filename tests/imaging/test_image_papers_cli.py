@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from appliance.attestation.judge import measurements
+from appliance.attestation.case import measurements
 from appliance.cli.main import main
 from appliance.imaging.papers import container, provenance
 from appliance.imaging.predict import predict

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.attestation.case.measurements import GOLDEN_PCRS, PREDICTED_PCRS, Golden, Measurements
 from appliance.attestation.judge import measured_tpm as measure_tpm
-from appliance.attestation.judge.measurements import GOLDEN_PCRS, PREDICTED_PCRS, Golden, Measurements
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import gpt as predict_gpt
 from appliance.imaging.predict import machine as predict_machine

@@ -16,7 +16,7 @@ import pytest
 from appliance import hostclock
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.audit.log import AuditLog
 from appliance.errors import BootError
 from appliance.policy.schema import Listener

@@ -17,13 +17,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.binding import Build
+from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
 from appliance.attestation.collect.release import ReleaseAttestor
-from appliance.attestation.collect.tpm import TpmProvider
 from appliance.attestation.evidence import Collected, Provider
-from appliance.attestation.judge.measurements import PREDICTED_PCRS, Measurements
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip.client import Tpm
+from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.attestation.trust import Roots
 from appliance.boot.keys import document as keydocument
 from appliance.boot.placement import bind as placement

@@ -7,8 +7,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from appliance.attestation.judge import measurements
-from appliance.attestation.judge.measurements import Measurements
+from appliance.attestation.case import measurements
+from appliance.attestation.case.measurements import Measurements
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,9 +28,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation import binding
+from appliance.attestation.case import measurements
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import Collected, Provider, SimulatedProvider
-from appliance.attestation.judge import measurements
+from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral

@@ -19,7 +19,8 @@ from typing import Any, cast
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.collect.collect import Places
+from appliance.attestation.collector import Places
+from appliance.attestation.trust import Roots
 from appliance.attestation.x509.chain import fingerprint
 from appliance.attestation.x509.chain import load as load_certificates
 from appliance.boot.checks import Operator
@@ -112,7 +113,7 @@ def machine(kind: str, loaded: Loaded, out: Path) -> Places:
     tsm = amd_machine(loaded, out) if kind == "sev-snp" else intel_machine(loaded, out)
     tsm.sign(bytes(64))  # all keys are there before the sandbox is
     root = fingerprint(load_certificates((out / "root.der").read_bytes(), "root")[0]) if kind == "tdx" else ""
-    return Places(reports=cast(Any, tsm), intel_root=root)
+    return Places(reports=cast(Any, tsm), roots=Roots(intel=root))
 
 
 def main() -> int:

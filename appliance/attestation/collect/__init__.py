@@ -1,4 +1,4 @@
 """Ask the machine's own hardware for evidence. The only half of attestation that the service needs
 to run."""
 
-__all__ = ["attestor", "collect", "ratls", "release", "tpm"]
+__all__ = ["attestor", "collect", "halves", "ratls", "release"]

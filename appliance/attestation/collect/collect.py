@@ -8,35 +8,14 @@ others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
 
-from appliance import platforms as all_platforms
-from appliance.attestation.collect import tpm as collect_tpm
-from appliance.attestation.collect import tsm as collect_tsm
-from appliance.attestation.collect.tpm import TpmProvider
+from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.collect.tsm import TsmProvider
-from appliance.attestation.evidence import SIMULATED, Provider, SimulatedProvider
-from appliance.attestation.tpm.chip import client as tpm_client
-from appliance.attestation.trust import intel
+from appliance.attestation.collector import MACHINE, Opener, Places
+from appliance.attestation.evidence import SIMULATED, Provider
 from appliance.errors import AttestationError
-
-TPM = all_platforms.TPM.name
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where this machine's interfaces are. A process that gives up its rights must keep read and
-    write access to `reports`, and opens the others before it does. `intel_root`: SHA-256 of the
-    root above a TDX machine's quotes."""
-
-    reports: Path = collect_tsm.REPORTS
-    tpm: Path = tpm_client.DEVICE
-    event_log: Path = collect_tpm.EVENT_LOG
-    intel_root: str = intel.ROOT
-
-
-MACHINE = Places()
+from appliance.platforms import PLATFORMS, TPM
 
 
 def provider(platforms: Sequence[str], host_data: bytes, places: Places = MACHINE) -> Provider:
@@ -46,16 +25,20 @@ def provider(platforms: Sequence[str], host_data: bytes, places: Places = MACHIN
     AttestationError `platform-absent` if the machine is none of `platforms`, or as the interface
     that it should have fails.
     """
-    if tuple(platforms) == (SIMULATED,):
-        return SimulatedProvider(host_data)
-    if any(name in all_platforms.TEES for name in platforms):
-        return _hardware(platforms, places)
-    if TPM in platforms:
-        return TpmProvider(places.tpm, places.event_log)
-    raise AttestationError(f"platforms: {', '.join(platforms)} cannot be collected", code="platform-absent")
+    rows = [each for each in PLATFORMS if each.name in platforms and (each.name != SIMULATED or len(platforms) == 1)]
+    if not rows:
+        raise AttestationError(f"platforms: {', '.join(platforms)} cannot be collected", code="platform-absent")
+    # A TPM is in other machines, too: it stands in for no TEE that a policy allows.
+    *others, last = dict.fromkeys(COLLECTORS[each.name].open for each in [row for row in rows if row.tee] or rows[:1])
+    for way in others:
+        with suppress(AttestationError):
+            return _opened(way, platforms, host_data, places)
+    return _opened(last, platforms, host_data, places)
 
 
-def _hardware(platforms: Sequence[str], places: Places) -> Provider:
+def _opened(way: Opener | None, platforms: Sequence[str], host_data: bytes, places: Places) -> Provider:
+    if way is not None:
+        return way(places, host_data)
     found = TsmProvider(places.reports)
     if found.platform not in platforms:
         found.close()
@@ -66,4 +49,4 @@ def _hardware(platforms: Sequence[str], places: Places) -> Provider:
 
 def described(platform: str) -> str:
     """A platform's name for people, with the warning that it deserves."""
-    return f"{platform} (measured boot, HOST TRUSTED)" if platform == TPM else platform
+    return f"{platform} (measured boot, HOST TRUSTED)" if platform == TPM.name else platform

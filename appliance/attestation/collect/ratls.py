@@ -30,6 +30,7 @@ from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import dice as x509dice
 from appliance.codec import cbor, der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
+from appliance.platforms import TPM
 
 MEDIA_TYPE = "application/vnd.appliance.evidence.v1+json"
 CM_EVIDENCE = 1 << 2  # draft-ietf-rats-msg-wrap, cm-type: this message is evidence
@@ -90,7 +91,7 @@ def issue(key: ec.EllipticCurvePrivateKey, carried: Evidence, names: Sequence[st
 
 def _fitting(carried: Evidence) -> Evidence:
     """Evidence of a TPM goes without its event log where that is long; /v1/attestation has it."""
-    if carried.platform != "tpm" or len(carried.report) <= MAX_BYTES // 2:
+    if carried.platform != TPM.name or len(carried.report) <= MAX_BYTES // 2:
         return carried
     small = tpm_evidence.parse(carried.report_bytes()).without_log().to_bytes()
     return carried.model_copy(update={"report": base64.b64encode(small).decode("ascii")})

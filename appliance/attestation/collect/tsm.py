@@ -1,4 +1,4 @@
-"""Reports of SEV-SNP and TDX through the kernel's one interface for both, configfs-tsm.
+"""Reports through the kernel's one interface for several platforms, configfs-tsm.
 
 Source: Linux, Documentation/ABI/testing/configfs-tsm-report (kernel 6.7 and later). A folder is
 made, 64 bytes are written to `inblob`, and `outblob` is read; `generation` counts every write, so a
@@ -14,16 +14,13 @@ import threading
 from pathlib import Path
 
 from appliance import platforms
+from appliance.attestation.collect.halves import COLLECTORS
+from appliance.attestation.collector import REPORTS
 from appliance.attestation.evidence import Collected, Provider
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import table as snp_table
-from appliance.attestation.tdx import abi as tdx_abi
 from appliance.errors import AttestationError
 
-REPORTS = Path("/sys/kernel/config/tsm/report")
 PLATFORMS = {each.tsm: each.name for each in platforms.PLATFORMS if each.tsm is not None}  # by the kernel's name
 _ATTEMPTS = 3
-_CHAIN = ("VCEK", "VLEK", "ASK", "ARK")  # entries of the table that are certificates we know
 
 
 class TsmProvider(Provider):
@@ -54,13 +51,14 @@ class TsmProvider(Provider):
 
     @property
     def platform(self) -> str:
-        """`sev-snp` or `tdx`."""
+        """The one of the kernel's driver."""
         return self._platform
 
     def collect(self, report_data: bytes) -> Collected:
         """A report over just these 64 bytes, and the certificates that the host gave with it."""
         if len(report_data) != 64:
             raise ValueError("report data is 64 bytes")
+        half = COLLECTORS[self._platform]
         with self._lock:
             for _ in range(_ATTEMPTS):
                 before = self._generation()
@@ -68,8 +66,8 @@ class TsmProvider(Provider):
                 report, table = self._read("outblob"), self._optional("auxblob")
                 if self._text("provider") != self._kernel_name:
                     raise AttestationError("configfs-tsm: the provider changed", code="tsm-provider")
-                if self._generation() == before + 1 and reported(self._platform, report) == report_data:
-                    return Collected(report, certificates(table) if self._platform == "sev-snp" else ())
+                if self._generation() == before + 1 and half.reported(report) == report_data:
+                    return Collected(report, half.certificates(table))
         raise AttestationError("configfs-tsm: each report was of other input than ours", code="tsm-race",
                                hint="something else on this machine writes to the appliance's folder")
 
@@ -112,26 +110,6 @@ class TsmProvider(Provider):
                 file.write(data)
         except OSError as error:
             raise _error(self._folder / name, error) from None
-
-
-def reported(platform: str, report: bytes) -> bytes:
-    """The report data in a report or quote. Raises MalformedEvidenceError,
-    UnsupportedEvidenceError."""
-    return snp_abi.parse(report).report_data if platform == "sev-snp" else tdx_abi.parse(report).body.report_data
-
-
-def certificates(table: bytes) -> tuple[bytes, ...]:
-    """The certificates of an SNP certificate table, in the order leaf to root; empty if there is
-    none.
-
-    The table is the host's: one that is malformed is as good as none, since a verifier can find
-    certificates itself.
-    """
-    try:
-        _, found, _ = snp_table.split(bytes(snp_abi.REPORT_BYTES) + table)
-    except AttestationError:
-        return ()
-    return tuple(found[name] for name in _CHAIN if found.get(name))
 
 
 def _error(path: Path, error: OSError) -> AttestationError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from appliance.attestation.envelopes import recognise
+from appliance.attestation.judge import recognise
 from appliance.attestation.tpm import ek
 from appliance.attestation.tpm.ek import EkRoots
 from appliance.attestation.x509.collateral import MAX_FILE_BYTES, MAX_FILES, Collateral

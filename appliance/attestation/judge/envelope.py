@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from appliance.attestation import keyfile
+from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.judge import quotes
-from appliance.attestation.judge.record import Record
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tpm import verify as tpm_verify

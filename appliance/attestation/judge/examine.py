@@ -14,17 +14,22 @@ from pathlib import Path
 
 from appliance import platforms
 from appliance.attestation import evidence
+from appliance.attestation.case.given import Given
+from appliance.attestation.case.record import Record
 from appliance.attestation.collect import ratls
-from appliance.attestation.envelopes import recognise, registry
-from appliance.attestation.judge import envelope, quotes, reports, verify
-from appliance.attestation.judge.record import Record
-from appliance.attestation.judge.reports import Given
+from appliance.attestation.envelopes import registry
+from appliance.attestation.event_log import Event
+from appliance.attestation.judge import envelope, quotes, recognise, verify
+from appliance.attestation.judge.halves import JUDGES
+from appliance.attestation.simulated import judge as simulated_judge
+from appliance.attestation.snp import judge as snp_judge
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import judge as tdx_judge
 from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm import evidence as tpm_evidence
+from appliance.attestation.tpm import judge as tpm_judge
 from appliance.attestation.tpm.chip import files as tpm_files
-from appliance.attestation.tpm.event_log import Event
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import dice as x509dice
@@ -82,16 +87,25 @@ def examine(material: Material, *, at: datetime) -> Record:
                 "envelopes of Trustee, TSM, attestation-rs and dstack")
         if material.nonce is not None and kind not in _WITH_NONCE:
             raise envelope.nonce_unchecked(kind)
-        return _EXAMINERS[kind](record, material, at)
+        return _EXAMINERS.get(kind, _bare)(record, material, at)
     except AttestationError as error:
         return record.failed(error)
+
+
+def _bare(record: Record, material: Material, at: datetime) -> Record:
+    """Judge the bare report of a platform that needs nothing else."""
+    name, half = next(each for each in JUDGES.items() if each[1].recognise(material.data) == record.kind)
+    half.verify(record, material.given(material.data, at))
+    if name not in platforms.TEES:
+        raise UncheckedEvidenceError(f"{record.kind}: {name} protects nothing from its host")
+    return record.genuine("signed by the vendor's hardware; whether it is acceptable is for a policy to say")
 
 
 def _snp(record: Record, material: Material, at: datetime) -> Record:
     report, table, tail = snp_table.split(material.data)
     for name, certificate in table.items():
         material.collateral.add(certificate, f"{name}.der")
-    reports.snp(record, material.given(report, at, tail))
+    snp_judge.authentic(record, material.given(report, at, tail))
     return record.genuine("signed by AMD hardware; whether it is acceptable is for a policy to say")
 
 
@@ -101,8 +115,8 @@ def _azure(record: Record, material: Material, at: datetime) -> Record:
     if report.kind != azure_abi.SNP:
         raise UncheckedEvidenceError(
             "Azure report: a TDREPORT, which only the CPU that made it can check", hint="examine a TDX quote of it")
-    claims = reports.snp(record, material.given(report.hardware, at, tail))
-    record.kind = f"{recognise.AZURE} with {record.kind}"
+    claims = snp_judge.authentic(record, material.given(report.hardware, at, tail))
+    record.kind = f"{tpm_judge.AZURE} with {record.kind}"
     if claims.report.report_data[:32] != hashlib.sha256(report.runtime).digest():
         raise ForgedEvidenceError(
             "Azure report: the runtime data is not what the hardware report binds", code="azure-runtime-data")
@@ -114,7 +128,7 @@ def _azure(record: Record, material: Material, at: datetime) -> Record:
 
 def _tdx(record: Record, material: Material, at: datetime) -> Record:
     quote, tail = tdx_abi.split(material.data)
-    claims = reports.tdx(record, material.given(quote, at, tail))
+    claims = tdx_judge.authentic(record, material.given(quote, at, tail))
     return record.genuine(f"signed by Intel hardware, TCB {claims.tcb.status}; whether it is acceptable is for a "
                           "policy to say")
 
@@ -139,9 +153,9 @@ def _certificate(record: Record, material: Material, at: datetime) -> Record:
         ("claims", ", ".join(str(name) for name in claims) if isinstance(claims, dict) else "none")]
     kind = recognise.recognise(carried.quote)
     record.kind = f"X.509 certificate with DICE evidence: {kind or 'unknown'}"
-    if kind == recognise.SGX:
+    if kind == tdx_judge.SGX:
         return _sgx(record, material, at)
-    if kind != recognise.TDX:
+    if kind != tdx_judge.KIND:
         raise UnsupportedEvidenceError(f"X.509 certificate: its evidence ({kind or 'unknown'}) is not verified here")
     _tdx(record, replace(material, data=carried.quote), at)
     record.kind = f"X.509 certificate with DICE evidence: {record.kind}"
@@ -222,11 +236,11 @@ def _no_hardware() -> Record:
 
 
 _EXAMINERS = {
-    recognise.SNP: _snp, recognise.TDX: _tdx, recognise.AZURE: _azure, recognise.TPM: _tpm,
-    recognise.CERTIFICATE: _certificate, recognise.SGX: _sgx, recognise.APPLIANCE: _ours,
-    recognise.SIMULATED: _simulated, recognise.TPM_EVIDENCE: _tpm_evidence,
+    snp_judge.KIND: _snp, tdx_judge.KIND: _tdx, tpm_judge.AZURE: _azure, tpm_judge.QUOTE: _tpm,
+    recognise.CERTIFICATE: _certificate, tdx_judge.SGX: _sgx, recognise.APPLIANCE: _ours,
+    simulated_judge.KIND: _simulated, tpm_judge.EVIDENCE: _tpm_evidence,
     **dict.fromkeys(registry.NAMES, _envelope),
 }
-_IN_ENVELOPES = {recognise.SNP: _snp, recognise.TDX: _tdx, recognise.AZURE: _azure, recognise.SGX: _sgx}
+_IN_ENVELOPES = {snp_judge.KIND: _snp, tdx_judge.KIND: _tdx, tpm_judge.AZURE: _azure, tdx_judge.SGX: _sgx}
 
-_WITH_NONCE = frozenset({recognise.TPM, recognise.APPLIANCE, *registry.NAMES})
+_WITH_NONCE = frozenset({tpm_judge.QUOTE, recognise.APPLIANCE, *registry.NAMES})

@@ -11,9 +11,9 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 
+from appliance.attestation.case.measurements import GOLDEN_PCRS, Measurements, PcrEvent, TpmPrediction
+from appliance.attestation.event_log import EV_NO_ACTION, Event
 from appliance.attestation.findings import Finding, judged, one_of
-from appliance.attestation.judge.measurements import GOLDEN_PCRS, Measurements, PcrEvent, TpmPrediction
-from appliance.attestation.tpm.event_log import EV_NO_ACTION, Event
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 
 NOT_PREDICTED = "the measurements hold no TPM prediction of this image"

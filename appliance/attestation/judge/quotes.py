@@ -11,11 +11,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation import keyfile
-from appliance.attestation.judge.record import Record
+from appliance.attestation.case.record import Record
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.abi import TpmQuote

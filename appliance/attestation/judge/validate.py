@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.attestation.binding import KeyReleaseStatement, ServeStatement, Statement
+from appliance.attestation.case.expected import Expected
 from appliance.attestation.findings import Finding, same
-from appliance.attestation.judge.expected import Expected
-from appliance.attestation.judge.platforms import JUDGES
+from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.judge.verify import Claims
 from appliance.errors import RejectedEvidenceError
 from appliance.platforms import TEES

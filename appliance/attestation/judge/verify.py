@@ -14,20 +14,15 @@ from datetime import datetime
 
 from appliance.attestation import merkle
 from appliance.attestation.binding import Statement, report_data
-from appliance.attestation.envelopes import recognise
+from appliance.attestation.case.given import Given, Log, no_log
+from appliance.attestation.case.record import Record
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding
-from appliance.attestation.judge.platforms import JUDGES
-from appliance.attestation.judge.record import Record
-from appliance.attestation.judge.reports import Given, Log, no_log
-from appliance.attestation.snp.verify import SnpClaims
-from appliance.attestation.tdx.verify import TdxClaims
-from appliance.attestation.tpm.verify import TpmClaims
+from appliance.attestation.judge import recognise
+from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import ForgedEvidenceError
-
-Hardware = SnpClaims | TdxClaims | TpmClaims
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class Claims:
     statement: Statement
     nonce: bytes
     host_data: bytes
-    hardware: Hardware | None = None
+    hardware: object | None = None
 
 
 def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: datetime | None = None,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from appliance.attestation.event_log import HASHES
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
@@ -22,7 +23,6 @@ ATTEST_QUOTE = 0x8018        # TPM_ST_ATTEST_QUOTE
 RSA, ECC, NULL = 0x0001, 0x0023, 0x0010
 RSASSA, RSAPSS, ECDSA = 0x0014, 0x0016, 0x0018
 MAX_PCRS, MAX_BANKS, MAX_SELECT_BYTES = 24, 16, 4
-HASHES: Mapping[int, str] = {0x0004: "sha1", 0x000B: "sha256", 0x000C: "sha384", 0x000D: "sha512"}
 CURVES: Mapping[int, type[ec.EllipticCurve]] = {0x0003: ec.SECP256R1, 0x0004: ec.SECP384R1, 0x0005: ec.SECP521R1}
 # TPMA_OBJECT
 FIXED_TPM, FIXED_PARENT, SENSITIVE_ORIGIN, RESTRICTED, DECRYPT, SIGN = 1 << 1, 1 << 4, 1 << 5, 1 << 16, 1 << 17, 1 << 18

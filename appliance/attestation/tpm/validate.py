@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tpm import ek as tpm_ek
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm.ek import Activated, EkRoots
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.errors import UncheckedEvidenceError

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm.abi import Pcrs, PublicArea, Signature, TpmQuote
 from appliance.attestation.trust import tpm
 from appliance.attestation.x509 import chain as x509chain
@@ -38,7 +38,7 @@ _AK_USE = x509.ObjectIdentifier("2.23.133.8.3")  # tcg-kp-AIKCertificate
 _TPM_USE = x509.ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate: Google's attestation keys until 2022 have it
 _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
-_BY_SIZE: Mapping[int, str] = {hashlib.new(name).digest_size: name for name in tpm_abi.HASHES.values()}
+_BY_SIZE: Mapping[int, str] = {hashlib.new(name).digest_size: name for name in tpm_log.HASHES.values()}
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 

@@ -16,15 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from appliance.attestation.collect.tpm import TpmProvider
+from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.evidence import Collected
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.attestation.trust import intel
+from appliance.attestation.tpm.chip.provider import TpmProvider
+from appliance.attestation.trust import VENDORS, Roots
 from appliance.boot.placement import launchdisk
 from appliance.errors import ApplianceError, BootError
 from appliance.policy import Loaded
@@ -68,47 +66,40 @@ def find_policy(*, baked: Path = BAKED, launch: Path | None = None, given: Path 
     return given / launchdisk.POLICY
 
 
-def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, root: str = intel.ROOT) -> bytes | None:
+def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, roots: Roots = VENDORS) -> bytes | None:
     """The value that the platform was told at launch: 32 bytes of HOST_DATA, 48 of MRCONFIGID; None
     where nothing tells.
 
-    The report answers bytes of ours. SEV-SNP's comes from the security processor through a channel
-    that the host cannot enter; TDX' quote passes through the host, so its signatures are verified,
-    at the host's time `at`. Raises AttestationError.
+    The report answers bytes of ours. Signatures are verified where it passes through the host, at
+    the host's time `at`. Raises AttestationError.
     """
-    if reporter.platform not in ("sev-snp", "tdx"):
+    launch = COLLECTORS[reporter.platform].launch
+    if launch is None:
         return None
     challenge = secrets.token_bytes(64)
-    report = reporter.collect(challenge).report
-    if reporter.platform == "sev-snp":
-        snp = snp_abi.parse(report)
-        answered, told = snp.report_data, snp.host_data
-    else:
-        quote = tdx_abi.parse(report)
-        tdx_verify.verify_signatures(quote, at=at or datetime.now(UTC), root=root)
-        answered, told = quote.body.report_data, quote.body.mr_config_id
+    answered, told = launch.read(reporter.collect(challenge).report, at or datetime.now(UTC), roots)
     if answered != challenge:
         raise BootError("the platform's report answers another question than ours", code="policy-binding")
     return told
 
 
 def require(loaded: Loaded, reporter: Reporter, *, baked: bool, at: datetime | None = None,
-            root: str = intel.ROOT) -> str:
+            roots: Roots = VENDORS) -> str:
     """Compare the policy with what the platform was told; how it is bound, in words. BootError when
     it is not."""
+    launch = COLLECTORS[reporter.platform].launch
     try:
-        told = launch_policy_binding(reporter, at=at, root=root)
+        told = launch_policy_binding(reporter, at=at, roots=roots)
     except ApplianceError as error:
         raise BootError(f"policy binding: {error.summary}", code="policy-binding", hint=error.hint) from None
-    if told is None:
+    if launch is None or told is None:
         return "baked" if baked else "given"
-    field, expected = (("HOST_DATA", loaded.host_data) if reporter.platform == "sev-snp" else
-                       ("MRCONFIGID", loaded.digest))
+    expected = launch.value(loaded.digest)
     if told == expected:
-        return f"bound by {field}"
+        return f"bound by {launch.name}"
     if baked and not any(told):
         return "baked"  # the launch measurement covers it
-    raise BootError(f"policy binding: {field} is {told.hex()}, but the policy in force needs {expected.hex()}",
+    raise BootError(f"policy binding: {launch.name} is {told.hex()}, but the policy in force needs {expected.hex()}",
                     code="policy-binding",
                     hint="launch the guest with that value, or with the policy that it stands for")
 
@@ -130,9 +121,9 @@ def measure(loaded: Loaded, tpm: Tpm) -> str:
     return f"measured in PCR {POLICY_PCR}"
 
 
-def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, root: str = intel.ROOT) -> str:
+def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, roots: Roots = VENDORS) -> str:
     """Bind the policy before anything else looks at it: `require`, or `measure` where a TPM is all
     there is. BootError when the policy is not the one that this boot is bound to."""
     if isinstance(reporter, TpmProvider):
         return measure(loaded, reporter.device)
-    return require(loaded, reporter, baked=loaded.path == baked_at, root=root)
+    return require(loaded, reporter, baked=loaded.path == baked_at, roots=roots)

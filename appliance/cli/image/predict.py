@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.attestation import keyfile
-from appliance.attestation.judge.measurements import Measurements
+from appliance.attestation.case.measurements import Measurements
 from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
 from appliance.imaging.predict import golden as predict_golden

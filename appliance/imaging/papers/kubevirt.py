@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.errors import ImageError
+from appliance.platforms import PLATFORMS, SNP, TPM
 from appliance.policy import Loaded
 from appliance.policy.schema.service import Listener
 
@@ -105,15 +106,16 @@ def _instance(loaded: Loaded, options: Options, platform: str) -> Object:
         "disks": disks, "interfaces": [{"name": "default", "masquerade": {}, "model": "virtio"}], "rng": {},
         "autoattachGraphicsDevice": False, "autoattachInputDevice": False, "autoattachMemBalloon": False,
         "autoattachSerialConsole": True, "disableHotplug": True}
-    if platform == "tpm":
+    if platform == TPM.name:
         devices["tpm"] = {}
     if any(each.kind == "vsock" or each.transport == "vsock" for each in loaded.policy.service.listeners):
         devices["autoattachVSOCK"] = True
     domain: Object = {
         "machine": {"type": "q35"}, "cpu": {"cores": options.cpus, "sockets": 1, "threads": 1},
         "memory": {"guest": f"{memory}Mi"}, "firmware": _firmware(options, platform), "devices": devices}
-    if platform in ("sev-snp", "tdx"):
-        domain["launchSecurity"] = {"snp" if platform == "sev-snp" else "tdx": {}}
+    security = next(each.kubevirt for each in PLATFORMS if each.name == platform)
+    if security is not None:
+        domain["launchSecurity"] = {security: {}}
     return {"domain": domain, "networks": [{"name": "default", "pod": {}}], "volumes": volumes,
             "evictionStrategy": "None", "terminationGracePeriodSeconds": 60}
 
@@ -127,7 +129,7 @@ def _firmware(options: Options, platform: str) -> Object:
     """SEV-SNP: the kernel goes in beside the firmware, where the launch digest covers it; else from
     the disk."""
     efi = {"bootloader": {"efi": {"secureBoot": False, "persistent": False}}}
-    if platform == "sev-snp":
+    if platform == SNP.name:
         return {**efi, "kernelBoot": {"container": {"image": options.image, "kernelPath": "/boot/appliance.efi"}}}
     return efi
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation import evidence
 from appliance.attestation.binding import describe
-from appliance.attestation.judge.measurements import GOLDEN_PCRS, Golden
-from appliance.attestation.tpm import event_log as tpm_log
+from appliance.attestation.case.measurements import GOLDEN_PCRS, Golden
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.codec.canonical import canonical

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from appliance.platforms import NAMES as PLATFORMS
+from appliance.platforms import names_in
 from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, TEE_TCB_SVN, XFAM, Hash, Tagged
 from appliance.policy.schema.keys import Key
@@ -13,7 +14,8 @@ from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, V
 from appliance.policy.schema.versions import VERSIONS, Since, Until, Was
 
 PRODUCTS = ("milan", "genoa", "turin")  # AMD's product lines whose keys are known here
-PlatformName = Literal["sev-snp", "tdx", "tpm", "simulated"]
+_FIRST = names_in(1)  # schema 1 keeps its platforms
+_FORMER = None if _FIRST == PLATFORMS else Was(1, SetOf(Choice(_FIRST), 1))
 
 
 class Appliance(Block):
@@ -184,9 +186,10 @@ class Evidence(Block):
 class Tee(Block):
     """Where the appliance may run, how much memory it may use, and what evidence must show."""
 
-    platforms: Annotated[tuple[PlatformName, ...], SetOf(Choice(PLATFORMS), 1)] = Field(
-        enforced_by=("boot/stages", "attestation/judge"), description="The platforms that are accepted. `simulated` "
-        "protects nothing, is for development, and cannot stand beside another.")
+    platforms: Annotated[tuple[str, ...], SetOf(Choice(PLATFORMS), 1)] = Field(
+        was=_FORMER, enforced_by=("boot/stages", "attestation/judge"),
+        description="The platforms that are accepted. `simulated` protects nothing, is for development, "
+        "and cannot stand beside another.")
     memory_budget_bytes: Annotated[int | None, Size("64MiB", "64TiB")] = Field(
         alias="memory_budget", default=None, enforced_by="boot/planning/budget", description="The memory that the "
         "whole process may use; absent: what the machine or its cgroup has.")

@@ -14,6 +14,7 @@ from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.codec import strict
 from appliance.errors import AttestationError, MalformedEvidenceError
+from appliance.platforms import TPM
 from appliance.service.api.problems import RequestError
 
 MAX_WAITING = 16
@@ -47,7 +48,7 @@ class Activations:
     async def answer(self, texts: Sequence[str]) -> bytes:
         """The answer to the one challenge given as text, 32 bytes. RequestError when it is missing,
         malformed, for another TPM, or one too many."""
-        if self._attestor.platform != "tpm":
+        if self._attestor.platform != TPM.name:
             raise RequestError("not_found", "this machine has no TPM: there is nothing to activate")
         if not texts:
             raise RequestError("missing_required_parameter", _WANTED, param="challenge")

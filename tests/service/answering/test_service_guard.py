@@ -13,7 +13,7 @@ import pytest
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.audit import endpoints
 from appliance.audit.log import AuditLog
 from appliance.audit.stdlib import Silence

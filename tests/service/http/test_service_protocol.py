@@ -14,7 +14,7 @@ import uvicorn
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import SimulatedProvider
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.service.api.problems import RequestError
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.http import protocol

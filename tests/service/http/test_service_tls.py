@@ -28,8 +28,9 @@ from cryptography.x509.oid import NameOID
 from appliance.attestation.binding import Build
 from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey, State
-from appliance.attestation.evidence import Collected, Provider, SimulatedProvider, parse
+from appliance.attestation.evidence import Collected, Provider, parse
 from appliance.attestation.judge import verify
+from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.boot.planning import budget
 from appliance.errors import AttestationError, BootError
 from appliance.models.catalogue import Catalogue

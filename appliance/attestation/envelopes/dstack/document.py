@@ -15,7 +15,7 @@ from appliance.attestation.envelopes.dstack import log as dstack_log
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
-from appliance.attestation.tpm.event_log import Event
+from appliance.attestation.event_log import Event
 from appliance.errors import MalformedEvidenceError
 
 _WHAT = "dstack quote in JSON"

@@ -24,11 +24,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance import platforms
 from appliance.attestation.tpm.abi import sized
 from appliance.codec.cursor import Cursor
 from appliance.errors import AttestationError
 
-DEVICE = Path("/dev/tpmrm0")  # with the kernel's resource manager, which keeps other users' objects apart
+DEVICE = Path(platforms.TPM.device or "")  # with the kernel's resource manager, which keeps other users' objects apart
 NO_SESSIONS, SESSIONS = 0x8001, 0x8002  # TPM_ST
 HEADER_BYTES, MAX_RESPONSE_BYTES = 10, 4096
 OWNER, ENDORSEMENT, PASSWORD = 0x40000001, 0x4000000B, 0x40000009  # TPM_RH_OWNER, _ENDORSEMENT, TPM_RS_PW

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.attestation.tpm.abi import Pcrs
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 

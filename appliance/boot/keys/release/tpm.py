@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from appliance.attestation import keyfile
-from appliance.attestation.judge import measurements
-from appliance.attestation.judge.measurements import Measurements
+from appliance.attestation.case import measurements
+from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip import seal as tpm_seal
 from appliance.attestation.tpm.chip.client import Tpm

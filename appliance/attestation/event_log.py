@@ -13,10 +13,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from appliance.attestation.tpm.abi import HASHES
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
+HASHES: Mapping[int, str] = {0x0004: "sha1", 0x000B: "sha256", 0x000C: "sha384", 0x000D: "sha512"}  # TPM_ALG_ID
 EV_NO_ACTION = 3
 MAX_ALGORITHMS, MAX_EVENTS, MAX_LOG_BYTES = 8, 1 << 16, 1 << 24
 SPEC_ID = b"Spec ID Event03\x00"

@@ -14,8 +14,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from appliance.attestation import event_log as tpm_log
 from appliance.attestation.findings import Finding
-from appliance.attestation.tpm import event_log as tpm_log
 from appliance.codec.printable import plain
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 

@@ -12,6 +12,7 @@ import hashlib
 import threading
 from pathlib import Path
 
+from appliance.attestation.collector import EVENT_LOG, Collector
 from appliance.attestation.evidence import Collected, Provider, TpmEndorsement
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import azure as azure_abi
@@ -22,8 +23,8 @@ from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import DEVICE, Tpm
 from appliance.attestation.tpm.evidence import MAX_LOG_BYTES, TpmEvidence
 from appliance.errors import AttestationError
+from appliance.platforms import TPM
 
-EVENT_LOG = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
 _ATTEMPTS = 5
 _TRANSIENT = 0x80  # TPM_HT_TRANSIENT, Part 2, section 7.2
 
@@ -48,7 +49,7 @@ class TpmProvider(Provider):
     @property
     def platform(self) -> str:
         """`tpm`."""
-        return "tpm"
+        return TPM.name
 
     @property
     def device(self) -> Tpm:
@@ -119,3 +120,6 @@ def _azure_report(tpm: Tpm) -> bytes | None:
     the vTPM's key."""
     found = tpm_device.read_nv(tpm, tpm_device.AZURE_REPORT)
     return found.rstrip(b"\0") if found is not None and found.startswith(azure_abi.MAGIC) else None
+
+
+COLLECTOR = Collector(open=lambda places, _host_data: TpmProvider(places.tpm, places.event_log))

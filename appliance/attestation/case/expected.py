@@ -1,0 +1,38 @@
+"""The expectations of a verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from appliance.policy.schema.platform import Evidence
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expectations of the verifier. `platforms` and `policy_sha384` are always checked, `nonce`
+    unless it is None.
+
+    `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly;
+    None is not checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes);
+    `self_test_sha384` 48 bytes. `release_spki_sha256` (32 bytes) asks for a `key-release/v1`
+    statement about that key in place of a `serve/v1` one. `hardware` is the policy's
+    `tee.evidence`, `own` the expected measurements by platform, `at` the time to judge the age of
+    collateral by; they matter for hardware platforms only. `baked`: the images that `own` names
+    have the policy in them. A launch field of zeros, which names no other, will then do where the
+    image is proved.
+    """
+
+    platforms: frozenset[str]
+    nonce: bytes | None
+    policy_sha384: bytes
+    models: Mapping[str, bytes] | None = None
+    tls_spki_sha256: bytes | None = None
+    self_test_sha384: bytes | None = None
+    release_spki_sha256: bytes | None = None
+    hardware: Evidence = field(default_factory=Evidence)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    at: datetime | None = None
+    baked: bool = False

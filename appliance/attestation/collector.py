@@ -1,0 +1,73 @@
+"""The collecting half of a platform: how its reports are asked for, and the fields that a boot
+reads in them.
+
+Each platform's module for it has one `COLLECTOR`; `appliance/platforms.py` names that module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from appliance import platforms
+from appliance.attestation.evidence import Provider
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.errors import AttestationError
+
+REPORTS = Path("/sys/kernel/config/tsm/report")
+EVENT_LOG = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where this machine's interfaces are. A process that gives up its rights must keep read and
+    write access to `reports`, and opens the others before it does. `roots` other than the vendors'
+    are for tests."""
+
+    reports: Path = REPORTS
+    tpm: Path = Path(platforms.TPM.device or "")
+    event_log: Path = EVENT_LOG
+    roots: Roots = VENDORS
+
+
+MACHINE = Places()
+Opener = Callable[[Places, bytes], Provider]
+
+
+@dataclass(frozen=True)
+class LaunchField:
+    """The field of a report that tells what the platform was launched with.
+
+    `value` is what it must hold for a policy digest of 48 bytes. `read` gives report data and field
+    of a report that this machine made just now, at a time and by roots. Raises AttestationError.
+    """
+
+    name: str
+    value: Callable[[bytes], bytes]
+    read: Callable[[bytes, datetime, Roots], tuple[bytes, bytes]]
+
+
+def _no_certificates(_table: bytes) -> tuple[bytes, ...]:
+    return ()
+
+
+def _unread(_report: bytes) -> bytes:
+    raise AttestationError("configfs-tsm: reports of this platform do not come through it", code="tsm-provider")
+
+
+@dataclass(frozen=True)
+class Collector:
+    """The collecting half of a platform.
+
+    `open` gives the machine's provider; the 32 bytes are what a simulated platform claims to have
+    been launched with. None: the platform is asked through configfs-tsm. `reported` gives the
+    report data in such a report, `certificates` those in the blob beside it. `launch` is None where
+    a report has no such field, or one that tells nothing.
+    """
+
+    open: Opener | None = None
+    reported: Callable[[bytes], bytes] = _unread
+    certificates: Callable[[bytes], tuple[bytes, ...]] = _no_certificates
+    launch: LaunchField | None = None

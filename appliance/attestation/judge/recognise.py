@@ -1,0 +1,30 @@
+"""The kind of a file of evidence, by its bytes alone."""
+
+from __future__ import annotations
+
+from appliance.attestation import evidence
+from appliance.attestation.envelopes import registry
+from appliance.attestation.judge.halves import JUDGES
+from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.snp import judge as snp_judge
+from appliance.attestation.x509 import dice as x509dice
+
+CERTIFICATE, APPLIANCE = "X.509 certificate", "appliance evidence"
+
+
+def recognise(data: bytes) -> str | None:
+    """One of the names above, a kind of a platform, an envelope's name, or None. A recognised file
+    may still be malformed."""
+    for half in reversed(tuple(JUDGES.values())):  # a magic of our own comes before a vendor's layout
+        kind = half.recognise(data)
+        if kind is not None:
+            return kind
+    if data.lstrip().startswith(b"-----BEGIN CERTIFICATE-----") or (
+            data[:1] == b"\x30" and x509dice.holds_evidence(data)):
+        return CERTIFICATE
+    envelope = registry.recognise(data)
+    if envelope is not None:
+        return envelope
+    if data.lstrip()[:1] == b"{" and evidence.FORMAT.encode() in data:
+        return APPLIANCE
+    return snp_judge.KIND if len(data) == snp_abi.REPORT_BYTES else None

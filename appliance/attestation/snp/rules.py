@@ -1,0 +1,35 @@
+"""The rules of SEV-SNP that no other platform has, in words."""
+
+from __future__ import annotations
+
+from appliance.attestation.case.rule import Rule
+
+RULES = (
+    Rule("product", "the chip is of a product line that the policy allows", "instance-identity"),
+    Rule("root-seed", "the keys of the chip's product line are known to its chips alone", "instance-identity"),
+    Rule("alias-check", "memory was checked for aliases, if the policy demands it", "configuration"),
+    Rule("tsme", "memory outside of guests is encrypted, if the policy demands it", "configuration"),
+    Rule("ecc", "memory has error correction, if the policy demands it", "configuration"),
+    Rule("iommu-write-safe", "the IOMMU's writes are safe, if the policy demands it", "configuration"),
+    Rule("signing-key", "the report is signed by a kind of key that the policy allows", "instance-identity"),
+    Rule("vmpl", "the report was asked for from a privilege level that the policy allows",
+         "runtime-opaque", attack="wrong VMPL"),
+    Rule("guest-svn", "the guest's security version is high enough", "executables", attack="downgrade"),
+    Rule("guest-policy", "the guest policy has no bit that is unknown here", "configuration"),
+    Rule("single-socket", "the guest is on one socket, if the policy demands it", "configuration"),
+    Rule("cxl", "no CXL device holds guest memory, unless the policy allows it", "configuration"),
+    Rule("aes256-xts", "memory encryption has 256 bits, if the policy demands it", "configuration"),
+    Rule("rapl", "the power meter is off, if the policy demands it", "configuration"),
+    Rule("ciphertext-hiding", "the host cannot read ciphertext, if the policy demands it", "runtime-opaque"),
+    Rule("tcb-reported", "the firmware that signed is new enough", "hardware", attack="downgrade"),
+    Rule("tcb-current", "the firmware that runs is new enough", "hardware", attack="downgrade"),
+    Rule("tcb-committed", "the firmware cannot be rolled back below what is new enough",
+         "hardware", attack="downgrade"),
+    Rule("tcb-launch", "the firmware was new enough when the guest was launched", "hardware", attack="downgrade"),
+    Rule("api", "the firmware's interface is new enough", "hardware", attack="downgrade", quiet=True),
+    Rule("revocation", "no certificate of the chain is revoked, by a list that is in force",
+         "hardware", attack="stale revocation list",
+         hint="fetch AMD's list into the folder of --collateral: appliance collateral fetch, or GET "
+              "https://kdsintf.amd.com/vcek/v1/LINE/crl (LINE: Milan, Genoa, Turin; of a VLEK "
+              "/vlek/v1/LINE/crl); or do without: --without-revocation"),
+)

@@ -1,0 +1,35 @@
+"""The judging half of a TPM. Alone it gives "measured boot, host trusted"."""
+
+from __future__ import annotations
+
+from appliance.attestation.case.expected import Expected
+from appliance.attestation.case.given import Given
+from appliance.attestation.case.judge import AuthenticReport, Judge
+from appliance.attestation.case.record import Record
+from appliance.attestation.findings import Finding
+from appliance.attestation.tpm import abi, azure, evidence, origin
+from appliance.attestation.tpm import validate as tpm_validate
+from appliance.attestation.tpm.rules import RULES
+from appliance.attestation.tpm.validate import TpmExpected
+from appliance.attestation.tpm.verify import TpmClaims
+from appliance.platforms import TPM
+
+QUOTE, AZURE, EVIDENCE = "TPM 2.0 quote", "Azure confidential VM report", "TPM evidence of the appliance"
+
+
+def _verify(_record: Record, given: Given) -> AuthenticReport:
+    found = origin.verify(given.raw, given.bound, given.collateral, at=given.at, roots=given.roots)
+    return AuthenticReport(given.bound, b"", found)
+
+
+def _validate(claims: TpmClaims, expected: Expected) -> tuple[Finding, ...]:
+    return tpm_validate.validate(claims, expected.own.get(TPM.name, TpmExpected()), expected.hardware.tpm)
+
+
+def _recognise(data: bytes) -> str | None:
+    kinds = ((evidence.MAGIC, EVIDENCE), (azure.MAGIC, AZURE), (abi.MAGIC, QUOTE))
+    return next((kind for magic, kind in kinds if data.startswith(magic)), None)
+
+
+JUDGE = Judge(_verify, _validate, lambda _claims: "by the attestation key in the evidence", None,
+              required=("measurement", "ak-origin"), rules=RULES, recognise=_recognise)

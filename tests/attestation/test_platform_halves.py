@@ -1,0 +1,42 @@
+"""Each row of the platforms' table has two halves that fit together."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance import platforms
+from appliance.attestation.collect.halves import COLLECTORS
+from appliance.attestation.judge.halves import JUDGES
+from appliance.platforms import Platform
+from appliance.policy.schema.base import fields
+from appliance.policy.schema.kinds import Choice, SetOf
+from appliance.policy.schema.platform import Tee
+
+DIGEST = bytes(range(48))
+
+
+@pytest.mark.parametrize("row", platforms.PLATFORMS, ids=lambda row: row.name)
+def test_the_halves_of_a_platform_agree(row: Platform) -> None:
+    """On how reports come, and on what a launch field must hold; a TEE names an image and tells what it was given."""
+    collector, judge = COLLECTORS[row.name], JUDGES[row.name]
+    assert (row.tsm is None) == (collector.open is not None)
+    if row.tee:
+        assert collector.launch is not None
+        assert judge.launch is not None
+        assert collector.launch.value(DIGEST) == judge.launch(DIGEST)
+        assert {"launch-policy", *judge.image} <= set(judge.required)
+        assert judge.image
+    assert row.tee or row.notice
+
+
+def test_rules_have_one_meaning() -> None:
+    """A rule of one platform's own is no other's."""
+    names = [rule.name for judge in JUDGES.values() for rule in judge.rules]
+    assert len(names) == len(set(names))
+
+
+def test_schema_1_keeps_its_platforms() -> None:
+    """A platform that came later is not a choice there, whatever rows there are."""
+    assert ("sev-snp", "tdx", "tpm", "simulated") == platforms.names_in(1)
+    (shape,) = (each for each in fields(Tee, 1) if each.attribute == "platforms")
+    assert SetOf(Choice(platforms.names_in(1)), 1) == shape.kind
