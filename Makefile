@@ -51,6 +51,7 @@ vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_llama_vocab.py
 	@$(BIN)/python tests/support/fetch_kubevirt_schema.py
 	@$(BIN)/python tests/support/fetch_axe.py
+	@$(BIN)/python tests/support/fetch_json_schema_tests.py
 
 arm64: $(VENV)/.dev
 	@$(BIN)/python -m tests.support.arm64

@@ -13,6 +13,7 @@
     │   ├── TemplateError
     │   │   └── RefusedMessagesError   a chat template's own words against the messages
     │   └── CapacityError      prompt or generation longer than the context or the policy allows
+    ├── ConstraintError        a schema, pattern or grammar that would not be enforced to the letter
     ├── AttestationError       evidence cannot be made or is not acceptable
     │   ├── MalformedEvidenceError   bytes that are not what the format says
     │   ├── ForgedEvidenceError      a signature, digest, certificate chain or proof does not hold

@@ -18,6 +18,7 @@ a block, H query heads, E elements of a head.
 from __future__ import annotations
 
 import argparse
+import base64
 import decimal
 import hashlib
 import json
@@ -523,9 +524,13 @@ def adjusted(logits: Array, s: Mapping[str, Any], prompt: Sequence[int], answer:
     return x
 
 
-def choose(logits: Array, s: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int]) -> int:
-    """The next token of an answer."""
+def choose(logits: Array, s: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int],
+           mask: str | None = None) -> int:
+    """The next token of an answer; `mask`: bits, in base64, of those that its constraint allows."""
     x = adjusted(logits, s, prompt, answer)
+    if mask is not None:
+        bits = np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), bitorder="little")
+        x[bits[:len(x)] == 0] = -np.inf
     if s["temperature"] == 0:
         return int(x.argmax())  # the lowest id among equals
     below = x.astype(F64) - float(x.max())
@@ -557,7 +562,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answer = json.loads(args.answer.read_text())
         prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
         logits = Model(args.model.read_bytes(), args.cache).logits([*prompt, *tokens][:-1], last=len(tokens))
-        said = [choose(row, settings, answer["seed"], prompt, tokens[:index]) for index, row in enumerate(logits)]
+        masks = answer.get("masks", [None] * len(tokens))  # of an answer with a constraint
+        said = [choose(row, settings, answer["seed"], prompt, tokens[:index], masks[index])
+                for index, row in enumerate(logits)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error) as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return 2

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from appliance.boot import checks
 from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.planning import budget, fitness
 from appliance.boot.running.load import Loading, RunningModel, load
+from appliance.engine.constraint.spec import JsonSchema
 from appliance.engine.decode.batcher import Running
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -44,6 +46,7 @@ class Ask:
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
+    schema: Mapping[str, Any] | bool | None = None  # a JSON Schema that the answer is to meet
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Answer:
     load_seconds: float
     prompt_seconds: float  # until the first token
     token_seconds: float  # of each further token
+    masks: tuple[bytes, ...] = ()  # with a schema, of each token: which ones it allowed, a bit for each
 
 
 class Session:
@@ -92,7 +96,7 @@ class Session:
 
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
         """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError
-        for the request."""
+        for the request, ConstraintError for its schema."""
         limits, model = self._policy.limits, self._running
         ids = self._ids(ask)
         if len(ids) > limits.prompt_tokens:
@@ -104,16 +108,18 @@ class Session:
                                 hint="ask for fewer, or raise limits.generation_tokens")
         sampling = _sampling(model.policy, ask)
         watched: list[Running] = []
-        parts: list[str] = []
+        parts, masks = list[str](), list[bytes]()
         reason = ""
-        request = GenerationRequest(ids, most, sampling)
+        constraint = None if ask.schema is None else model.engine.constraints.compile(JsonSchema(ask.schema))
+        request = GenerationRequest(ids, most, sampling, constraint=constraint)
         for advance in model.engine.generate(request, observe=watched.append):
             parts.append(advance.text)
             on_text(advance.text)
+            masks += [] if advance.mask is None else [advance.mask]
             reason = advance.finish_reason or reason
-        timings = watched[0].timings
-        return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling,
-                      self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds)
+        timings, tokens = watched[0].timings, tuple(watched[0].generation.tokens)
+        return Answer(model.name, ids, tokens, "".join(parts), reason, sampling, self.warnings(ask),
+                      self._load_seconds, timings.prompt_seconds, timings.token_seconds, tuple(masks[:len(tokens)]))
 
 
 def _no_chats(name: str) -> TemplateError:

@@ -15,6 +15,9 @@ is llama.cpp's, with OpenAI's definitions of its own parameters:
  6. Logits are divided by the temperature, and one candidate is drawn by inverting the cumulative distribution in
     order of token id.
 
+Where an answer has a constraint, its mask comes after step 3: a token that it bars gets the logit
+-inf.
+
 The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on
 nothing else, so speculation and batching cannot change an answer, and an auditor can replay it. On
 another CPU, too, but that the last bit of numpy's exp depends on it: a draw within some 1e-15 of a
@@ -33,7 +36,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.decode.chain import min_p, top_k, top_p
+from appliance.engine.decode.chain import allowed, min_p, top_k, top_p
 from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.penalties import Bias, Counts, Repeats
 from appliance.engine.decode.chain.scratch import Scratch
@@ -104,13 +107,13 @@ class Sampler:
         self._adjustments = tuple(make(sampling, prompt) for make in ADJUSTMENTS)
         self._draws = 0
 
-    def choose(self, logits: Logits) -> Choice:
-        """The next token for `logits` (vocabulary,); does not change the state, so it can be
-        repeated."""
+    def choose(self, logits: Logits, mask: bytes | None = None) -> Choice:
+        """The next token for `logits` (vocabulary,), among those that have their bit in `mask`
+        where there is one; does not change the state, so it can be repeated."""
         if not np.isfinite(logits.max()):
             raise EngineError("the model produced logits that are not numbers",
                               hint="the model file is damaged, or its weights overflow in this format")
-        adjusted = self._adjusted(logits)
+        adjusted = self._adjusted(logits, mask)
         token = int(adjusted.argmax()) if self.sampling.temperature == 0 else self._draw(adjusted)
         if self.sampling.top_logprobs is None:
             return Choice(token)
@@ -122,15 +125,17 @@ class Sampler:
         for each in self._adjustments:
             each.accept(token)
 
-    def _adjusted(self, logits: Logits) -> Logits:
-        """Steps 1 to 3; `logits` itself where they change nothing."""
+    def _adjusted(self, logits: Logits, mask: bytes | None) -> Logits:
+        """Steps 1 to 3, and the mask; `logits` itself where they change nothing."""
         asking = [each for each in self._adjustments if each.asks()]
-        if not asking:
+        if not asking and mask is None:
             return logits
         out = self._scratch.adjusted[:logits.size]
         np.copyto(out, logits)
         for each in asking:
             each.apply(out, self._scratch)
+        if mask is not None:
+            allowed.restrict(out, mask, self._scratch)
         return out
 
     def _draw(self, logits: Logits) -> int:
