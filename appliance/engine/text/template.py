@@ -199,6 +199,10 @@ class ChatTemplate:
         writes it. CapacityError, early, for more than `most`."""
         text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables,
                            now=now)
+        return self.tokens(text, tokenizer, most=most)
+
+    def tokens(self, text: str, tokenizer: Tokenizer, *, most: int = sys.maxsize) -> list[int]:
+        """Token ids of a rendered prompt, see `encode`."""
         ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text),
                                own=self.source + "\0" + own_of(text), most=most)
         if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
