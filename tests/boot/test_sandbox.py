@@ -43,7 +43,7 @@ REFUSED = {
         connect-at-boot connect-in-load"""),
     "ENOSYS": ["clone3", "openat2", "unknown"],
 }
-WORKS = ["thread", "capabilities", "read-policy", "library-at-boot"]
+WORKS = ["thread", "constraint", "capabilities", "read-policy", "library-at-boot"]
 EXPECTED = (dict.fromkeys(KILLED, "signal SIGSYS") | dict.fromkeys(WORKS, "ok") | {"abort": "signal SIGABRT"}
             | {name: f"errno {code}" for code, names in REFUSED.items() for name in names}
             | ({"x32": "signal SIGSYS", "32-bit": "signal SIGSYS"} if X86 else {}))

@@ -25,7 +25,9 @@ from pathlib import Path
 
 from appliance.boot import sandbox
 from appliance.boot.sandbox import hardening
+from appliance.engine.constraint import spec
 from appliance.policy import load
+from tests.engine.constraint import walks
 from tests.support.unistd import numbers
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -129,7 +131,25 @@ def _read_state() -> None:
             raise OSError(errno.EPERM, "capabilities are left")
 
 
+def _constrain() -> None:
+    """Compile constraints and take answers through them, in a thread of its own."""
+    def work() -> None:
+        for asked in (spec.JsonSchema({"properties": {"a": {"format": "date"}}, "required": ["a"]}), spec.JsonObject()):
+            walk = walks.compiler().compile(asked).begin()
+            for _ in range(20):
+                if not walk.ended:
+                    walk.accept(walks.allowed(walk)[0])
+        done.append(True)
+    done: list[bool] = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if done != [True]:
+        raise OSError(errno.ENOTRECOVERABLE, "not done")
+
+
 ATTACKS: dict[str, tuple[str, Callable[[], None]]] = {
+    "constraint": ("serve", _constrain),
     "execve": ("serve", lambda: os.execv("/bin/true", ["true"])),  # noqa: S606
     "execve-at-boot": ("boot", lambda: os.execv("/bin/true", ["true"])),  # noqa: S606
     "spawn": ("serve", _spawn), "fork": ("serve", _fork), "fork-at-boot": ("boot", _fork),
