@@ -17,8 +17,8 @@ from appliance.service.answering.cards import ModelList, card
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import CONTENT_TYPE
 from appliance.service.answering.respond import JSON, begin, context_of, gathered, respond
-from appliance.service.api.answers import TextShape
 from appliance.service.api.problems import RequestError
+from appliance.service.api.shapes import TextShape
 from appliance.service.api.wire import ChatRequest, CompletionRequest
 from appliance.service.attesting.evidences import PLAIN
 

@@ -20,7 +20,7 @@ from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.audit.log import AuditLog
 from appliance.errors import BootError
 from appliance.policy.schema import Listener
-from appliance.service.api.answers import ChatShape
+from appliance.service.api.shapes import ChatShape
 from appliance.service.http.tls import RaTls
 from tests.support.server import AUDITOR_KEY, Server, write_policy
 

@@ -20,8 +20,9 @@ from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
 from appliance.service.answering.admit import Job
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api.answers import ChatShape, Finish, Usage
+from appliance.service.api.answers import Finish, Usage
 from appliance.service.api.problems import RequestError
+from appliance.service.api.shapes import ChatShape
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.inbox import Batch, Inbox, pack
 from appliance.service.delivery.outbox import Outbox

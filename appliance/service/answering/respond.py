@@ -19,7 +19,7 @@ from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api import marks
-from appliance.service.api.answers import Shape
+from appliance.service.api.shapes import Shape
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
 from appliance.service.delivery import stream
 from appliance.service.http.body import read_json, unless_gone

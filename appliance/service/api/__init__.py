@@ -1,3 +1,6 @@
 """The words of the OpenAI API: requests, answers, events, problems."""
 
-__all__ = ["answers", "dialects", "marks", "offers", "parameters", "problems", "structure", "wire"]
+__all__ = [
+    "answers", "dialects", "marks", "offers", "parameters", "problems", "shapes", "structure",
+    "wire",
+]

@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from appliance.service.admission.privacy import Pacer
-from appliance.service.api.answers import Part, Shape, Usage
+from appliance.service.api.answers import Part, Usage
 from appliance.service.api.problems import RequestError
+from appliance.service.api.shapes import Shape
 from appliance.service.delivery.channels import Leaving
 from appliance.service.delivery.outbox import Outbox
 

@@ -16,7 +16,8 @@ import openai
 import pytest
 
 from appliance.audit.events import STEPS
-from appliance.service.api.answers import Part, TextShape, TokenLogprob, TopLogprob
+from appliance.service.api.answers import Part, TokenLogprob, TopLogprob
+from appliance.service.api.shapes import TextShape
 from tests.support import waiting
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 from tests.support.vocabularies import template_source

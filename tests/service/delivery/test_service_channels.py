@@ -17,7 +17,8 @@ from appliance.engine.text.calls.reading.pieces import Reader, Tool
 from appliance.engine.text.template import ChatTemplate
 from appliance.service.admission.privacy import Pacer, Timing, pad_event
 from appliance.service.admission.redaction import Rule, redact
-from appliance.service.api.answers import FRAME, WHOLE_FRAME, ChatShape, Usage
+from appliance.service.api.answers import Usage
+from appliance.service.api.shapes import FRAME, WHOLE_FRAME, ChatShape
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.outbox import Outbox
 from appliance.service.delivery.stream import AnswerStream

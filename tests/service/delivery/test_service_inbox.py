@@ -13,7 +13,8 @@ import pytest
 from appliance.engine.decode.events import End, Event, Logprobs, Text
 from appliance.errors import EngineError
 from appliance.service.admission.privacy import Pacer, Timing
-from appliance.service.api.answers import ChatShape, Part, Shape, TextShape, Usage
+from appliance.service.api.answers import Part, Usage
+from appliance.service.api.shapes import ChatShape, Shape, TextShape
 from appliance.service.delivery.inbox import Batch, Inbox, pack
 from appliance.service.delivery.outbox import Outbox, PackedLogprobs
 from appliance.service.delivery.stream import DONE, AnswerStream
