@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 3
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes --no-deps
 
 .DEFAULT_GOAL := help

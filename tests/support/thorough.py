@@ -18,7 +18,8 @@ THOROUGH = frozenset({
     # client
     "test_client_alone", "test_client_flips", "test_client_proxy", "test_client_service", "test_client_verify",
     # engine
-    "test_accuracy", "test_any_model", "test_engine_cache", "test_engine_guard", "test_matching",
+    "test_accuracy", "test_any_model", "test_constraint_schema", "test_constraint_suite", "test_constraint_walk",
+    "test_engine_cache", "test_engine_guard", "test_matching",
     "test_plain_engine", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
     "test_tokenizer_llama_cpp", "test_tokenizer_text",
     # engine/kernels
@@ -36,9 +37,12 @@ THOROUGH = frozenset({
     "test_sealed_roundtrip",
     # service
     "test_exit_residue", "test_hanging_disk", "test_hardware_service", "test_service_api", "test_service_canary",
-    "test_service_console", "test_service_demo", "test_service_http", "test_service_leaving", "test_service_load",
+    "test_service_chats",
+    "test_service_console", "test_service_demo", "test_service_http", "test_service_leaving",
+    "test_service_libraries", "test_service_load",
     "test_service_protocol", "test_service_queue", "test_service_recorded", "test_service_redaction",
-    "test_service_residue", "test_service_strict", "test_service_tls", "test_service_wire", "test_state_service",
+    "test_service_residue", "test_service_strict", "test_service_tls", "test_service_tools", "test_service_wire",
+    "test_state_service",
     # signed
     "test_approvals",
 })
@@ -52,6 +56,7 @@ MEASURED = frozenset({
     "test_client_verify", "test_engine_cache", "test_template_chats", "test_template_language", "test_tokenizer_text",
     "test_kernel_runtime_build", "test_formats", "test_image_build", "test_image_container", "test_predict_boot",
     "test_streamed", "test_policy_syntax", "test_sealed_roundtrip", "test_service_api", "test_service_console",
+    "test_service_tools", "test_constraint_schema",
     "test_service_http", "test_service_leaving", "test_service_protocol", "test_service_queue",
     "test_service_redaction", "test_service_tls", "test_service_wire", "test_approvals",
 })

@@ -27,7 +27,8 @@ SCHEMA = {
 SPECS = {"schema": spec.JsonSchema(SCHEMA), "object": spec.JsonObject(),
          "regex": spec.Regex("(?:ab|\\d)+ [α-ω]{2,5}\\."), "choice": spec.Choice(("one thing", "one other", "zwölf")),
          "gbnf": spec.Gbnf('root ::= "say " item ("," item)*\nitem ::= [a-c] | "\\"" [^"\\\\]{1,4} "\\""\n')}
-LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("llama-bpe", "qwen2", "gemma-4")]
+LARGE = [pytest.param("llama-bpe", marks=pytest.mark.slow),
+         *(pytest.param(name, marks=pytest.mark.soak) for name in ("qwen2", "gemma-4"))]
 VOCABULARIES = ["small", "synthetic", "demo", "llama-spm", *LARGE]
 
 
