@@ -13,7 +13,7 @@ from typing import Any
 
 from llguidance._lib import LLMatcher, LLParserLimits
 
-from appliance.engine.constraint import gbnf, lark, vocabulary
+from appliance.engine.constraint import gbnf, lark, room, vocabulary
 from appliance.engine.constraint.schema import pattern, rewriter
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.vocabulary import Words
@@ -42,9 +42,12 @@ class Compiler:
         interpreter's lock for the most part: not for an event loop.
 
         ConstraintError for what would not be enforced to the letter, what is too large, and what no
-        text meets.
+        text meets; with the code "constraint-no-room" where memory is too short for any.
         """
         with self._turn:
+            if not room.is_there(room.STEP + (room.TOKEN * self._words.vocab_size if self._loaded is None else 0)):
+                raise ConstraintError("there is no memory for constraints", code="constraint-no-room",
+                                      hint="the policy's memory_budget leaves too little")
             words, controls = self._vocabulary()
             matcher = self._matcher(words, grammar(spec, controls))
             if matcher.is_error() and _ONE_OF in matcher.get_error():

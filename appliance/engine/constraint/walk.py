@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from appliance.engine.constraint import room
 from appliance.errors import EngineError
 
 _OWN_END = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
@@ -42,8 +43,12 @@ class Walk:
         filled up to whole words of 32: may it come next? Tokens that end an answer may, exactly
         where the constraint is met.
 
-        EngineError where the constraint allows nothing, or costs more than its limits.
+        EngineError where the constraint allows nothing, or costs more than its limits; with the
+        code "constraint-no-room" where memory is too short for any.
         """
+        if not room.is_there(room.STEP):
+            raise EngineError("there is no memory for a constraint's mask", code="constraint-no-room",
+                              hint="the policy's memory_budget leaves too little")
         found: bytes = self._matcher.compute_bitmask()
         self._check()
         return found[:self._mask_nbytes]

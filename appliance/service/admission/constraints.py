@@ -111,6 +111,8 @@ def _expression(grammar: Grammar, *, structure: Structure) -> str:
 def refusal(error: ConstraintError, param: str, *, is_schema: bool = True) -> RequestError:
     """A fault of a constraint as the refusal of a parameter. Within a schema the parameter's path
     goes on to the keyword; within a grammar the place is told in words."""
+    if error.code == "constraint-no-room":
+        return RequestError("structure_no_room")
     path = f"{param}.{error.path}"[:200] if error.path and is_schema else param
     place = f"{error.path}: " if error.path and not is_schema else ""
     hint = f"; {error.hint}" if error.hint else ""

@@ -88,13 +88,15 @@ PROBLEMS: dict[str, Problem] = {
     "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment", 5),
     "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all", 60),
     "overloaded": Problem(503, SERVER, "the queue is full: retry later", 1),
+    "structure_no_room": Problem(503, SERVER, "the service has no memory to constrain an answer at the moment", 5),
     "shutting_down": Problem(503, SERVER, "the service is shutting down", 5),
     "answer_timeout": Problem(504, SERVER, "the answer was not complete in the time that the policy allows"),
     "first_token_timeout": Problem(503, SERVER, "no token could be produced in the time that the policy allows", 5),
 }
 
 # Codes of lower layers -> code: the request may come again.
-PRECISE = {"queue-full": "overloaded", "slots-in-use": "overloaded", "engine-closed": "shutting_down"}
+PRECISE = {"queue-full": "overloaded", "slots-in-use": "overloaded", "engine-closed": "shutting_down",
+           "constraint-no-room": "structure_no_room"}
 
 # Errors of lower layers -> code; the most derived class that is listed wins.
 CODES: dict[type, str] = {
