@@ -15,7 +15,7 @@ from typing import Any
 from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.calls.reading.tape import Sink, Steps, Tape
-from appliance.engine.text.calls.reading.typed import json_of, string_of
+from appliance.engine.text.calls.reading.typed import json_of, string_of, values_of
 from appliance.errors import ConstraintError
 
 _KEY = re.compile(r"[^:=,{}\[\]()'\"<]*")
@@ -154,8 +154,8 @@ class _Writer:
         self._check(schema)
         if "$ref" in schema:
             return self._reference(str(schema["$ref"]), deep)
-        if "const" in schema or isinstance(schema.get("enum"), list):
-            texts = [schema["const"]] if "const" in schema else schema["enum"]
+        texts = values_of(schema)
+        if texts is not None:
             return f"({' | '.join(map(self._literal, texts))})"
         if isinstance(schema.get("anyOf"), list):
             return f"({' | '.join(self.value(each, deep + 1) for each in schema['anyOf'])})"

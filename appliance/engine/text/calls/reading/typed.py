@@ -12,6 +12,7 @@ from typing import Any
 
 from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.pieces import Tool
+from appliance.errors import ConstraintError
 
 _DEFINITIONS = ("$defs", "definitions")
 _LIMITS = frozenset(["pattern", "format", "minLength", "maxLength", "not", "allOf", "anyOf", "oneOf", "if"])
@@ -71,9 +72,36 @@ def write_value(grammar: Grammar, tool: Tool, key: str, end: str) -> str:
     schema = schema_of(tool, key)
     if not is_bare(schema, strict=tool.strict):
         return f"{grammar.json(schema)} {grammar.text(end)}"
-    limits = schema if isinstance(schema, Mapping) else {}
-    texts = [limits["const"]] if "const" in limits else limits.get("enum")
-    if not isinstance(texts, list):
+    texts = values_of(schema if isinstance(schema, Mapping) else {})
+    if texts is None:
         return grammar.up_to(end)
     choices = " | ".join(quoted(text) for text in texts if isinstance(text, str))
     return f"({choices}) {grammar.text(end)}"
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float), "array": (list,),
+    "object": (dict,), "null": (type(None),)}
+
+
+def values_of(schema: Mapping[str, Any]) -> list[Any] | None:
+    """The values that `const` or `enum` leaves, of the types that the schema allows; None: it has
+    neither. ConstraintError where it leaves none."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list):
+        return None
+    kinds = schema.get("type")
+    names = kinds if isinstance(kinds, list) else [kinds]
+    found = [each for each in values if any(_is_of(each, name) for name in names)]
+    if not found:
+        raise ConstraintError("no value of an enum has the type that its schema asks for", path="enum",
+                              hint="give values of that type")
+    return found
+
+
+def _is_of(value: object, name: object) -> bool:
+    if not isinstance(name, str) or name not in _TYPES:
+        return True
+    if isinstance(value, bool):
+        return name == "boolean"
+    return isinstance(value, _TYPES[name]) or (name == "integer" and isinstance(value, float) and value.is_integer())
