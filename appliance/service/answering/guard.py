@@ -25,7 +25,6 @@ from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
 from appliance.service.answering.exchange import Exchange, path_of
 from appliance.service.api.problems import RequestError
-from appliance.service.delivery.stream import failure
 from appliance.service.http.framing import Framing
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class Guard:
     async def _end_stream(self, exchange: Exchange, reply: Reply, refused: RequestError) -> None:
         """Send a refusal as a stream's last event; one that cannot be recorded breaks the stream
         off."""
-        last = pad_event(failure(refused), self._service.policy.privacy.size_padding_bytes)
+        last = pad_event(exchange.failed(refused), self._service.policy.privacy.size_padding_bytes)
         with contextlib.suppress(RequestError):
             await reply({"type": "http.response.body", "body": last, "more_body": False})
 

@@ -17,7 +17,7 @@ with the names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
@@ -277,16 +277,25 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
     `drop` names fields (`metadata.user_id`; a list on the way stands for each of its items) that
     the policy removes before anything else looks at them, by whichever name they come.
     """
-    body_object = document.read(body)
-    for path in dialects.spelled(drop):
-        _remove(body_object, path.split("."))
+    return settled(document.read(body), kind, drop=drop)
+
+
+def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = ()) -> R:
+    """A body's object as a request, as `parse` does it; the object is altered."""
+    removed(given, dialects.spelled(drop))
     if kind.endpoint == "chat":
-        offers.settle(body_object)
-    dialects.settle(body_object, kind.endpoint)
+        offers.settle(given)
+    dialects.settle(given, kind.endpoint)
     try:
-        return kind.model_validate(body_object)
+        return kind.model_validate(given)
     except ValidationError as error:
         raise findings.refusal(error) from None
+
+
+def removed(given: dict[str, Any], paths: Iterable[str]) -> None:
+    """Take fields out of a body's object, by their paths."""
+    for path in paths:
+        _remove(given, path.split("."))
 
 
 def _remove(value: Any, path: list[str]) -> None:

@@ -1,0 +1,16 @@
+"""The endpoints for text, one row each. Routes, names of parameters and the API's document follow."""
+
+from __future__ import annotations
+
+from appliance.service.adapters import plain
+from appliance.service.api.adapter import Adapter
+from appliance.service.api.problems import RequestError
+
+ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION)
+_BY_PATH = {row.path: row for row in ADAPTERS}
+
+
+def refusal(path: str, error: RequestError, request_id: str) -> bytes:
+    """The body of a refusal, in the shape of the endpoint at a path; OpenAI's elsewhere."""
+    row = _BY_PATH.get(path)
+    return error.body() if row is None else row.refusal(error, request_id)
