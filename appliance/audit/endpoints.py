@@ -30,8 +30,11 @@ ENDPOINTS = (
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/chat/completions", inference=True),
     Endpoint("/v1/completions", inference=True),
+    Endpoint("/v1/messages", inference=True),
+    Endpoint("/v1/messages/count_tokens", inference=True),
     Endpoint("/v1/models"),
     Endpoint("/v1/models/{model}"),
+    Endpoint("/v1/responses", inference=True),
 )
 INFERENCE = tuple(each.path for each in ENDPOINTS if each.inference)
 NAMES = (*(each.path for each in ENDPOINTS), OTHER)

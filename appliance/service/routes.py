@@ -38,7 +38,8 @@ def watches(connection: Connection, _handler: BaseRouteHandler) -> None:
 
 def _identify(connection: Connection) -> Any:
     exchange = Exchange.of(connection.scope)
-    exchange.caller = connection.app.state.service.tenants.authenticate(connection.headers.get("authorization"))
+    exchange.caller = connection.app.state.service.tenants.authenticate(
+        connection.headers.get("authorization"), connection.headers.get("x-api-key"))
     return exchange.caller
 
 

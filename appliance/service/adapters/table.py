@@ -1,12 +1,15 @@
-"""The endpoints for text, one row each. Routes, names of parameters and the API's document follow."""
+"""The endpoints for text, one row each: routes, names and the API's document follow."""
 
 from __future__ import annotations
 
 from appliance.service.adapters import plain
+from appliance.service.anthropic import adapter as anthropic
 from appliance.service.api.adapter import Adapter
 from appliance.service.api.problems import RequestError
+from appliance.service.responses import adapter as responses
 
-ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION)
+ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION, responses.ADAPTER, anthropic.ADAPTER,
+                                 anthropic.COUNTING)
 _BY_PATH = {row.path: row for row in ADAPTERS}
 
 

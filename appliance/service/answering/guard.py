@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 16 * 1024  # of a body that are handed over at once; a TLS record holds as many
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
-SINGLE = (b"authorization", b"content-encoding", b"content-type")  # of which a request has one at most
+SINGLE = (b"authorization", b"content-encoding", b"content-type", b"x-api-key")  # of which a request has one at most
 
 HEADERS = {
     "cache-control": "no-store",

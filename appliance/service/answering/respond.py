@@ -14,13 +14,12 @@ from litestar.response import Stream
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
 from appliance.service.answering import recording
-from appliance.service.answering.admit import admit
+from appliance.service.answering.admit import admit, encode
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api import marks
-from appliance.service.api.adapter import Adapter, Ask
-from appliance.service.api.problems import RequestError
+from appliance.service.api.adapter import Adapter, Ask, Counted, Encoding
 from appliance.service.delivery import stream
 from appliance.service.http.body import read_json, unless_gone
 
@@ -41,15 +40,25 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     service, exchange = context_of(request)
     ask = await _asked(request, adapter)
     exchange.streamed = ask.request.stream
-    try:
+    if adapter.counted is not None:
+        return await _encoded(service, exchange, adapter.counted, ask)
+    with ask.names.told():
         job = await admit(service, exchange, ask.request)
-    except RequestError as error:
-        raise ask.names.renamed(error) from None
     generation = Generation(service, exchange, job)
     generation.submit()
     if not ask.request.stream:
         await unless_gone(request.receive, generation.begin())
     return await _respond(request, ask, generation)
+
+
+async def _encoded(service: Service, exchange: Exchange, counted: Counted, ask: Ask) -> Response[Any]:
+    """The answer to a request whose prompt alone is wanted."""
+    with ask.names.told():
+        model, prompt = await encode(service, exchange, ask.request)
+    encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, model.tokenizer.decode)
+    body = counted(encoding).model_dump_json().encode()
+    exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
+    return Response(body, media_type=JSON)
 
 
 async def _asked(request: Request[Any, Any, Any], adapter: Adapter) -> Ask:

@@ -10,8 +10,9 @@ refusal from there names the domain's parameter; `Names` has the one that the cl
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -50,6 +51,10 @@ class Encoding:
     decode: Callable[[Sequence[int]], str]
 
 
+Counted = Callable[[Encoding], BaseModel]
+"""The answer of an endpoint without an answer of the model."""
+
+
 class Names:
     """The parameters of the domain request, by the names that a client wrote."""
 
@@ -70,6 +75,14 @@ class Names:
             if (found := pattern.match(path)) is not None:
                 return found.expand(name) + path[found.end():]
         return path
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Refusals from within get the client's names."""
+        try:
+            yield
+        except RequestError as error:
+            raise self.renamed(error) from None
 
     def renamed(self, error: RequestError) -> RequestError:
         """A refusal by the client's names."""
@@ -101,7 +114,7 @@ class Adapter:
     read: Callable[[bytes, Sequence[str]], Ask]  # the paths of fields that the policy drops; RequestError
     answer: type[BaseModel]
     events: tuple[type[BaseModel], ...] = ()
-    counted: Callable[[Encoding], BaseModel] | None = None  # the answer where no model gives one
+    counted: Counted | None = None  # the answer where no model gives one
     refusal: Callable[[RequestError, str], bytes] = lambda error, _request_id: error.body()
     allowed: Callable[[Any], bool] = lambda _model: True  # by the model's block of the policy
 

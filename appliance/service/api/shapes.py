@@ -56,8 +56,9 @@ class Shape(Protocol):
         """The events before any text of so many choices."""
         ...
 
-    def more(self, parts: Sequence[Part]) -> bytes:
-        """The events for more of some choices; a part may be empty."""
+    def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
+        """The events for more of some choices. Where they are `paced`, there is one for each part,
+        also for an empty one."""
         ...
 
     def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
@@ -69,7 +70,7 @@ class Shape(Protocol):
         ...
 
 
-DONE = b"data: [DONE]\n\n"
+COMMENT, DONE = b":\n\n", b"data: [DONE]\n\n"  # the first says nothing, the second that no event follows
 
 
 def event(data: bytes) -> bytes:
@@ -100,9 +101,10 @@ class _Base:
         """Write the events before any text."""
         return b"".join(event(data) for data in map(self.opening, range(choices)) if data is not None)
 
-    def more(self, parts: Sequence[Part]) -> bytes:
-        """Write an event for each part."""
-        return b"".join(event(self.part(part)) for part in parts)
+    def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
+        """Write an event for each part; unless `paced`, two where a call begins."""
+        each = parts if paced else [half for part in parts if not part.empty for half in part.begun()]
+        return b"".join(event(self.part(part)) for part in each)
 
     def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
         """Write the last events."""
@@ -338,3 +340,15 @@ def frame(nbytes: int, multiple: int) -> bytes:
     """Spaces after a JSON text in which so many bytes depend on the answer, and are no text of
     it."""
     return b" " * (multiple - nbytes % multiple)
+
+
+COPIES = 4
+"""How often a stream's last events say a text, at most."""
+
+
+def padded(events: bytes, texts: int, multiple: int, room: int | None = None) -> bytes:
+    """Server-sent events, and a comment after them: `texts` of their bytes are an answer's text, and
+    are to take `room` bytes (None: their own), all others a multiple."""
+    around = len(events) - texts
+    missing = multiple - around % multiple + (0 if room is None else room - texts)
+    return events + b":" + b" " * (missing - 3 + (multiple if missing < 3 else 0)) + b"\n\n"

@@ -48,6 +48,11 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Budget = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 31)]
 
+Bias = Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)]
+Seed = Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)]
+Stop = str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
 
 class StreamOptions(Wire):
     """The options of a stream besides its text."""
@@ -90,9 +95,9 @@ class SamplingRequest(Parameters, Structured):
 
     endpoint: ClassVar[Endpoint] = "completions"
 
-    logit_bias: Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)] | None = None
-    seed: Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    logit_bias: Bias | None = None
+    seed: Seed | None = None
+    stop: Stop | None = None
     max_tokens: Count | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -167,7 +172,7 @@ class ChatRequest(SamplingRequest):
     logprobs: bool = False
     top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=20)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
     thinking_token_budget: Budget | None = None  # vLLM's name
     reasoning_budget: Budget | None = None  # llama.cpp's
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 
 from appliance.service.admission.privacy import Pacer
 from appliance.service.api.answers import Usage
-from appliance.service.api.shapes import Shape
+from appliance.service.api.shapes import COMMENT, Shape
 from appliance.service.delivery.channels import Leaving
 from appliance.service.delivery.outbox import Outbox
 
 HEAD = b""  # upon which the head leaves, and nothing else
-COMMENT = b":\n\n"
 EVENT_BYTES = 256 << 10  # of log-probabilities in an event on the grid: more wait for the next
 
 
@@ -96,8 +95,7 @@ class AnswerStream:
                 continue
             self.outbox.add(batch)
             if opening or not self.outbox.empty:
-                parts = [each for part in self.outbox.take() if not part.empty for each in part.begun()]
-                yield opening + self.shape.more(parts)
+                yield opening + self.shape.more(self.outbox.take())
                 opening = b""
         await self.pacer.hold_end()
         yield self._closing()
@@ -117,7 +115,7 @@ class AnswerStream:
             while True:
                 parts = self.outbox.take(EVENT_BYTES)
                 over = collector.over and self.outbox.empty
-                yield opening + self.shape.more(parts)
+                yield opening + self.shape.more(parts, paced=True)
                 opening = b""
                 if over and due_end is None:
                     if collector.error is not None:
