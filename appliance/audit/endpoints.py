@@ -26,6 +26,7 @@ class Endpoint:
 ENDPOINTS = (
     Endpoint("/health"),
     Endpoint("/metrics"),
+    Endpoint("/openapi.json"),
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/chat/completions", inference=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from litestar.response import Stream
 
 from appliance.attestation.collect.attestor import BoundKey
 from appliance.attestation.tpm.credential import FORMAT
+from appliance.service import openapi
 from appliance.service.adapters.table import ADAPTERS
 from appliance.service.answering.cards import ModelList, card
 from appliance.service.answering.exchange import Exchange
@@ -102,6 +104,12 @@ async def health(request: Incoming) -> Response[Any]:
                     status_code=200 if service.ready else 503)
 
 
+@get(openapi.PATH)
+async def described() -> Response[Any]:
+    """The API's document. Open to all: it says nothing of this deployment."""
+    return Response(await asyncio.to_thread(openapi.body), media_type=JSON)
+
+
 @get("/metrics", guards=[watches])
 async def metrics(request: Incoming) -> Response[Any]:
     """Counters in Prometheus' text format."""
@@ -109,4 +117,4 @@ async def metrics(request: Incoming) -> Response[Any]:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-HANDLERS = [*map(_answering, ADAPTERS), models, one_model, attestation, activation, health, metrics]
+HANDLERS = [*map(_answering, ADAPTERS), models, one_model, attestation, activation, health, described, metrics]

@@ -42,5 +42,5 @@ def _types(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 NAMES = frozenset({
-    *(name for row in ADAPTERS for name in _names(row.body)), *dialects.TABLE, *dialects.DROPPED, *_OF_QUERIES,
+    *(name for row in ADAPTERS for name in (*_names(row.body), *row.rows)), *dialects.DROPPED, *_OF_QUERIES,
     *(f"messages.{name}" for name in messages.REFUSED)})

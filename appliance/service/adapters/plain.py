@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from appliance.service.api import dialects
 from appliance.service.api.adapter import Adapter, Ask, Told
 from appliance.service.api.answers import ChatChunk, ChatCompletion, TextCompletion
 from appliance.service.api.shapes import ChatShape, TextShape
@@ -27,6 +28,7 @@ def _completion(body: bytes, drop: Sequence[str]) -> Ask:
     return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage), with_usage)
 
 
-CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,))
+CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,),
+               dialects.TABLE)
 COMPLETION = Adapter("/v1/completions", "A text that goes on from a prompt.", CompletionRequest, _completion,
-                     TextCompletion, (TextCompletion,))
+                     TextCompletion, (TextCompletion,), dialects.TABLE)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from appliance.service.anthropic.answer import EVENTS, Counted, MessageAnswer, refused
+from appliance.service.anthropic.answer import EVENTS, Counted, ErrorAnswer, MessageAnswer, refused
 from appliance.service.anthropic.body import (
     ROWS,
     Block,
@@ -131,6 +131,6 @@ def _counted(encoding: Encoding) -> Counted:
 
 
 ADAPTER = Adapter("/v1/messages", "An answer to a conversation, in the form of Anthropic's Messages API.",
-                  MessageRequest, read, MessageAnswer, EVENTS, refusal=refused)
+                  MessageRequest, read, MessageAnswer, EVENTS, ROWS, refusal=refused, problem=ErrorAnswer)
 COUNTING = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", CountRequest,
-                   read_to_count, Counted, counted=_counted, refusal=refused)
+                   read_to_count, Counted, rows=ROWS, counted=_counted, refusal=refused, problem=ErrorAnswer)

@@ -131,7 +131,9 @@ def _custom_only(value: Any) -> Any:
     return {name: item for name, item in value.items() if item is not None and name != "cache_control"}
 
 
-class _Tool(Wire):
+class CustomTool(Wire):
+    """A function that the model may call."""
+
     type: Literal["custom"] = "custom"
     name: FunctionName
     description: str | None = None
@@ -139,7 +141,7 @@ class _Tool(Wire):
     strict: bool = False
 
 
-Tool = Annotated[_Tool, BeforeValidator(_custom_only)]
+Tool = Annotated[CustomTool, BeforeValidator(_custom_only)]
 
 
 class ToolChoice(Wire):

@@ -114,8 +114,10 @@ class Adapter:
     read: Callable[[bytes, Sequence[str]], Ask]  # the paths of fields that the policy drops; RequestError
     answer: type[BaseModel]
     events: tuple[type[BaseModel], ...] = ()
+    rows: Mapping[str, dialects.Parameter] = field(default_factory=dict)  # parameters that `body` does not declare
     counted: Counted | None = None  # the answer where no model gives one
     refusal: Callable[[RequestError, str], bytes] = lambda error, _request_id: error.body()
+    problem: type[BaseModel] | None = None  # the type of a refusal; None: OpenAI's
     allowed: Callable[[Any], bool] = lambda _model: True  # by the model's block of the policy
 
 

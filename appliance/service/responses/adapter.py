@@ -138,4 +138,4 @@ def _format(text: Text | None) -> Any:
 
 
 ADAPTER = Adapter("/v1/responses", "An answer to items, in the form of the Responses API; nothing is stored.",
-                  ResponseRequest, read, Response, EVENTS)
+                  ResponseRequest, read, Response, EVENTS, ROWS)

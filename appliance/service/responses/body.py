@@ -141,7 +141,9 @@ def _function_only(value: Any) -> Any:
     return value
 
 
-class _FunctionTool(Wire):
+class FunctionTool(Wire):
+    """A function that the model may call."""
+
     type: Literal["function"]
     name: FunctionName
     description: str | None = None
@@ -149,17 +151,21 @@ class _FunctionTool(Wire):
     strict: bool = False
 
 
-Tool = Annotated[_FunctionTool, BeforeValidator(_function_only)]
+Tool = Annotated[FunctionTool, BeforeValidator(_function_only)]
 
 
-class _Function(Name):
+class NamedFunction(Name):
+    """A function, as a choice names it."""
+
     type: Literal["function"]
 
 
-class _Allowed(Wire):
+class AllowedFunctions(Wire):
+    """Some of the functions, and whether one must be called."""
+
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[_Function], Field(min_length=1, max_length=MOST)]
+    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MOST)]
 
 
 def _choice(value: Any) -> str:
@@ -169,8 +175,8 @@ def _choice(value: Any) -> str:
 
 
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("(text)")] | Annotated[_Allowed, Tag("(allowed)")]
-    | Annotated[Annotated[_Function, BeforeValidator(_function_only)], Tag("(function)")], Discriminator(_choice)]
+    Annotated[Literal["none", "auto", "required"], Tag("(text)")] | Annotated[AllowedFunctions, Tag("(allowed)")]
+    | Annotated[Annotated[NamedFunction, BeforeValidator(_function_only)], Tag("(function)")], Discriminator(_choice)]
 
 
 class Format(Wire):
