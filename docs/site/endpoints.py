@@ -71,7 +71,8 @@ def _words(described: dict[str, Any], schema: dict[str, Any]) -> str:
         return f"a list of {_words(described, schema.get('items', {}))}"
     words = " or ".join(kind) if isinstance(kind, list) else str(kind)
     bounds = [f"{word} {schema[key]}" for key, word in (
-        ("minimum", "from"), ("maximum", "to"), ("exclusiveMaximum", "below"), ("maxLength", "length to")) if key in schema]
+        ("minimum", "from"), ("maximum", "to"), ("exclusiveMaximum", "below"), ("maxLength", "length to"))
+        if key in schema]
     return " ".join([words, *bounds])
 
 

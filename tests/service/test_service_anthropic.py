@@ -136,7 +136,8 @@ def test_a_history_is_one_chat(server: Server) -> None:
         USER, {"role": "assistant", "content": [
             {"type": "thinking", "thinking": "Which city?", "signature": "s"},
             {"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "Let me see.", "citations": None},
-            *({"type": "tool_use", "id": f"c{place}", "name": name, "input": {}} for place, name in enumerate(SCHEMAS))]},
+            *({"type": "tool_use", "id": call["id"], "name": name, "input": {}}
+              for call, name in zip(calls, SCHEMAS, strict=True))]},
         {"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "c0", "content": [{"type": "text", "text": "rain"}]},
             {"type": "tool_result", "tool_use_id": "c1", "content": "no clock", "is_error": True},

@@ -26,7 +26,8 @@ TOLD = Told("req-1", "tiny", "fp", channels=True, padding=SIZE)
 # 20 characters in each channel; and none
 PARTS = {"content": Part(0, "x" * 20), "thoughts": Part(0, "", None, "x" * 20),
          "call": Part(0, "", calls=(CallPart(0, "call_1", "f", "x" * 19),)), "nothing": Part(0, "")}
-SHAPES = [(ResponseShape, responses.FRAME, responses.WHOLE_FRAME), (MessageShape, anthropic.FRAME, anthropic.WHOLE_FRAME)]
+SHAPES = [(ResponseShape, responses.FRAME, responses.WHOLE_FRAME),
+          (MessageShape, anthropic.FRAME, anthropic.WHOLE_FRAME)]
 
 
 def _bytes(part: Part) -> int:

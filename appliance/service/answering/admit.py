@@ -79,12 +79,16 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     return Job(model, generation, grant, count, reading.reader, older=offer.older)
 
 
-async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest) -> tuple[
-        ServedModel, Prompt]:
-    """Take a request whose prompt alone is wanted through the steps that concern it; RequestError."""
+async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, *,
+                 told: bool) -> tuple[ServedModel, Prompt]:
+    """Take a request whose prompt alone is wanted through the steps that concern it. RequestError,
+    also where tokens are `told` and the policy forbids it."""
     caller = exchange.known
     model = service.model_for(caller, request.model)
     exchange.model = model.name
+    if told and not model.policy.tokenization:
+        raise RequestError("permission_denied", f"the policy does not let tokens of the model {model.name} be told: "
+                           "tokenization = false", param="model")
     account = service.accounts.of(caller.key_digest)
     try:
         account.admit_request()

@@ -41,7 +41,7 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     ask = await _asked(request, adapter)
     exchange.streamed = ask.request.stream
     if adapter.counted is not None:
-        return await _encoded(service, exchange, adapter.counted, ask)
+        return await _encoded(service, exchange, adapter.counted, ask, told=adapter.tells_tokens)
     with ask.names.told():
         job = await admit(service, exchange, ask.request)
     generation = Generation(service, exchange, job)
@@ -51,11 +51,12 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     return await _respond(request, ask, generation)
 
 
-async def _encoded(service: Service, exchange: Exchange, counted: Counted, ask: Ask) -> Response[Any]:
+async def _encoded(service: Service, exchange: Exchange, counted: Counted, ask: Ask, *, told: bool) -> Response[Any]:
     """The answer to a request whose prompt alone is wanted."""
     with ask.names.told():
-        model, prompt = await encode(service, exchange, ask.request)
-    encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, model.tokenizer.decode)
+        model, prompt = await encode(service, exchange, ask.request, told=told)
+    encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, model.tokenizer.decode,
+                        model.tokenizer.piece)
     body = counted(encoding).model_dump_json().encode()
     exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
     return Response(body, media_type=JSON)

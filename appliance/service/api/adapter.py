@@ -14,7 +14,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -49,6 +49,7 @@ class Encoding:
     rounding: int  # counts are told in multiples of it
     context_length: int
     decode: Callable[[Sequence[int]], str]
+    piece: Callable[[int], bytes]  # of one token
 
 
 Counted = Callable[[Encoding], BaseModel]
@@ -116,9 +117,9 @@ class Adapter:
     events: tuple[type[BaseModel], ...] = ()
     rows: Mapping[str, dialects.Parameter] = field(default_factory=dict)  # parameters that `body` does not declare
     counted: Counted | None = None  # the answer where no model gives one
+    tells_tokens: bool = False  # which a policy may forbid
     refusal: Callable[[RequestError, str], bytes] = lambda error, _request_id: error.body()
     problem: type[BaseModel] | None = None  # the type of a refusal; None: OpenAI's
-    allowed: Callable[[Any], bool] = lambda _model: True  # by the model's block of the policy
 
 
 def read_as(body: bytes, kind: type[W], rows: Mapping[str, dialects.Parameter], drop: Sequence[str]) -> W:
