@@ -19,13 +19,14 @@ def _chat(body: bytes, drop: Sequence[str]) -> Ask:
         return ChatShape(told.request_id, told.model, told.fingerprint, with_usage, channels=told.channels,
                          older=told.older, framed=told.padding is not None)
 
-    return Ask(request, shape, with_usage)
+    return Ask(request, shape, usage=with_usage)
 
 
 def _completion(body: bytes, drop: Sequence[str]) -> Ask:
     request = parse(body, CompletionRequest, drop=drop)
     with_usage = request.include_usage
-    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage), with_usage)
+    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage),
+               usage=with_usage)
 
 
 CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,),

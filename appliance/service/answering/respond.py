@@ -40,8 +40,8 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     service, exchange = context_of(request)
     ask = await _asked(request, adapter)
     exchange.streamed = ask.request.stream
-    if adapter.counted is not None:
-        return await _encoded(service, exchange, adapter.counted, ask, told=adapter.tells_tokens)
+    if ask.counted is not None:
+        return await _encoded(service, exchange, ask.counted, ask, told=adapter.tells_tokens)
     with ask.names.told():
         job = await admit(service, exchange, ask.request)
     generation = Generation(service, exchange, job)

@@ -45,7 +45,7 @@ def read(body: bytes, drop: Sequence[str] = ()) -> Ask:
 def read_to_count(body: bytes, drop: Sequence[str] = ()) -> Ask:
     """A body whose prompt is counted; RequestError."""
     request, names = _chat(body, CountRequest, drop)
-    return Ask(request, names=names)
+    return Ask(request, counted=_counted, names=names)
 
 
 def _chat(body: bytes, kind: type[Q], drop: Sequence[str]) -> tuple[ChatRequest, Names]:
@@ -133,4 +133,4 @@ def _counted(encoding: Encoding) -> Counted:
 ADAPTER = Adapter("/v1/messages", "An answer to a conversation, in the form of Anthropic's Messages API.",
                   MessageRequest, read, MessageAnswer, EVENTS, ROWS, refusal=refused, problem=ErrorAnswer)
 COUNTING = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", CountRequest,
-                   read_to_count, Counted, rows=ROWS, counted=_counted, refusal=refused, problem=ErrorAnswer)
+                   read_to_count, Counted, rows=ROWS, refusal=refused, problem=ErrorAnswer)

@@ -100,7 +100,8 @@ class Ask:
     """A request that was read."""
 
     request: ChatRequest | CompletionRequest
-    shape: Callable[[Told], Shape] | None = None  # of its answer; None where no model answers
+    shape: Callable[[Told], Shape] | None = None  # of its answer
+    counted: Counted | None = None  # its answer where no model gives one
     usage: bool = True  # whether a stream's end has the counts
     names: Names = field(default_factory=Names)
 
@@ -116,7 +117,6 @@ class Adapter:
     answer: type[BaseModel]
     events: tuple[type[BaseModel], ...] = ()
     rows: Mapping[str, dialects.Parameter] = field(default_factory=dict)  # parameters that `body` does not declare
-    counted: Counted | None = None  # the answer where no model gives one
     tells_tokens: bool = False  # which a policy may forbid
     refusal: Callable[[RequestError, str], bytes] = lambda error, _request_id: error.body()
     problem: type[BaseModel] | None = None  # the type of a refusal; None: OpenAI's
