@@ -27,6 +27,7 @@ ENDPOINTS = (
     Endpoint("/health"),
     Endpoint("/metrics"),
     Endpoint("/openapi.json"),
+    Endpoint("/tokenize", inference=True),
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/chat/completions", inference=True),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from appliance.service.adapters import plain
+from appliance.service.adapters import plain, tokens
 from appliance.service.anthropic import adapter as anthropic
 from appliance.service.api.adapter import Adapter
 from appliance.service.api.problems import RequestError
 from appliance.service.responses import adapter as responses
 
 ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION, responses.ADAPTER, anthropic.ADAPTER,
-                                 anthropic.COUNTING)
+                                 anthropic.COUNTING, tokens.TOKENIZE)
 _BY_PATH = {row.path: row for row in ADAPTERS}
 
 
