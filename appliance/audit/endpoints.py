@@ -24,6 +24,7 @@ class Endpoint:
 
 
 ENDPOINTS = (
+    Endpoint("/detokenize", inference=True),
     Endpoint("/health"),
     Endpoint("/metrics"),
     Endpoint("/openapi.json"),

@@ -48,12 +48,22 @@ def test_a_prompt_has_the_tokens_that_are_counted(server: Server) -> None:
         assert chat.usage.prompt_tokens == _asked(server, "/tokenize", **CHAT, **more)["count"]
 
 
+def test_tokens_become_their_text_again(server: Server) -> None:
+    """Whatever characters it has. This model's vocabulary has no piece for a space, which stays as it is marked."""
+    for text in ("a blue bird", "été ☂", "<s>"):
+        tokens = _asked(server, "/tokenize", prompt=text)["tokens"]
+        assert text == _asked(server, "/detokenize", tokens=tokens[1:])["prompt"].replace("▁", " ").strip()
+
+
 @pytest.mark.parametrize(("path", "body", "param", "code"), [
     ("/tokenize", {}, "prompt", "missing_required_parameter"),
     ("/tokenize", {"prompt": "x", **CHAT}, "prompt", "invalid_value"),
     ("/tokenize", {"prompt": "x", "temperature": 1}, "temperature", "unknown_parameter"),
     ("/tokenize", {"messages": [{"role": "user", "content": 1}]}, "messages.0.content", "invalid_value"),
     ("/tokenize", {**CHAT, "chat_template": "x"}, "chat_template", "unsupported_parameter"),
+    ("/detokenize", {"tokens": [1 << 30]}, "tokens", "invalid_value"),
+    ("/detokenize", {"tokens": []}, "tokens", "invalid_value"),
+    ("/detokenize", {"tokens": [1] * 2001}, None, "context_length_exceeded"),
     ("/tokenize", {"prompt": "x " * 3000}, None, "context_length_exceeded")])
 def test_refusals(server: Server, path: str, body: dict[str, Any], param: str | None, code: str) -> None:
     """By the parameter's name, as everywhere."""

@@ -9,7 +9,7 @@ from appliance.service.api.problems import RequestError
 from appliance.service.responses import adapter as responses
 
 ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION, responses.ADAPTER, anthropic.ADAPTER,
-                                 anthropic.COUNTING, tokens.TOKENIZE)
+                                 anthropic.COUNTING, tokens.TOKENIZE, tokens.DETOKENIZE)
 _BY_PATH = {row.path: row for row in ADAPTERS}
 
 

@@ -6,12 +6,12 @@ Source of the format: vLLM's `entrypoints/serve/tokenize/protocol.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, SkipValidation, model_validator
+from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from appliance.service.api import document, offers
-from appliance.service.api.adapter import Adapter, Ask, Encoding, read_as
+from appliance.service.api.adapter import Adapter, Ask, Encoding, Names, read_as
 from appliance.service.api.dialects import Parameter
 from appliance.service.api.messages import Message
 from appliance.service.api.problems import RequestError
@@ -70,3 +70,26 @@ def _read(body: bytes, drop: Sequence[str]) -> Ask:
 
 TOKENIZE = Adapter("/tokenize", "The tokens of a prompt or a chat, where the policy allows it.", TokenizeRequest, _read,
                    TokenizeAnswer, rows=_ROWS, tells_tokens=True)
+
+
+class DetokenizeRequest(Named):
+    """`POST /detokenize`."""
+
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
+
+
+class DetokenizeAnswer(BaseModel):
+    """The text of tokens."""
+
+    prompt: str
+
+
+def _read_back(body: bytes, drop: Sequence[str]) -> Ask:
+    given = read_as(body, DetokenizeRequest, {}, drop)
+    request = CompletionRequest.model_validate({"model": given.model, "prompt": given.tokens})
+    return Ask(request, counted=lambda encoding: DetokenizeAnswer(prompt=encoding.decode(encoding.tokens)),
+               names=Names([("prompt", "tokens")]))
+
+
+DETOKENIZE = Adapter("/detokenize", "The text of tokens, where the policy allows it.", DetokenizeRequest, _read_back,
+                     DetokenizeAnswer, tells_tokens=True)
