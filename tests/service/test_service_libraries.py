@@ -1,4 +1,4 @@
-"""Two client libraries and their examples in the guide, against the demo model; `make soak` tries them all."""
+"""Some client libraries and their examples in the guide, against the demo model; `make soak` tries them all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.mark.parametrize("library", [python_clients.OpenAI, python_clients.PydanticAI])
+@pytest.mark.parametrize("library", [
+    python_clients.OpenAI, python_clients.PydanticAI, python_clients.Responses, python_clients.Anthropic])
 def test_a_library_works_unchanged(demo: Server, library: Any) -> None:
     """Plain chats, streams, histories, forced calls and structured output, each by the library's own means."""
     found = asyncio.run(python_clients.check(library(f"{demo.url}/v1", KEY, "demo"), many=4))

@@ -115,7 +115,8 @@ class Reasoning(_Item):
 def _known(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "item_reference" or (isinstance(value, dict) and kind is None and value.keys() == {"id"}):
-        raise PydanticCustomError("unsupported_parameter", "this service stores nothing: send the item itself")
+        raise PydanticCustomError("unsupported_parameter", "this service stores nothing: send the item itself, as "
+                                  "clients do with store = false")
     if isinstance(kind, str) and kind not in _ITEMS:
         raise PydanticCustomError("unsupported_parameter", "this service takes items of these types only: {kinds}",
                                   {"kinds": ", ".join(_ITEMS)})
