@@ -33,6 +33,9 @@ SCHEMA: dict[str, Any] = {
     "required": ["city", "days"], "additionalProperties": False}
 TOOL: dict[str, Any] = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city.", "parameters": SCHEMA}}
+FLAT_TOOL: dict[str, Any] = {"type": "function", **TOOL["function"]}  # of the Responses API
+ANTHROPIC_TOOL: dict[str, Any] = {
+    "name": "get_weather", "description": "The weather of a city.", "input_schema": SCHEMA}
 
 
 def reading() -> Any:
@@ -543,8 +546,6 @@ class Responses(OpenAI):
     """The official library's Responses API."""
 
     name = "openai responses"
-    _TOOL: dict[str, Any] = {"type": "function", **TOOL["function"]}
-
     def _asked(self, turns: list[Any], most: int = TOKENS, **more: Any) -> dict[str, Any]:
         return {"model": self._model, "input": turns, "max_output_tokens": most, "temperature": 0, **more}
 
@@ -566,11 +567,12 @@ class Responses(OpenAI):
 
     async def tools(self) -> dict[str, Any]:
         """See `OpenAI`."""
-        forced = self._asked(WEATHER, MOST, tools=[self._TOOL], tool_choice="required", parallel_tool_calls=False)
+        forced = self._asked(WEATHER, MOST, tools=[FLAT_TOOL], tool_choice="required", parallel_tool_calls=False)
         answer = await self._client.responses.create(**forced)
         [call] = answer.output
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}
-        after = await self._client.responses.create(**self._asked([*WEATHER, *answer.output, result], tools=[self._TOOL]))
+        turns = [*WEATHER, *answer.output, result]
+        after = await self._client.responses.create(**self._asked(turns, tools=[FLAT_TOOL]))
         assert after.output
         named = {**forced, "tool_choice": {"type": "function", "name": "get_weather"}}
         async with self._client.responses.stream(**named) as stream:
@@ -604,7 +606,6 @@ class Anthropic(OpenAI):
     """Anthropic's library."""
 
     package = "anthropic"
-    _TOOL: dict[str, Any] = {"name": "get_weather", "description": "The weather of a city.", "input_schema": SCHEMA}
 
     def __init__(self, url: str, key: str, model: str) -> None:
         import anthropic
@@ -634,13 +635,13 @@ class Anthropic(OpenAI):
 
     async def tools(self) -> dict[str, Any]:
         """See `OpenAI`."""
-        forced = self._of(WEATHER, MOST, tools=[self._TOOL], tool_choice={
+        forced = self._of(WEATHER, MOST, tools=[ANTHROPIC_TOOL], tool_choice={
             "type": "any", "disable_parallel_tool_use": True})
         answer = await self._messages.create(**forced)
         [call] = answer.content
         result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "It rains."}]}
         turns = [*WEATHER, {"role": "assistant", "content": answer.content}, result]
-        assert (await self._messages.create(**self._of(turns, tools=[self._TOOL]))).content
+        assert (await self._messages.create(**self._of(turns, tools=[ANTHROPIC_TOOL]))).content
         named = {**forced, "tool_choice": {"type": "tool", "name": "get_weather"}}
         async with self._messages.stream(**named) as stream:
             [streamed] = (await stream.get_final_message()).content
@@ -676,10 +677,10 @@ class LiteLLMAnthropic(LiteLLM):
         asked = {"model": self._chat["model"], "api_base": self._chat["api_base"], "api_key": self._chat["api_key"]}
         answer = await litellm.aresponses(
             **asked, input=WEATHER[0]["content"], max_output_tokens=MOST, tool_choice="required",
-            tools=[{"type": "function", **TOOL["function"]}], parallel_tool_calls=False)
+            tools=[FLAT_TOOL], parallel_tool_calls=False)
         found["responses"] = json.loads(answer.output[0].arguments)
         bridged = await litellm.anthropic.messages.acreate(
-            **asked, messages=WEATHER, max_tokens=MOST, tools=[Anthropic._TOOL], tool_choice={
+            **asked, messages=WEATHER, max_tokens=MOST, tools=[ANTHROPIC_TOOL], tool_choice={
                 "type": "any", "disable_parallel_tool_use": True})
         [block] = [each for each in bridged["content"] if each["type"] == "tool_use"]
         return {**found, "messages": block["input"]}

@@ -34,7 +34,7 @@ def test_a_library_works_unchanged(demo: Server, library: Any) -> None:
     assert {"whole", "streamed", "history", "tools", "structured"} <= {name.partition(" (")[0] for name in found}
 
 
-@pytest.mark.parametrize("title", ["OpenAI", "Pydantic AI"])
+@pytest.mark.parametrize("title", ["OpenAI", "Pydantic AI", "OpenAI's Responses API", "Anthropic"])
 def test_an_example_of_the_guide_runs(demo: Server, tmp_path: Path, title: str) -> None:
     """As it stands in the guide, but for the address and the key."""
     assert "" == pages.run(title, [sys.executable], tmp_path, f"{demo.url}/v1", KEY)
