@@ -14,7 +14,7 @@ import pytest
 from anthropic import types
 from pydantic import TypeAdapter
 
-from tests.service.test_service_responses import _events, _post, model
+from tests.service.test_service_responses import BACK, _events, _post, model
 from tests.service.test_service_tools import SCHEMAS, TEMPLATE, WEATHER
 from tests.support.server import KEY, Server, write_policy
 
@@ -156,12 +156,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"type": "tool_result", "tool_use_id": "c", "content": [IMAGE]}]}]}, "messages.0.content.0.content.0"),
     ({"messages": [USER, {"role": "assistant", "content": "It is"}]}, "messages.1"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0"),
-    ({"tools": [{**TOOLS[0], "strict": True, "input_schema": {"type": "object", "not": {}}}],
-        "tool_choice": {"type": "any"}}, "tools.0.input_schema.not"),
+    ({"tools": [{**TOOLS[0], "strict": True, "input_schema": {"type": "object", "items": BACK}}],
+        "tool_choice": {"type": "any"}}, "tools.0.input_schema.items.pattern"),
     ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice"), ({"stop_sequences": ["x" * 999]}, "stop_sequences"),
     ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, "thinking.budget_tokens"),
-    ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema.not"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"items": BACK}}}},
+     "output_config.format.schema.items.pattern"),
     ({"mcp_servers": [{}]}, "mcp_servers"), ({"container": "c"}, "container"), ({"temperature": 9}, "temperature"),
     ({"input": "x"}, "input")]
 

@@ -151,6 +151,7 @@ def test_a_history_is_one_chat(server: Server) -> None:
     assert chat.usage.prompt_tokens == response["usage"]["input_tokens"]
 
 
+BACK = {"type": "string", "pattern": "(a)\\1"}  # a pattern that is not enforced
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
     ({"store": True}, "store", "unsupported_parameter"), ({"background": True}, "background", "unsupported_parameter"),
@@ -171,11 +172,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 9}, "temperature", "invalid_value"),
     ({"top_logprobs": 9}, "top_logprobs", "unsupported_parameter"),
     ({"tools": [*TOOLS, TOOLS[0]]}, "tools", "invalid_value"),
-    ({"tools": [{**TOOLS[0], "strict": True, "parameters": {"type": "object", "not": {}}}], "tool_choice": "required"},
-     "tools.0.parameters.not", "invalid_value"),
+    ({"tools": [{**TOOLS[0], "strict": True, "parameters": {"type": "object", "items": BACK}}],
+      "tool_choice": "required"}, "tools.0.parameters.items.pattern", "invalid_value"),
     ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema", "missing_required_parameter"),
-    ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}}, "text.format.schema.not",
-     "invalid_value"),
+    ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"items": BACK}}}},
+     "text.format.schema.items.pattern", "invalid_value"),
     ({"reasoning": {"effort": "xhigh", "summary": "detailed"}}, "reasoning.summary", "invalid_value"),
     ({"chat_template_kwargs": {"none": 1}}, "chat_template_kwargs.none", "unknown_parameter")]
 
