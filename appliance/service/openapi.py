@@ -109,7 +109,7 @@ def _qualified(kind: Kind) -> str:
 
 
 def _shortened(names: list[str]) -> dict[str, str]:
-    """Long names of schemas -> short ones: a class's name, after its room's, or its module's in `api`."""
+    """Short names of schemas by their long ones: a class after its room, in `api` its module."""
     found = {}
     for name in names:
         long = _LONG.fullmatch(name)

@@ -7,6 +7,7 @@ a page about it.
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,18 @@ def _resolved(described: dict[str, Any], schema: dict[str, Any]) -> dict[str, An
 
 
 def _table(described: dict[str, Any], schema: dict[str, Any]) -> str:
-    """A row for each declared parameter; the names of others, whose values change nothing, in a line."""
+    """A row for each declared parameter, and the names of others, whose values change nothing."""
     rows, neutral = ["| parameter | value |", "|---|---|"], []
     for name, each in schema["properties"].items():
         if "description" in each and ("enum" in each or len(each) == 1):
-            neutral.append(f"`{name}`")
+            neutral.append(name)
         else:
             rows.append(f"| `{name}`{' (required)' if name in schema.get('required', ()) else ''} | "
                         f"{_words(described, each)} |")
-    more = f"\nTaken with values that change nothing, or as other names: {', '.join(neutral)}.\n" if neutral else ""
-    return "\n".join(rows) + "\n" + more
+    if neutral:
+        names = textwrap.fill(" ".join(neutral), 100, break_on_hyphens=False)
+        rows += ["", "These are taken with values that change nothing, or as other names:", "", "```text", names, "```"]
+    return "\n".join(rows) + "\n"
 
 
 def _words(described: dict[str, Any], schema: dict[str, Any]) -> str:

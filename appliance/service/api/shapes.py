@@ -347,8 +347,8 @@ COPIES = 4
 
 
 def padded(events: bytes, texts: int, multiple: int, room: int | None = None) -> bytes:
-    """Server-sent events, and a comment after them: `texts` of their bytes are an answer's text, and
-    are to take `room` bytes (None: their own), all others a multiple."""
+    """Server-sent events, and a comment after them. An answer's text has `texts` of their bytes,
+    and is to take `room` (None: as many); all others take a multiple."""
     around = len(events) - texts
     missing = multiple - around % multiple + (0 if room is None else room - texts)
     return events + b":" + b" " * (missing - 3 + (multiple if missing < 3 else 0)) + b"\n\n"
