@@ -41,7 +41,8 @@ def main() -> int:
     """Run all stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes-per-target", type=float, default=10)
-    parser.add_argument("--skip", action="append", default=[], choices=["fuzz", "load", "clients", "document", "mutation"])
+    parser.add_argument("--skip", action="append", default=[],
+                        choices=["fuzz", "load", "clients", "document", "mutation"])
     args = parser.parse_args()
     results = [_stage(name, command) for name, command in stages(args.minutes_per_target, set(args.skip))]
     for name, passed, seconds in results:

@@ -1,5 +1,5 @@
-"""`python -m tests.clients.document`: requests that schemathesis makes from the service's own document, of which none may
-end in a server's error, and whose answers are as the document says.
+"""`python -m tests.clients.document`: requests that schemathesis makes from the service's own document. None may
+end in a server's error, and answers are as the document says.
 
     python -m tests.clients.document [--minutes 30] [--policy examples/demo.hcl]
 
